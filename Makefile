@@ -1,0 +1,48 @@
+# The two commands of the README are `make lab` and `make test`; both do all set-up themselves.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup lab lab-down lint test test-all molecule perf clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
+
+setup: ## Install distribution packages, .venv and the package (quick when nothing is missing)
+	@tools/setup.sh
+
+lab: setup ## Bring up three local hosts and apply inventory/lab/hosts.yaml to them
+	@$(BIN)/primus-bootstrap lab up
+	@$(BIN)/primus-bootstrap apply inventory/lab/hosts.yaml --yes
+
+lab-down: setup ## Remove the local hosts
+	@$(BIN)/primus-bootstrap lab down
+
+lint: setup ## ruff, mypy, import-linter, yamllint, ansible-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/yamllint .
+	$(BIN)/ansible-lint
+
+test: lint ## Everything that must hold on every commit (at most 30 minutes on two cores)
+	$(BIN)/pytest tests/unit tests/contract tests/golden tests/packaging tests/lab
+	tools/molecule.sh changed
+
+test-all: lint ## Every scenario, every fault, every benchmark
+	$(BIN)/pytest tests --all-faults
+	tools/molecule.sh all
+
+molecule: setup ## One role's scenarios: make molecule ROLE=baseline
+	tools/molecule.sh $(ROLE)
+
+perf: setup ## The benchmarks, with their table
+	$(BIN)/pytest tests/perf -s
+
+clean: ## Remove what setup and the tools made in this folder
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .ansible

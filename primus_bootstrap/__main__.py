@@ -1,0 +1,8 @@
+"""`python -m primus_bootstrap`."""
+
+from __future__ import annotations
+
+from primus_bootstrap.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Where the shipped playbooks, roles, inventories and workloads lie: the only module that knows both layouts.
+
+In a checkout they stand beside the package; in a wheel they are inside it, under `content/`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def content_root() -> Path:
+    """Return the folder that holds `playbooks/`, `roles/`, `inventory/` and `workloads/`."""
+    bundled = _PACKAGE / "content"
+    return bundled if bundled.is_dir() else _PACKAGE.parent
+
+
+def playbooks_dir() -> Path:
+    """Return the folder of `site.yml` and the phases."""
+    return content_root() / "playbooks"
+
+
+def roles_dir() -> Path:
+    """Return the folder of the roles."""
+    return content_root() / "roles"
+
+
+def topologies_dir() -> Path:
+    """Return the folder of the example inventories, one folder a topology."""
+    return content_root() / "inventory"
+
+
+def ansible_cfg() -> Path:
+    """Return the `ansible.cfg` that every run of ours uses."""
+    return content_root() / "ansible.cfg"

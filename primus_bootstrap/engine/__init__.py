@@ -1,0 +1,1 @@
+"""Plan, run, watch, report: the only sub-package that starts Ansible."""

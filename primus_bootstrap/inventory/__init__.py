@@ -1,0 +1,1 @@
+"""hosts.yaml in, a frozen `Cluster` out, or every problem at once; contacts no host."""

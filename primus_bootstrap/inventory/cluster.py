@@ -1,0 +1,103 @@
+"""The values that hosts.yaml becomes; everything downstream works on these and never reads the file again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where something is written; `line` counts from 1."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host and every group that it is in, its groups' parents included, `all` and `ungrouped` left out."""
+
+    name: str
+    groups: tuple[str, ...]
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach one host, with every template resolved.
+
+    `port` is 22 unless set. Empty strings mean "not set": ssh's own configuration then decides. `host_key` is the
+    public key that the inventory pins beforehand, as `ssh-ed25519 AAAA…`.
+    """
+
+    host: str
+    address: str
+    port: int = 22
+    user: str = ""
+    private_key_file: str = ""
+    ssh_common_args: str = ""
+    ssh_extra_args: str = ""
+    host_key: str = ""
+
+
+class AnsibleView(Protocol):
+    """Ansible's own managers over one inventory: they give meaning, our positions give places."""
+
+    def select(self, pattern: str) -> tuple[str, ...]:
+        """Return the host names that an Ansible host pattern means, in inventory order."""
+
+    def variables(self, host: str) -> Mapping[str, Any]:
+        """Return the merged variables of one host as Ansible sees them, templates resolved where they can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One validated hosts.yaml.
+
+    `hosts` are in inventory order. `groups` maps every group, `all` included, to its host names, those of its children
+    included.
+    """
+
+    name: str
+    path: Path
+    hosts: tuple[Host, ...]
+    groups: Mapping[str, tuple[str, ...]]
+    view: AnsibleView
+
+    @property
+    def state_dir(self) -> Path:
+        """The folder of runs, lock and known_hosts of this cluster: `.primus/<name>` beside hosts.yaml.
+
+        `PRIMUS_STATE_DIR` replaces the `.primus` part, for an inventory on a read-only disk.
+        """
+        base = os.environ.get("PRIMUS_STATE_DIR")
+        root = self.path.parent / ".primus" if not base else type(self.path)(base)
+        return root / self.name
+
+    def select(self, pattern: str) -> tuple[str, ...]:
+        """Return the host names that an Ansible host pattern means, in inventory order."""
+        return self.view.select(pattern)
+
+    def connection(self, host: str) -> Connection:
+        """Return how to reach one host."""
+        merged = self.view.variables(host)
+
+        def text(*names: str) -> str:
+            return next((str(merged[name]) for name in names if merged.get(name)), "")
+
+        return Connection(
+            host=host,
+            address=text("ansible_host", "ansible_ssh_host") or host,
+            port=int(text("ansible_port", "ansible_ssh_port") or 22),
+            user=text("ansible_user", "ansible_ssh_user"),
+            private_key_file=text("ansible_ssh_private_key_file", "ansible_private_key_file"),
+            ssh_common_args=text("ansible_ssh_common_args"),
+            ssh_extra_args=text("ansible_ssh_extra_args"),
+            host_key=text("host_key"),
+        )

@@ -1,0 +1,1 @@
+"""The local hosts: systemd containers with sshd on a network of their own."""
