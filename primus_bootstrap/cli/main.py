@@ -1,0 +1,66 @@
+"""The entry point: mounts the verbs, and is the one place that turns an error into a message and an exit code."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from primus_bootstrap import __version__
+from primus_bootstrap.cli import fleet_verbs, history_verbs, inventory_verbs, lab_verbs, run_verbs
+from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
+from primus_bootstrap.errors import PrimusError
+
+app = typer.Typer(
+    name="primus-bootstrap",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    help="Bare-metal GPU servers and one hosts.yaml in, a training cluster that stays healthy out.",
+    epilog="Exit codes: 0 done, 2 hosts.yaml wrong, 3 cannot be planned, 4 a host did not get there, 5 another run holds the lock, "
+    "130 interrupted.",
+)
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 (typer calls it so)
+    if value:
+        emit(f"primus-bootstrap {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _globals(
+    *,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr: -v a line a phase, -vv a line a task.")] = 0,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,  # noqa: ARG001
+) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
+
+
+run_verbs.register(app)
+history_verbs.register(app)
+inventory_verbs.register(app)
+fleet_verbs.register(app)
+app.add_typer(lab_verbs.app, name="lab")
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one verb and exit with its code.
+
+    An error of the user's is a message with a fix; an unexpected exception keeps its traceback, since it is our bug.
+    """
+    arguments = sys.argv[1:] if argv is None else argv
+    # Most verbs live for a second: a collection of what the imports left costs more than it frees.
+    gc.freeze()
+    try:
+        app(args=arguments, prog_name="primus-bootstrap")
+    except PrimusError as error:
+        if "--json" in arguments:
+            emit_json(error_json(error))
+        else:
+            say(error_text(error))
+        sys.exit(error.exit_code)

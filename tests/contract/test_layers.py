@@ -1,0 +1,53 @@
+"""The layers of the house are held by a machine, and the machine works."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+VIOLATIONS = [
+    pytest.param("primus_bootstrap/inventory/cluster.py", "from primus_bootstrap.engine import plan_values", "Layers of the house", id="upward"),
+    pytest.param("primus_bootstrap/launch/__init__.py", "from primus_bootstrap import errors", "launch stands alone", id="launch"),
+    pytest.param("primus_bootstrap/cli/console.py", "import ansible_runner", "ansible_runner only in engine", id="ansible-runner"),
+    pytest.param("primus_bootstrap/engine/plan_values.py", "import rich", "typer and rich only in cli", id="rich"),
+    pytest.param("primus_bootstrap/inventory/cluster.py", "import pyinfra", "pyinfra and gevent only in fleet", id="pyinfra"),
+    pytest.param("primus_bootstrap/errors.py", "import torch", "torch nowhere in the package", id="torch"),
+]
+
+
+def _lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run([str(program), "--no-cache"], cwd=tree, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Copy the package and its contracts to where a test may break them."""
+    shutil.copytree(ROOT / "primus_bootstrap", tmp_path / "primus_bootstrap", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_package_keeps_its_layers(tree: Path) -> None:
+    """Every import-linter contract holds."""
+    done = _lint_imports(tree)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("module", "line", "contract"), VIOLATIONS)
+def test_a_deliberate_violation_is_named(tree: Path, module: str, line: str, contract: str) -> None:
+    """One wrong import breaks the contract that forbids it."""
+    path = tree / module
+    path.write_text(path.read_text() + f"\n{line}\n")
+
+    done = _lint_imports(tree)
+
+    assert done.returncode == 1
+    assert f"{contract} BROKEN" in done.stdout
