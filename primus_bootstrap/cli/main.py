@@ -34,7 +34,7 @@ def _version(value: bool) -> None:  # noqa: FBT001 (typer calls it so)
 @app.callback()
 def _globals(
     *,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr: -v a line a phase, -vv a line a task.")] = 0,
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr; -vv says more still.")] = 0,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,  # noqa: ARG001
 ) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]

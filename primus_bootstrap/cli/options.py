@@ -26,7 +26,12 @@ Phases = Annotated[
 FromPhase = Annotated[str | None, typer.Option("--from", help="This phase and all that follow.", metavar="PHASE")]
 VaultPasswordFile = Annotated[
     Path | None,
-    typer.Option("--vault-password-file", help="File, or program, that gives the Vault password.", metavar="FILE", envvar="ANSIBLE_VAULT_PASSWORD_FILE"),
+    typer.Option(
+        "--vault-password-file",
+        help="File, or program, that gives the Vault password.",
+        metavar="FILE",
+        envvar="ANSIBLE_VAULT_PASSWORD_FILE",
+    ),
 ]
 AskVaultPass = Annotated[bool, typer.Option("--ask-vault-pass", "-J", help="Ask for the Vault password.")]
 AskBecomePass = Annotated[bool, typer.Option("--ask-become-pass", "-K", help="Ask for the sudo password of the hosts.")]

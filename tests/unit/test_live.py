@@ -1,0 +1,90 @@
+"""The live view tells what the events told it, on a terminal and without one."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from primus_bootstrap.cli.live import LiveView, duration_text
+from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseFinished, PhaseStarted, Status, TaskStarted
+from primus_bootstrap.engine.plan_values import Plan, Step
+
+HOSTS = ("node1", "node2", "node3")
+PLAN = Plan(
+    cluster="lab",
+    inventory="hosts.yaml",
+    steps=tuple(Step(name, f"{name}.yml", HOSTS, (name,), "all") for name in ("preflight", "baseline", "gpu")),
+)
+
+
+def result(host: str, status: Status, message: str = "") -> HostResult:
+    """A result of the one task of these tests."""
+    return HostResult(host, "baseline", "baseline", "Install packages", "x.yml:1", status, message=message)
+
+
+EVENTS: tuple[Event, ...] = (
+    HostPinned("node1", "10.0.0.1", "ED25519", "SHA256:abc", "first contact"),
+    PhaseStarted("preflight", 1, 3, HOSTS, 100.0),
+    PhaseFinished("preflight", 4.0, ()),
+    PhaseStarted("baseline", 2, 3, HOSTS, 104.0),
+    TaskStarted("baseline", "baseline", "Install packages", 104.0),
+    result("node1", "changed"),
+    result("node2", "failed", "no space left on device\nmore"),
+    result("node3", "unreachable", "connection timed out"),
+)
+
+
+def drawn(view: LiveView) -> str:
+    """What the view would draw now, as plain text."""
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(view.render())
+    return capture.get()
+
+
+def test_the_picture_tells_the_run_as_it_stands() -> None:
+    """Finished, running and waiting phases show counts, task, elapsed time and what is left."""
+    now = [100.0]
+    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0}, clock=lambda: now[0])
+    for event in EVENTS:
+        view.handle(event)
+    now[0] = 114.0
+
+    lines = drawn(view).splitlines()
+
+    assert lines[0].strip() == "apply lab · phase 2 of 3 · 2 of 3 hosts lost · 14s, about 30s left"
+    assert "✓" in lines[1]
+    assert "3 of 3 done" in lines[1]
+    assert "3/3 hosts · 2 lost · Install packages (baseline)" in lines[2]
+    assert "about 10s" in lines[3]
+
+
+def test_no_estimate_is_shown_where_a_phase_never_ran() -> None:
+    """One phase without an earlier run means that nobody knows how long it takes."""
+    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0})
+
+    assert "left" not in drawn(view)
+
+
+def test_without_a_terminal_there_is_one_line_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    """A log gets the start, each pin, each loss with its cause, and one line a phase."""
+    with LiveView("apply", PLAN, {}) as view:
+        for event in (*EVENTS, PhaseFinished("baseline", 12.3, ())):
+            view.handle(event)
+
+    got = capsys.readouterr().err.splitlines()
+
+    assert got == [
+        "apply lab: 3 phases on 3 hosts",
+        "host key of node1 (10.0.0.1) pinned, first contact: ED25519 SHA256:abc",
+        "[1/3] preflight: 3 of 3 done, 4s",
+        "node2 failed: Install packages: no space left on device",
+        "node3 unreachable: Install packages: connection timed out",
+        "[2/3] baseline: 1 of 3 done, 1 changed, 1 failed, 1 unreachable, 12s",
+    ]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0s"), (59.4, "59s"), (185, "3m05s"), (7440, "2h04m")])
+def test_durations_are_short(seconds: float, expected: str) -> None:
+    """Seconds, then minutes, then hours."""
+    assert duration_text(seconds) == expected
