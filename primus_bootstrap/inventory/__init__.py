@@ -1,1 +1,7 @@
 """hosts.yaml in, a frozen `Cluster` out, or every problem at once; contacts no host."""
+
+from primus_bootstrap.inventory.cluster import Cluster, Connection, Host, Origin
+from primus_bootstrap.inventory.load import Validation, find_problems, load_cluster, validate
+from primus_bootstrap.inventory.schema import Deferred
+
+__all__ = ["Cluster", "Connection", "Deferred", "Host", "Origin", "Validation", "find_problems", "load_cluster", "validate"]

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from primus_bootstrap.errors import InventoryError, Problem
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -85,16 +87,25 @@ class Cluster:
         return self.view.select(pattern)
 
     def connection(self, host: str) -> Connection:
-        """Return how to reach one host."""
+        """Return how to reach one host.
+
+        Raises:
+            InventoryError: a template or Vault value among its connection variables cannot be resolved.
+        """
         merged = self.view.variables(host)
 
         def text(*names: str) -> str:
             return next((str(merged[name]) for name in names if merged.get(name)), "")
 
+        port = text("ansible_port", "ansible_ssh_port") or "22"
+        if not (port.isascii() and port.isdigit()):
+            # A plain one is judged by `rules_hosts`; only a template gets here.
+            what = f"ansible_port of {host} is no number"
+            raise InventoryError([Problem(str(self.path), 0, what, "give a number from 1 to 65535", "port")])
         return Connection(
             host=host,
             address=text("ansible_host", "ansible_ssh_host") or host,
-            port=int(text("ansible_port", "ansible_ssh_port") or 22),
+            port=int(port),
             user=text("ansible_user", "ansible_ssh_user"),
             private_key_file=text("ansible_ssh_private_key_file", "ansible_private_key_file"),
             ssh_common_args=text("ansible_ssh_common_args"),

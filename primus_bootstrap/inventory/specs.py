@@ -31,7 +31,7 @@ class Option:
     """One variable, or one key of a nested one, as its argument spec declares it.
 
     `owner` is the role's name, or `cluster` for what belongs to none. `type` and `elements` are Ansible's words
-    (`str` where the spec is silent). `unit` is read from the name's ending, as STYLE asks for.
+    (`str` where the spec is silent). `entry` is the role's entry point that declares it. `unit` is read from the name's ending, as STYLE asks for.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Option:
     no_log: bool
     description: tuple[str, ...]
     options: Mapping[str, Option]
+    entry: str
     raw: Mapping[str, Any] = field(repr=False)
 
     @property
@@ -56,7 +57,7 @@ class Option:
         return ""
 
 
-def _option(name: str, owner: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+def _option(name: str, owner: str, raw: Mapping[str, Any], default: Any, *, has_default: bool, entry: str = "main") -> Option:
     text = raw.get("description", ())
     return Option(
         name=name,
@@ -70,9 +71,10 @@ def _option(name: str, owner: str, raw: Mapping[str, Any], default: Any, *, has_
         no_log=bool(raw.get("no_log", False)),
         description=(text,) if isinstance(text, str) else tuple(text),
         options={
-            key: _option(key, owner, value, value.get("default"), has_default="default" in value)
+            key: _option(key, owner, value, value.get("default"), has_default="default" in value, entry=entry)
             for key, value in raw.get("options", {}).items()
         },
+        entry=entry,
         raw=raw,
     )
 
@@ -83,10 +85,10 @@ def _read(path: Path) -> Any:
 
 def _declared(owner: str, path: Path, defaults: Mapping[str, Any]) -> Iterable[Option]:
     specs = (_read(path) or {}).get("argument_specs", {})
-    for entry in specs.values():
-        for name, raw in (entry.get("options") or {}).items():
+    for entry, spec in specs.items():
+        for name, raw in (spec.get("options") or {}).items():
             known = name in defaults or "default" in raw
-            yield _option(name, owner, raw, defaults.get(name, raw.get("default")), has_default=known)
+            yield _option(name, owner, raw, defaults.get(name, raw.get("default")), has_default=known, entry=entry)
 
 
 @cache

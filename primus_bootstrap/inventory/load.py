@@ -1,0 +1,175 @@
+"""Read and judge one inventory: every problem at once, or the frozen `Cluster`. Contacts no host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.errors import InventoryError, Problem
+from primus_bootstrap.inventory import ansible_view, names, required, rules, schema
+from primus_bootstrap.inventory.cluster import Cluster, Host, Origin
+from primus_bootstrap.inventory.merged import Merged, index_definitions
+from primus_bootstrap.inventory.positions import Written, read_positions
+from primus_bootstrap.inventory.reading import Reading
+from primus_bootstrap.inventory.sources import read_source
+from primus_bootstrap.inventory.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
+from primus_bootstrap.inventory.values import value_of
+from primus_bootstrap.inventory.vault import Vault, open_vault
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from primus_bootstrap.inventory.positions import Definition
+
+_FILE_NAME = "hosts.yaml"
+# What is wrong with these does not keep the rest from making sense.
+_FILE_RULES = frozenset({"variable-file"})
+_EXTENSIONS = ("", ".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """What one look at an inventory found. `cluster` is None where there are problems."""
+
+    problems: tuple[Problem, ...]
+    deferred: tuple[schema.Deferred, ...]
+    cluster: Cluster | None
+
+
+def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Cluster:
+    """Return the cluster that hosts.yaml, or the folder that holds it, describes.
+
+    Args:
+        path: hosts.yaml or its folder; problems show files as seen from here.
+        vault_password_file: A file with the Vault password, or a script that prints it.
+        ask_vault_pass: The Vault password itself, as the user typed it.
+
+    Raises:
+        InventoryError: with every problem found.
+    """
+    result = validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
+    if result.cluster is None:
+        raise InventoryError(result.problems)
+    return result.cluster
+
+
+def find_problems(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> tuple[Problem, ...]:
+    """Return every problem of an inventory, sorted by place; empty where there is none."""
+    return validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems
+
+
+def validate(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Validation:
+    """Read and judge an inventory; nothing that is wrong with it is raised."""
+    ansible_view.use_our_settings()
+    with ansible_view.collector_off():
+        try:
+            file = _find(path)
+            loader = ansible_view.make_loader()
+            vault = open_vault(loader, password_file=vault_password_file, password=ask_vault_pass)
+            return _Validator(path / _FILE_NAME if path.is_dir() else path, file, loader, vault).run()
+        except InventoryError as error:
+            return Validation(error.problems, (), None)
+
+
+def _find(path: Path) -> Path:
+    """Return the absolute path of hosts.yaml."""
+    file = path / _FILE_NAME if path.is_dir() else path
+    if path.is_dir() and not file.exists():
+        raise InventoryError([Problem(str(path), 0, f"holds no {_FILE_NAME}", _other_inventory(path), "missing-file")])
+    if not file.exists():
+        fix = "check the path, or write a starting folder: primus-bootstrap init"
+        raise InventoryError([Problem(str(file), 0, "does not exist", fix, "missing-file")])
+    if not file.is_file():
+        raise InventoryError([Problem(str(file), 0, "is not a regular file", "give the hosts.yaml of the cluster", "missing-file")])
+    if file.suffix == ".ini":
+        raise InventoryError(
+            [Problem(str(file), 0, "is an INI inventory, not YAML", f"turn it into YAML: primus-bootstrap import {file}", "ini-file")]
+        )
+    if file.suffix not in _EXTENSIONS:
+        fix = f"rename it to {file.stem}.yaml"
+        raise InventoryError(
+            [Problem(str(file), 0, f"ends in {file.suffix}; Ansible reads only .yaml, .yml and .json as YAML", fix, "file-name")]
+        )
+    return file.absolute()
+
+
+def _other_inventory(folder: Path) -> str:
+    for other in sorted(folder.iterdir()):
+        if other.suffix == ".ini" and other.is_file():
+            return f"turn {other.name} into YAML: primus-bootstrap import {other}"
+        if other.name in ("hosts.yml", "inventory.yaml", "inventory.yml"):
+            return f"rename {other.name} to {_FILE_NAME}, or give the file itself"
+    return "give the folder of an inventory, or write one: primus-bootstrap init"
+
+
+@dataclass(slots=True)
+class _Validator:
+    """One validation: reads, then judges as far as what was read makes sense."""
+
+    shown: Path
+    path: Path
+    loader: Any
+    vault: Vault
+
+    def run(self) -> Validation:
+        """Judge what is written first, and what it means only where Ansible can make sense of it."""
+        decrypt = self.vault.decrypt if self.vault else None
+        written, problems = self._written(decrypt)
+        files = read_variable_files(self.path.parent, str(self.shown.parent), decrypt=decrypt)
+        definitions = (*written.definitions, *files.definitions)
+        judged, deferred = schema.judge_definitions(definitions, self.vault)
+        deferred += [
+            schema.Deferred("", Origin(shown, 1), "the file is encrypted and no password was given") for _, shown, _ in files.sealed
+        ]
+        sound = not problems and not any(problem.rule not in _FILE_RULES for problem in files.problems)
+        problems += [*files.problems, *judged]
+        cluster = None
+        if sound:
+            cluster = self._meaning(written, files, definitions, problems)
+        return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster)
+
+    def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[Written, list[Problem]]:
+        source = read_source(self.path, str(self.shown), decrypt=decrypt)
+        problems = list(source.problems)
+        if source.sealed:
+            fix = "give the Vault password: --vault-password-file"
+            problems.append(Problem(source.shown, 1, "is encrypted with Vault, and no password was given", fix, "vault-password"))
+        elif source.node is None and not problems:
+            problems.append(Problem(source.shown, 0, "is empty", "write a starting folder: primus-bootstrap init", "empty-file"))
+        if source.node is None:
+            return Written(), problems
+        written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts, encrypted=source.encrypted)
+        return written, [*problems, *written.problems]
+
+    def _meaning(
+        self, written: Written, files: VariableFiles, definitions: tuple[Definition, ...], problems: list[Problem]
+    ) -> Cluster | None:
+        """Let Ansible load it and apply the rules; add their problems."""
+        try:
+            inventory, managers = ansible_view.open_view(self.path, self.loader, self.vault, [path for path, _, _ in files.sealed])
+        except ValueError as error:
+            problems.append(Problem(str(self.shown), 0, f"Ansible cannot load it: {error}", "mend what Ansible names", "ansible"))
+            return None
+        groups = {name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()}
+        depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
+        merged = Merged(groups, depths, index_definitions(definitions))
+        sealed = tuple((owner, shown) for _, shown, owner in files.sealed)
+        view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, sealed, merged.origin)
+        origins = written.host_origins()
+        problems += unknown_owner_problems(files, groups, origins, names.nearest)
+        reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
+        problems += rules.check(reading)
+        problems += required.check(reading, sealed=sealed)
+        return self._cluster(reading) if not problems else None
+
+    def _cluster(self, reading: Reading) -> Cluster:
+        of_host: dict[str, list[str]] = {host: [] for host in reading.hosts}
+        for group, hosts in reading.groups.items():
+            if group not in ("all", "ungrouped"):
+                for host in hosts:
+                    of_host[host].append(group)
+        hosts = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
+        chosen = next(iter(reading.merged.of("cluster_name").values()), None)
+        name = str(value_of(chosen.node)) if chosen else self.path.parent.resolve().name
+        return Cluster(name=name, path=self.path, hosts=hosts, groups=reading.groups, view=reading.view)

@@ -1,0 +1,36 @@
+"""What the rules judge: everything that is written, with its place, beside what Ansible makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.inventory.ansible_view import ManagersView
+    from primus_bootstrap.inventory.cluster import Origin
+    from primus_bootstrap.inventory.merged import Merged
+    from primus_bootstrap.inventory.positions import Definition, Written
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One inventory, read. `groups` holds every group with its children's hosts, `all` included."""
+
+    shown: str
+    written: Written
+    definitions: tuple[Definition, ...]
+    groups: Mapping[str, tuple[str, ...]]
+    host_origins: Mapping[str, Origin]
+    merged: Merged
+    view: ManagersView
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host, in inventory order."""
+        return self.groups["all"]
+
+    def group_origin(self, name: str) -> Origin:
+        """Return where a group is first named, preferring a place that gives it content."""
+        return next(entry.origin for entry in self.written.groups if entry.name == name)

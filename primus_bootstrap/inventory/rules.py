@@ -1,0 +1,24 @@
+"""The rules that look at more than one line. Each is a small function with its reason; `RULES` is all of them.
+
+A rule takes a `Reading` and yields problems. To add one: write the function, put it into a table, add a broken inventory
+under tests/data/broken.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.inventory import rules_groups, rules_hosts, rules_network
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from primus_bootstrap.errors import Problem
+    from primus_bootstrap.inventory.reading import Reading
+
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (*rules_hosts.RULES, *rules_groups.RULES, *rules_network.RULES)
+
+
+def check(reading: Reading) -> list[Problem]:
+    """Return what every rule finds."""
+    return [problem for rule in RULES for problem in rule(reading)]

@@ -1,0 +1,123 @@
+"""Generated secrets in a Vault file: values are made, sealed and written here, and never leave this module in plain text."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory import ansible_view
+from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.inventory.vault import Vault, open_vault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.inventory.specs import Option
+
+_BYTES = 32  # 256 bits of randomness, 43 characters that need no quoting in shells, URLs and INI files
+_HEAD = "# Written by primus-bootstrap secrets init; see and change it with: ansible-vault edit\n"
+
+
+def missing_secrets(cluster: Cluster, hosts_of_role: Mapping[str, Iterable[str]]) -> tuple[Option, ...]:
+    """Return the variables that a spec marks `no_log` and `required` and that some host of their role does not have yet."""
+    wanted = [option for option in load_options().values() if option.no_log and option.required and not option.has_default]
+    found = []
+    for option in wanted:
+        hosts = cluster.groups["all"] if option.owner == "cluster" else hosts_of_role.get(option.owner, ())
+        if any(option.name not in cluster.view.variables(host) for host in hosts):
+            found.append(option)
+    return tuple(found)
+
+
+def password_of(path: Path) -> Vault:
+    """Return the Vault that the password in a file, or printed by a program, opens.
+
+    Raises:
+        InventoryError: the file gives no password.
+    """
+    ansible_view.use_our_settings()
+    return open_vault(ansible_view.make_loader(), password_file=path, password=None)
+
+
+def make_password_file(path: Path) -> None:
+    """Write a new Vault password that only its owner may read.
+
+    A folder that is made for it keeps itself out of git.
+
+    Raises:
+        PlanError: the file is there already or cannot be written.
+    """
+    try:
+        if not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True)
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(f"{secrets.token_urlsafe(_BYTES)}\n")
+    except OSError as error:
+        fix = "give a place that you may write to: --vault-password-file"
+        raise PlanError(f"{path} cannot be written: {error.strerror}", fix=fix) from error
+
+
+def read_vault_file(path: Path, vault: Vault) -> str:
+    """Return the text of a Vault file; empty where there is none.
+
+    Raises:
+        PlanError: it is not encrypted, or the password does not open it.
+    """
+    if not path.exists():
+        return ""
+    data = path.read_bytes()
+    if not data.startswith(b"$ANSIBLE_VAULT;"):
+        raise PlanError(f"{path} is not encrypted", fix=f"encrypt it first: ansible-vault encrypt {path}")
+    try:
+        return vault.decrypt(data).decode("utf-8")
+    except ValueError as error:
+        raise PlanError(f"{path}: {error}", fix="give the file of the right password: --vault-password-file") from error
+
+
+def add_secrets(path: Path, options: Sequence[Option], vault: Vault) -> tuple[str, ...]:
+    """Add a generated value for each variable to a Vault file, which is made where it is missing; return the names that were added.
+
+    What stands in the file stays as it is, comments included.
+
+    Raises:
+        PlanError: a value cannot be generated, or the file cannot be opened or written.
+    """
+    if odd := [option.name for option in options if option.type != "str"]:
+        raise PlanError(
+            f"no value can be generated for {', '.join(odd)}: only text can", fix=f"write it yourself: ansible-vault edit {path}"
+        )
+    before = read_vault_file(path, vault)
+    there = yaml.safe_load(before) or {}
+    added = [option for option in options if option.name not in there]
+    if not added:
+        return ()
+    text = before or _HEAD
+    for option in added:
+        meaning = " ".join(option.description).partition(". ")[0]
+        text += f"{'' if text.endswith(chr(10)) else chr(10)}# {meaning}\n{option.name}: {secrets.token_urlsafe(_BYTES)}\n"
+    _write_sealed(path, text, vault)
+    return tuple(option.name for option in added)
+
+
+def _write_sealed(path: Path, text: str, vault: Vault) -> None:
+    """Replace the file at once, so that a crash leaves the old one or the new one."""
+    from ansible.parsing.vault import VaultLib  # noqa: PLC0415 - Ansible is loaded only where an inventory is
+
+    sealed = VaultLib(list(vault.secrets)).encrypt(text, secret=vault.secrets[0][1])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(sealed)
+        Path(name).replace(path)
+    except OSError as error:
+        raise PlanError(f"{path} cannot be written: {error.strerror}", fix="name another place with --output") from error
