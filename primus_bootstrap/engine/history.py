@@ -1,0 +1,118 @@
+"""Earlier runs of a cluster: listing, reading, and what they say about the next one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.engine.journal import RunFolder, read_journal
+from primus_bootstrap.engine.lock import read_holder
+from primus_bootstrap.engine.report import report_from_events, report_from_json
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from primus_bootstrap.engine.report import Report, Result
+
+KEPT_RUNS = 50
+_ESTIMATE_RUNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HostStatus:
+    """What the runs say about one host: its last run and how that ended, and the last run that changed it."""
+
+    host: str
+    last_run: str = ""
+    last_result: Result | None = None
+    last_changed: str = ""
+
+
+def runs_dir(state_dir: Path) -> Path:
+    """Return the folder that holds one folder a run."""
+    return state_dir / "runs"
+
+
+def list_runs(state_dir: Path) -> tuple[RunFolder, ...]:
+    """Return the runs, newest first."""
+    root = runs_dir(state_dir)
+    folders = sorted((path for path in root.iterdir() if path.is_dir()), reverse=True) if root.is_dir() else []
+    return tuple(RunFolder(path) for path in folders if RunFolder(path).journal.exists())
+
+
+def find_run(state_dir: Path, run: str) -> RunFolder:
+    """Return a run by its id or by a beginning of it that only one has.
+
+    Raises:
+        PlanError: no run, or more than one, begins so.
+    """
+    found = [folder for folder in list_runs(state_dir) if folder.run.startswith(run)]
+    exact = [folder for folder in found if folder.run == run]
+    if len(exact or found) != 1:
+        what = f"no run begins with {run}" if not found else f"{len(found)} runs begin with {run}"
+        raise PlanError(what, fix="`primus-bootstrap runs` lists them")
+    return (exact or found)[0]
+
+
+def read_report(folder: RunFolder) -> Report | None:
+    """Return the report of a run, built from its journal where it was killed; None where it left nothing."""
+    if folder.report.is_file():
+        return report_from_json(json.loads(folder.report.read_text(encoding="utf-8")))
+    return report_from_events(read_journal(folder.journal))
+
+
+def last_report(state_dir: Path, *, verb: str = "") -> Report | None:
+    """Return the report of the newest run, of that verb where one is given."""
+    return next((report for report in _reports(state_dir) if not verb or report.verb == verb), None)
+
+
+def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
+    """Return what the runs that may change hosts say about each host that they had."""
+    found: dict[str, HostStatus] = {}
+    for report in _reports(state_dir):
+        if report.verb == "diff":
+            continue
+        for host in report.hosts:
+            known = found.get(host.host) or HostStatus(host.host, report.run, host.result)
+            if host.changed and not known.last_changed:
+                known = HostStatus(known.host, known.last_run, known.last_result, report.run)
+            found[host.host] = known
+    return found
+
+
+def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") -> float | None:
+    """Return how many seconds a phase took of late: the median over runs with as many hosts, else over all; None if new."""
+    same: list[float] = []
+    other: list[float] = []
+    for report in _reports(state_dir):
+        for done in report.phases:
+            if report.verb == verb and done.phase == phase and done.state == "done":
+                (same if done.hosts == hosts else other).append(done.seconds)
+        if len(same) == _ESTIMATE_RUNS:
+            break
+    newest = (same or other)[:_ESTIMATE_RUNS]
+    return median(newest) if newest else None
+
+
+def prune_runs(state_dir: Path) -> None:
+    """Remove the oldest runs, so that the newest `KEPT_RUNS` stay."""
+    for folder in list_runs(state_dir)[KEPT_RUNS:]:
+        shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def running(state_dir: Path) -> str:
+    """Return the id of the run that holds the lock now, or an empty string."""
+    holder = read_holder(state_dir)
+    return holder.run if holder else ""
+
+
+def _reports(state_dir: Path) -> Iterator[Report]:
+    now = running(state_dir)
+    for folder in list_runs(state_dir):
+        if folder.run != now and (report := read_report(folder)):
+            yield report

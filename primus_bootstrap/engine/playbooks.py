@@ -1,0 +1,108 @@
+"""What the shipped playbooks say: the phases in the order of `site.yml`, and each phase's plays, host patterns and roles.
+
+The only module that reads playbooks; `site.yml` is the one place that holds the order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_ROLE_IMPORTS = (
+    "import_role",
+    "include_role",
+    "ansible.builtin.import_role",
+    "ansible.builtin.include_role",
+)
+_PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One play: its host pattern as written, and the roles that it names, in order.
+
+    `fatal` says that a failing host is meant to stop all others: quorum is at stake there.
+    """
+
+    pattern: str
+    roles: tuple[str, ...]
+    fatal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One import of `site.yml`; `plays` are in the order in which Ansible runs them."""
+
+    name: str
+    path: Path
+    plays: tuple[Play, ...]
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The host patterns of the plays, each once."""
+        return tuple(dict.fromkeys(play.pattern for play in self.plays))
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the plays, each once."""
+        return tuple(dict.fromkeys(role for play in self.plays for role in play.roles))
+
+
+@cache
+def load_phases(playbooks_dir: Path) -> tuple[Phase, ...]:
+    """Return the phases in the order of the `site.yml` of that folder."""
+    site = playbooks_dir / "site.yml"
+    paths = [site.parent / name for entry in _entries(site) if (name := _imported(entry))]
+    return tuple(Phase(name=path.stem, path=path, plays=tuple(_plays(path))) for path in paths)
+
+
+def groups_in(pattern: str) -> tuple[str, ...]:
+    """Return the plain names that an Ansible host pattern mentions, without operators and slices."""
+    parts = re.split(r"[:,]", re.sub(r"\[[^\]]*\]", "", pattern))
+    return tuple(name for part in parts if (name := part.strip().lstrip("&!")))
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    loaded: list[dict[str, Any]] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) or []
+    return loaded
+
+
+def _imported(entry: dict[str, Any]) -> str:
+    return next((str(entry[key]) for key in _PLAYBOOK_IMPORTS if key in entry), "")
+
+
+def _plays(path: Path) -> Iterator[Play]:
+    for entry in _entries(path):
+        if name := _imported(entry):
+            yield from _plays(path.parent / name)
+        else:
+            hosts = entry.get("hosts", "")
+            pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
+            fatal = bool(entry.get("any_errors_fatal")) or "max_fail_percentage" in entry
+            yield Play(pattern=pattern, roles=tuple(_roles(entry)), fatal=fatal)
+
+
+def _roles(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield role names in the order in which Ansible runs the sections of a play."""
+    yield from _imported_roles(entry.get("pre_tasks"))
+    for role in entry.get("roles") or ():
+        yield role if isinstance(role, str) else str(role.get("role") or role.get("name"))
+    yield from _imported_roles(entry.get("tasks"))
+    yield from _imported_roles(entry.get("post_tasks"))
+
+
+def _imported_roles(tasks: list[dict[str, Any]] | None) -> Iterator[str]:
+    for task in tasks or ():
+        for key in _ROLE_IMPORTS:
+            if key in task:
+                yield str(task[key]["name"])
+        for section in ("block", "rescue", "always"):
+            yield from _imported_roles(task.get(section))

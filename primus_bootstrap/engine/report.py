@@ -1,0 +1,289 @@
+"""What came of a run: a fold over its events, the same for a run that ended and for one that was killed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from primus_bootstrap.engine.events import (
+    Event,
+    HostPinned,
+    HostResult,
+    PhaseFinished,
+    PhaseStarted,
+    Recap,
+    RunFinished,
+    RunStarted,
+    VerdictFound,
+)
+from primus_bootstrap.verdicts import OUTCOMES, Verdict, parse_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+SCHEMA = "primus.report/1"
+
+Result = Literal["ok", "changed", "failed", "unreachable", "not_reached", "interrupted"]
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 4, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one host did not get there: where it happened, the real cause, and what to do."""
+
+    phase: str
+    role: str
+    task: str
+    task_path: str
+    cause: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """One host of the plan.
+
+    `ok`, `changed` and `skipped` count tasks. `verdicts` are the records that are not a pass; `verdict_counts` are
+    (pass, fail, unknown, skipped). The journal has every record.
+    """
+
+    host: str
+    result: Result
+    ok: int = 0
+    changed: int = 0
+    skipped: int = 0
+    failures: tuple[Failure, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    verdict_counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseReport:
+    """One phase of the plan: `seconds` it took (0 where it was not reached), on how many hosts, and whether it ended."""
+
+    phase: str
+    seconds: float
+    hosts: int
+    state: Literal["done", "aborted", "not_reached"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A task that changed something, and on how many hosts."""
+
+    phase: str
+    role: str
+    task: str
+    hosts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The end of a run. Times are seconds since the epoch (UTC); `finished` is 0 and `killed` true where it was killed."""
+
+    run: str
+    verb: str
+    cluster: str
+    started: float
+    finished: float
+    exit_code: int
+    hosts: tuple[HostReport, ...]
+    phases: tuple[PhaseReport, ...]
+    changes: tuple[Change, ...] = ()
+    pins: tuple[HostPinned, ...] = ()
+    problem: str = ""
+    killed: bool = False
+
+    @property
+    def changed(self) -> int:
+        """How many tasks changed something, over all hosts."""
+        return sum(host.changed for host in self.hosts)
+
+    def with_result(self, *results: Result) -> tuple[HostReport, ...]:
+        """Return the hosts that ended in one of these results."""
+        return tuple(host for host in self.hosts if host.result in results)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def report_from_json(data: Mapping[str, Any]) -> Report:
+    """Read a report back."""
+    return Report(
+        **{name: data[name] for name in ("run", "verb", "cluster", "started", "finished", "exit_code", "problem", "killed")},
+        hosts=tuple(_host_from_json(host) for host in data["hosts"]),
+        phases=tuple(PhaseReport(**phase) for phase in data["phases"]),
+        changes=tuple(Change(**change) for change in data["changes"]),
+        pins=tuple(HostPinned(**pin) for pin in data["pins"]),
+    )
+
+
+def report_from_events(events: Iterable[Event]) -> Report | None:
+    """Build the report of a run from its journal; None where not even its start was written."""
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally.report() if tally.start else None
+
+
+@dataclass(slots=True)
+class _HostTally:
+    seen: bool = False
+    sums: list[int] = field(default_factory=lambda: [0, 0, 0])
+    running: list[int] = field(default_factory=lambda: [0, 0, 0])
+    failures: list[Failure] = field(default_factory=list)
+    unreachable: bool = False
+    verdicts: list[Verdict] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Adds events up; its size depends on the hosts and on what failed, not on how many tasks ran."""
+
+    start: RunStarted | None = None
+    _end: RunFinished | None = None
+    _hosts: dict[str, _HostTally] = field(default_factory=dict)
+    _phases: dict[str, tuple[float, bool]] = field(default_factory=dict)
+    _changes: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    _pins: list[HostPinned] = field(default_factory=list)
+    _failed: set[str] = field(default_factory=set)
+    _recapped: bool = False
+
+    def add(self, event: Event) -> None:
+        """Take one event into account."""
+        match event:
+            case RunStarted():
+                self.start = event
+                self._hosts = {host: _HostTally() for _, hosts in event.steps for host in hosts}
+            case HostResult():
+                self._add_result(event)
+            case VerdictFound():
+                self._add_verdict(event.verdict)
+            case PhaseStarted():
+                self._recapped = False
+                for name in event.hosts:
+                    self._host(name).seen = True
+            case PhaseFinished():
+                self._add_phase(event)
+            case Recap():
+                self._failed |= {*event.failed, *event.unreachable}
+                self._recapped = True
+            case HostPinned():
+                self._pins.append(event)
+            case RunFinished():
+                self._end = event
+            case _:
+                pass
+
+    def report(self) -> Report:
+        """Return what came of the run so far."""
+        if self.start is None:
+            raise ValueError("a tally without RunStarted")
+        hosts = tuple(self._host_report(name, host) for name, host in self._hosts.items())
+        end = self._end or RunFinished(at=0.0, exit_code=EXIT_INTERRUPTED, problem="the run was killed before it could write its report")
+        return Report(
+            run=self.start.run,
+            verb=self.start.verb,
+            cluster=self.start.cluster,
+            started=self.start.at,
+            finished=end.at,
+            exit_code=end.exit_code,
+            hosts=hosts,
+            phases=tuple(self._phase_report(phase, len(members)) for phase, members in self.start.steps),
+            changes=tuple(Change(*key, hosts=count) for key, count in self._changes.items()),
+            pins=tuple(self._pins),
+            problem=end.problem,
+            killed=self._end is None,
+        )
+
+    def exit_code(self, *, interrupted: bool, problem: str) -> int:
+        """Return the exit status that the run has earned."""
+        if interrupted:
+            return EXIT_INTERRUPTED
+        arrived = all(self._result(name, host) in ("ok", "changed") for name, host in self._hosts.items())
+        return EXIT_DONE if arrived and not problem else EXIT_FAILED
+
+    @property
+    def lost_hosts(self) -> frozenset[str]:
+        """Hosts that failed or were unreachable, and that no later phase can count on."""
+        return frozenset(self._failed)
+
+    def _host(self, name: str) -> _HostTally:
+        return self._hosts.setdefault(name, _HostTally())
+
+    def _add_result(self, event: HostResult) -> None:
+        host = self._host(event.host)
+        host.seen = True
+        if event.status in ("failed", "unreachable"):
+            host.failures.append(Failure(event.phase, event.role, event.task, event.task_path, event.message, event.fix))
+            host.unreachable = host.unreachable or event.status == "unreachable"
+            return
+        host.running[{"ok": 0, "ignored": 0, "changed": 1, "skipped": 2}[event.status]] += 1
+        if event.status == "changed":
+            key = (event.phase, event.role, event.task)
+            self._changes[key] = self._changes.get(key, 0) + 1
+
+    def _add_verdict(self, verdict: Verdict) -> None:
+        host = self._host(verdict.host)
+        host.outcomes[verdict.verdict] = host.outcomes.get(verdict.verdict, 0) + 1
+        if verdict.verdict != "pass":
+            host.verdicts.append(verdict)
+
+    def _add_phase(self, event: PhaseFinished) -> None:
+        seconds, _ = self._phases.get(event.phase, (0.0, False))
+        self._phases[event.phase] = (round(seconds + event.seconds, 3), event.aborted)
+        for host in self._hosts.values():
+            host.running = [0, 0, 0]
+        for name, *sums in event.counts:
+            host = self._host(name)
+            host.seen = True
+            host.sums = [old + new for old, new in zip(host.sums, sums, strict=True)]
+
+    def _phase_report(self, phase: str, hosts: int) -> PhaseReport:
+        if phase not in self._phases:
+            return PhaseReport(phase, 0.0, hosts, "not_reached")
+        seconds, aborted = self._phases[phase]
+        return PhaseReport(phase, seconds, hosts, "aborted" if aborted else "done")
+
+    def _host_report(self, name: str, host: _HostTally) -> HostReport:
+        ok, changed, skipped = (old + new for old, new in zip(host.sums, host.running, strict=True))
+        result = self._result(name, host)
+        return HostReport(
+            host=name,
+            result=result,
+            ok=ok,
+            changed=changed,
+            skipped=skipped,
+            # A failure that a rescue mended is not one; without Ansible's recap that cannot be told.
+            failures=tuple(host.failures) if result in ("failed", "unreachable") else (),
+            verdicts=tuple(host.verdicts),
+            verdict_counts=tuple(host.outcomes.get(word, 0) for word in OUTCOMES),  # type: ignore[arg-type]
+        )
+
+    def _result(self, name: str, host: _HostTally) -> Result:
+        if host.failures and (name in self._failed or not self._recapped):
+            return "unreachable" if host.unreachable else "failed"
+        if self._missing(name):
+            stopped = self._end is None or self._end.exit_code == EXIT_INTERRUPTED
+            return "interrupted" if stopped and host.seen else "not_reached"
+        return "changed" if host.sums[1] + host.running[1] else "ok"
+
+    def _missing(self, name: str) -> bool:
+        steps = self.start.steps if self.start else ()
+        return any(name in hosts and self._phases.get(phase, (0.0, True))[1] for phase, hosts in steps)
+
+
+def _host_from_json(data: Mapping[str, Any]) -> HostReport:
+    values = dict(data)
+    values["failures"] = tuple(Failure(**failure) for failure in data["failures"])
+    values["verdicts"] = tuple(parse_verdict(verdict) for verdict in data["verdicts"])
+    values["verdict_counts"] = tuple(data["verdict_counts"])
+    return HostReport(**values)
+
+
+def write_report(report: Report) -> str:
+    """Return the text of report.json."""
+    return json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n"

@@ -1,0 +1,265 @@
+"""Carries a plan out: lock, host keys, Ansible, journal, report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.environment import ansible_environment
+from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
+from primus_bootstrap.engine.fixes import known_fix
+from primus_bootstrap.engine.history import prune_runs, runs_dir
+from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_name, without_hosts
+from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id
+from primus_bootstrap.engine.lock import children_lock, cluster_lock
+from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.engine.report import Tally, write_report
+from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
+from primus_bootstrap.engine.translate import Translator
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from primus_bootstrap.engine.hostkeys import Conflict
+    from primus_bootstrap.engine.plan_values import Plan, Step
+    from primus_bootstrap.engine.report import Report
+    from primus_bootstrap.engine.runner import RawEvent, Runner
+    from primus_bootstrap.inventory.cluster import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run a plan.
+
+    `extra_vars` are `@file` or `key=value`, as for Ansible's `-e`. `check` changes nothing and reports differences. The
+    passwords reach Ansible through files of mode 0600 that go as soon as it has read them; they are never arguments.
+    `forks` of 0 leaves it to ansible.cfg.
+    """
+
+    verb: str = "apply"
+    limited: bool = False
+    extra_vars: tuple[str, ...] = ()
+    check: bool = False
+    become_password: str = field(default="", repr=False)
+    vault_password: str = field(default="", repr=False)
+    vault_password_file: Path | None = None
+    forks: int = 0
+
+
+def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a run meets its caller
+    cluster: Cluster,
+    plan: Plan,
+    options: Options,
+    *,
+    on_event: Callable[[Event], None],
+    cancel: threading.Event,
+    runner: Runner | None = None,
+) -> Report:
+    """Run a plan to its end and return what came of it; the report's `exit_code` is the command's.
+
+    Args:
+        cluster: the validated inventory.
+        plan: what to do, from `make_plan`.
+        options: how to do it.
+        on_event: called with every event, in the thread of the caller.
+        cancel: once set, Ansible is told to end, the report is written, and its exit code is 130.
+        runner: what starts Ansible.
+
+    Raises:
+        LockedError: another run holds the cluster.
+    """
+    started = time.time()
+    run = new_run_id(started)
+    state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
+    with cluster_lock(state_dir, verb=options.verb, run=run):
+        prune_runs(state_dir)
+        folder = RunFolder(runs_dir(state_dir) / run)
+        folder.path.mkdir(mode=0o700, parents=True)
+        folder.plan.write_text(json.dumps(plan.to_json(), indent=1) + "\n", encoding="utf-8")
+        journal = Journal(folder.journal)
+        try:
+            course = _Course(cluster, plan, options, folder, journal, on_event, cancel, runner or AnsibleRunner())
+            return course.run(started)
+        finally:
+            journal.close()
+
+
+@dataclass(slots=True)
+class _Course:
+    """One run from start to end; `apply_plan` makes it and throws it away."""
+
+    cluster: Cluster
+    plan: Plan
+    options: Options
+    folder: RunFolder
+    journal: Journal
+    on_event: Callable[[Event], None]
+    cancel: threading.Event
+    runner: Runner
+    tally: Tally = field(default_factory=Tally)
+    conflicts: dict[str, Conflict] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def run(self, started: float) -> Report:
+        steps = tuple((step.phase, step.hosts) for step in self.plan.steps)
+        self._emit(RunStarted(self.folder.run, self.options.verb, self.cluster.name, started, steps))
+        for pin in pin_host_keys(self.cluster, self.plan.hosts):
+            self._emit(HostPinned(pin.host, pin.address, pin.key_type, pin.fingerprint, pin.source))
+        self.conflicts = {conflict.host: conflict for conflict in key_conflicts(self.cluster, self.plan.hosts)}
+        problem = self._run_steps()
+        interrupted = self.cancel.is_set()
+        exit_code = self.tally.exit_code(interrupted=interrupted, problem=problem)
+        self._emit(RunFinished(time.time(), exit_code, "" if interrupted else problem))
+        report = self.tally.report()
+        self.folder.report.write_text(write_report(report), encoding="utf-8")
+        return report
+
+    def _run_steps(self) -> str:
+        """Run the steps; return what kept Ansible itself from going on, or an empty string.
+
+        Where every host of a play fails, Ansible gives up all later plays, those for other hosts as well. The others then
+        go on in another process, from the same phase on, unless the play says that all are to stop.
+        """
+        first = 0
+        number = 0
+        while not self.cancel.is_set():
+            number += 1
+            steps = self.plan.steps[first:]
+            hosts = _hosts_of(steps) - self.tally.lost_hosts
+            if not hosts:
+                return ""
+            ended, stopped = self._run_process(number, first, steps, hosts)
+            if not ended:
+                return "" if self.cancel.is_set() else last_error(self.folder.artifacts(number)) or "Ansible ended without saying why"
+            if stopped is None or stopped[1]:
+                return ""
+            lost_before = hosts & self.tally.lost_hosts
+            if not lost_before:  # nobody fell out, so another process would stop at the same place
+                return ""
+            first += stopped[0]
+        return ""
+
+    def _run_process(self, number: int, first: int, steps: Sequence[Step], hosts: set[str]) -> tuple[bool, tuple[int, bool] | None]:
+        phases = {phase.path.name: phase for phase in load_phases(content.playbooks_dir())}
+        plays = [phases[step.playbook].plays for step in steps]
+        translator = Translator(steps, plays, first=first + 1, count=len(self.plan.steps))
+        private = _private_dir()
+        secrets: list[Path] = []
+
+        def read(raw: RawEvent) -> None:
+            while secrets:  # Ansible reads them before its first event
+                secrets.pop().unlink(missing_ok=True)
+            for event in translator.read(raw):
+                self._emit(self._explained(event))
+
+        try:
+            job = self._job(number, steps, hosts, private, secrets)
+            self.runner.run(job, read, self.cancel)
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+        for event in translator.abandon():
+            self._emit(event)
+        return translator.ended, translator.stopped_at
+
+    def _job(self, number: int, steps: Sequence[Step], hosts: set[str], private: Path, secrets: list[Path]) -> Job:
+        site = self.folder.path / f"site-{number}.yml"
+        imports = [{"name": step.phase, "import_playbook": str(content.playbooks_dir() / step.playbook)} for step in steps]
+        site.write_text(yaml.safe_dump(imports, sort_keys=False, explicit_start=True), encoding="utf-8")
+        artifacts = self.folder.artifacts(number)
+        artifacts.mkdir(mode=0o700, parents=True)
+        known_hosts = known_hosts_path(self.cluster)
+        if self.conflicts:
+            known_hosts = without_hosts(self.cluster, self.conflicts, private / "known_hosts")
+        return Job(
+            executable=Path(sys.executable).with_name("ansible-playbook"),
+            environment=ansible_environment(known_hosts, private),
+            working_dir=self.folder.path,
+            playbook=site,
+            inventory=self.cluster.path.resolve(),
+            limit=self._limit(number, hosts),
+            arguments=tuple(_arguments(self.options, private, secrets)),
+            private_dir=private,
+            artifacts_dir=artifacts,
+            lock=children_lock(self.cluster.state_dir.absolute()),
+        )
+
+    def _limit(self, number: int, hosts: set[str]) -> str:
+        """Return `@file` with the hosts of this process, or nothing where it is all that the groups say."""
+        if not self.options.limited and not self.tally.lost_hosts:
+            return ""
+        path = self.folder.path / f"limit-{number}"
+        path.write_text("".join(f"{host}\n" for host in self.plan.hosts if host in hosts), encoding="utf-8")
+        return f"@{path}"
+
+    def _explained(self, event: Event) -> Event:
+        """Give a failure the fix that goes with it, where the role itself gave none."""
+        if not isinstance(event, HostResult) or event.status not in ("failed", "unreachable"):
+            return event
+        if (conflict := self.conflicts.get(event.host)) and event.status == "unreachable":
+            return replace(event, message=conflict.what, fix=conflict.fix)
+        if event.fix:
+            return event
+        link = self.cluster.connection(event.host)
+        known_hosts = str(known_hosts_path(self.cluster))
+        return replace(
+            event,
+            fix=known_fix(event.message, host=event.host, address=ssh_name(link.address, link.port), known_hosts=known_hosts),
+        )
+
+    def _emit(self, event: Event) -> None:
+        self.journal.write(event)
+        self.tally.add(event)
+        self.on_event(event)
+
+
+def _hosts_of(steps: Sequence[Step]) -> set[str]:
+    return {host for step in steps for host in step.hosts}
+
+
+def _private_dir() -> Path:
+    """Make a folder that only this user reads, with a short path: ssh's sockets lie below it."""
+    base = Path("/tmp")  # noqa: S108 - mkdtemp makes it unguessable and 0700
+    return Path(tempfile.mkdtemp(prefix="primus-", dir=base if base.is_dir() else None))
+
+
+def _arguments(options: Options, private: Path, secrets: list[Path]) -> list[str]:
+    arguments: list[str] = []
+    for number, given in enumerate(options.extra_vars):
+        if given.startswith("@"):
+            arguments += ["-e", f"@{Path(given[1:]).expanduser().resolve()}"]
+        else:
+            file = _secret(private / f"extra-vars-{number}.json", json.dumps(_key_value(given)), secrets)
+            arguments += ["-e", f"@{file}"]
+    if options.check:
+        arguments += ["--check", "--diff"]
+    if options.become_password:
+        arguments += ["--become-password-file", str(_secret(private / "become", options.become_password, secrets))]
+    if options.vault_password:
+        arguments += ["--vault-password-file", str(_secret(private / "vault", options.vault_password, secrets))]
+    if options.vault_password_file:
+        arguments += ["--vault-password-file", str(options.vault_password_file.expanduser().resolve())]
+    if options.forks:
+        arguments += ["--forks", str(options.forks)]
+    return arguments
+
+
+def _key_value(given: str) -> Mapping[str, str]:
+    name, _, value = given.partition("=")
+    return {name.strip(): value}
+
+
+def _secret(path: Path, text: str, secrets: list[Path]) -> Path:
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
+    secrets.append(path)
+    return path

@@ -1,0 +1,212 @@
+"""Ansible's raw events in, ours out: the only module that knows how ansible-runner spells them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.engine.causes import cause_of
+from primus_bootstrap.engine.events import (
+    Event,
+    HostResult,
+    PhaseFinished,
+    PhaseStarted,
+    Recap,
+    Status,
+    TaskStarted,
+    VerdictFound,
+)
+from primus_bootstrap.verdicts import parse_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from primus_bootstrap.engine.plan_values import Step
+    from primus_bootstrap.engine.playbooks import Play
+    from primus_bootstrap.verdicts import Verdict
+
+_DIFF_CHARS = 4000
+_RESULTS: dict[str, Status] = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_unreachable": "unreachable",
+    "runner_on_skipped": "skipped",
+}
+
+
+@dataclass(slots=True)
+class Translator:
+    """Follows one Ansible process and turns its events into ours.
+
+    Ansible does not say which playbook a play came from, so plays are counted: `plays` holds the plays of each step's
+    playbook. A play that runs in batches (`serial`) announces itself once a batch, under the same identity.
+
+    `steps` are those that the process runs; `first` is the number of the first one within the whole plan of `count`.
+    """
+
+    steps: Sequence[Step]
+    plays: Sequence[Sequence[Play]]
+    first: int = 1
+    count: int = 0
+    clock: Callable[[], float] = time.time
+    ended: bool = False
+    _order: list[tuple[int, Play]] = field(default_factory=list)
+    _seen: set[str] = field(default_factory=set)
+    _step: int = -1
+    _started: float = 0.0
+    _counts: dict[str, list[int]] = field(default_factory=dict)
+    _aborted: bool = False
+    _gave_up: bool = False
+
+    def __post_init__(self) -> None:
+        """Lay the plays out in the order in which Ansible announces them."""
+        self._order = [(index, play) for index, plays in enumerate(self.plays) for play in plays]
+        self.count = self.count or len(self.steps)
+
+    def read(self, raw: Mapping[str, Any]) -> Iterator[Event]:
+        """Yield what one raw event means; most mean nothing to us."""
+        kind = raw.get("event", "")
+        data = raw.get("event_data") or {}
+        if kind == "playbook_on_play_start":
+            yield from self._play(str(data.get("uuid", "")))
+        elif kind == "playbook_on_task_start":
+            yield TaskStarted(self._phase, data.get("role", ""), _task_name(data), self.clock())
+        elif kind in _RESULTS:
+            yield from self._result(_RESULTS[kind], data)
+        elif kind == "playbook_on_no_hosts_remaining":
+            self._aborted = True
+        elif kind == "playbook_on_stats":
+            self.ended = True
+            self._aborted = self._aborted or len(self._seen) < len(self._order)
+            yield from self._finish()
+            yield Recap(failed=tuple(data.get("failures") or ()), unreachable=tuple(data.get("dark") or ()))
+
+    def abandon(self) -> Iterator[Event]:
+        """Close the running phase, if one runs, as one that did not get to its end."""
+        if self._started:
+            self._aborted = True
+            yield from self._finish()
+
+    @property
+    def stopped_at(self) -> tuple[int, bool] | None:
+        """The step that Ansible gave up, and whether its play asks that all hosts stop then; None after a full run."""
+        if not self.ended or not self._gave_up:
+            return None
+        index, play = self._order[max(len(self._seen), 1) - 1]
+        return index, play.fatal
+
+    def _finish(self) -> Iterator[Event]:
+        if self._started:
+            counts = tuple((host, *sums) for host, sums in self._counts.items())
+            seconds = round(self.clock() - self._started, 3)
+            yield PhaseFinished(self._phase, seconds, counts, aborted=self._aborted)  # type: ignore[arg-type]
+        self._gave_up = self._aborted
+        self._started = 0.0
+        self._counts = {}
+        self._aborted = False
+
+    @property
+    def _phase(self) -> str:
+        return self.steps[self._step].phase if 0 <= self._step < len(self.steps) else ""
+
+    def _play(self, uuid: str) -> Iterator[Event]:
+        identity = uuid.split("_", maxsplit=1)[0]
+        if identity in self._seen:
+            return
+        self._seen.add(identity)
+        step = self._order[len(self._seen) - 1][0]
+        if step != self._step:
+            yield from self._finish()
+            self._step, self._started = step, self.clock()
+            yield PhaseStarted(self._phase, self.first + step, self.count, self.steps[step].hosts, self._started)
+
+    def _result(self, status: Status, data: Mapping[str, Any]) -> Iterator[Event]:
+        result = data.get("res") or {}
+        host = str(data.get("host", ""))
+        if status == "ok" and result.get("changed"):
+            status = "changed"
+        if status == "failed" and data.get("ignore_errors"):
+            status = "ignored"
+        self._count(host, status)
+        message = fix = ""
+        if status in ("failed", "unreachable", "ignored"):
+            cause = cause_of(result)
+            message, fix = cause.text, cause.fix
+        yield HostResult(
+            host=host,
+            phase=self._phase,
+            role=data.get("role", ""),
+            task=_task_name(data),
+            task_path=data.get("task_path", ""),
+            status=status,
+            seconds=round(float(data.get("duration") or 0.0), 3),
+            message=message,
+            fix=fix,
+            diff=diff_text(result) if status == "changed" else "",
+        )
+        for verdict in verdicts_in(result, host):
+            yield VerdictFound(self._phase, verdict)
+
+    def _count(self, host: str, status: Status) -> None:
+        column = {"ok": 0, "ignored": 0, "changed": 1, "skipped": 2}.get(status)
+        if column is not None:
+            self._counts.setdefault(host, [0, 0, 0])[column] += 1
+
+
+def _task_name(data: Mapping[str, Any]) -> str:
+    """Return the task's sentence without the role in front of it, which stands in a field of its own."""
+    name = str(data.get("task") or data.get("name") or "")
+    return re.sub(r"^[a-z0-9_]+ : ", "", name)
+
+
+def verdicts_in(result: Mapping[str, Any], host: str) -> Iterator[Verdict]:
+    """Yield the verdict records that a result hands over as `{"verdicts": [...]}` in its stdout or msg, loops included."""
+    if result.get("censored"):
+        return
+    for part in (result, *(item for item in result.get("results") or () if isinstance(item, dict))):
+        for key in ("stdout", "msg"):
+            for record in _records(part.get(key)):
+                yield parse_verdict({**record, "host": record.get("host") or host})
+
+
+def _records(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, str):
+        start = value.find("{")
+        if start < 0 or '"verdicts"' not in value:
+            return []
+        try:
+            value, _ = json.JSONDecoder().raw_decode(value[start:])
+        except ValueError:
+            return []
+    found = value.get("verdicts") if isinstance(value, dict) else None
+    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+
+
+def diff_text(result: Mapping[str, Any]) -> str:
+    """Render what Ansible says would change as unified text, cut where it gets long; loops included."""
+    if result.get("censored"):
+        return ""
+    parts: list[str] = []
+    for part in (result, *(item for item in result.get("results") or () if isinstance(item, dict))):
+        diffs = part.get("diff") or ()
+        parts.extend(_one_diff(diff) for diff in (diffs if isinstance(diffs, list) else [diffs]) if isinstance(diff, dict))
+    text = "\n".join(part for part in parts if part)
+    return text if len(text) <= _DIFF_CHARS else f"{text[:_DIFF_CHARS]}\n… (cut; the run's stdout has all of it)"
+
+
+def _one_diff(diff: Mapping[str, Any]) -> str:
+    if prepared := diff.get("prepared"):
+        return str(prepared).rstrip()
+    before, after = (_diff_lines(diff.get(side)) for side in ("before", "after"))
+    names = [str(diff.get(f"{side}_header") or side) for side in ("before", "after")]
+    return "\n".join(difflib.unified_diff(before, after, names[0], names[1], n=1, lineterm=""))
+
+
+def _diff_lines(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return value.splitlines()
+    return json.dumps(value, indent=2, sort_keys=True, default=str).splitlines() if value else []
