@@ -1,1 +1,1 @@
-"""The local hosts: systemd containers with sshd on a network of their own."""
+"""The lab: local systemd containers with sshd that stand in for servers; whatever works on them goes through real SSH and apt."""

@@ -1,0 +1,197 @@
+"""Find the way in which systemd starts in a container here, by trying: it depends on kernel, cgroups, limits and runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import resource
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.lab.program import run
+from primus_bootstrap.lab.values import LabError, MachineError, Say
+
+if TYPE_CHECKING:
+    from primus_bootstrap.lab.image import Image
+    from primus_bootstrap.lab.machine import Machine
+
+FAKE_GPUS = 8
+_BOOT_S = 20.0
+_GOOD = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class BootForm:
+    """Flags that start systemd here; `title` says them in words, `note` what nodes will lack or show, empty where nothing."""
+
+    title: str
+    engine_flags: tuple[str, ...]
+    create_flags: tuple[str, ...]
+    note: str = ""
+
+
+def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
+    """Return the remembered form, or the first one in which systemd reaches `running`.
+
+    Raises:
+        MachineError: systemd starts in none.
+    """
+    memory = machine.cache / "boot-form.json"
+    key = _circumstances(machine, image)
+    remembered = _recall(memory, key)
+    if remembered:
+        return remembered
+    say("trying how systemd starts in a container on this machine")
+    form = _try_all(machine, image, say)
+    text = json.dumps({"key": key, "form": asdict(form)}, indent=2)
+    part = memory.with_suffix(f".{os.getpid()}.part")
+    part.write_text(text + "\n")
+    part.replace(memory)
+    return form
+
+
+def forget_boot_form(machine: Machine) -> None:
+    """Forget what worked, so that the next `find_boot_form` tries again."""
+    (machine.cache / "boot-form.json").unlink(missing_ok=True)
+
+
+def candidates(machine: Machine) -> tuple[BootForm, ...]:
+    """Return the forms worth trying, the most capable first."""
+    extras = [("with FUSE mounts", (*_fuse_flags(), *_fake_gpu_flags()), ""), *_poorer()]
+    return tuple(
+        BootForm(
+            title=", ".join(part for part in (runtime or f"{machine.engine}'s own runtime", limit_title, extra_title) if part),
+            engine_flags=("--runtime", runtime) if runtime and machine.engine == "podman" else (),
+            create_flags=(
+                *_systemd_flags(machine),
+                *(("--runtime", runtime) if runtime and machine.engine == "docker" else ()),
+                *limits,
+                *flags,
+            ),
+            note=note,
+        )
+        for extra_title, flags, note in extras
+        for runtime in _runtimes(machine)
+        for limit_title, limits in _limits()
+    )
+
+
+def _poorer() -> list[tuple[str, tuple[str, ...], str]]:
+    note = "nodes cannot mount file systems (no FUSE here)"
+    return [("without FUSE mounts", _fake_gpu_flags(), note), ("without devices", (), f"{note} and have no /dev/fakegpu*")]
+
+
+def _fuse_flags() -> tuple[str, ...]:
+    # Confinement profiles forbid mounts even where the capability is there.
+    confinement = ("--security-opt", "apparmor=unconfined", "--security-opt", "label=disable")
+    return ("--device", "/dev/fuse", "--cap-add", "SYS_ADMIN", *confinement)
+
+
+def _fake_gpu_flags() -> tuple[str, ...]:
+    return tuple(flag for number in range(FAKE_GPUS) for flag in ("--device", f"/dev/null:/dev/fakegpu{number}"))
+
+
+def _systemd_flags(machine: Machine) -> tuple[str, ...]:
+    if machine.engine == "podman":
+        # --no-hosts: /etc/hosts is a plain file as on a server, which a role may replace.
+        return ("--systemd=always", "--no-hosts")
+    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    cgroups = (
+        ("--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw") if unified else ("--volume", "/sys/fs/cgroup:/sys/fs/cgroup:ro")
+    )
+    scratch = tuple(flag for path in ("/run", "/run/lock", "/tmp") for flag in ("--tmpfs", path))  # noqa: S108
+    return (*cgroups, *scratch, "--env", "container=docker", "--stop-signal", "SIGRTMIN+3")
+
+
+def _runtimes(machine: Machine) -> tuple[str, ...]:
+    if machine.engine == "docker":
+        return ("",)
+    search = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
+    found = [path for path in (shutil.which(name, path=search) for name in ("crun", "runc")) if path]
+    return ("", *found)
+
+
+def _limits() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the engine's own limits, then this machine's, then low ones: limits cannot be raised without CAP_SYS_RESOURCE."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    files, processes = (value if value > 0 else 1 << 20 for value in (files, processes))
+
+    def flags(most_files: int, most_processes: int) -> tuple[str, ...]:
+        number_of_files, number_of_processes = min(files, most_files), min(processes, most_processes)
+        return (f"--ulimit=nofile={number_of_files}:{number_of_files}", f"--ulimit=nproc={number_of_processes}:{number_of_processes}")
+
+    return (("", ()), ("limits of this machine", flags(1 << 20, 32768)), ("low limits", flags(1024, 4096)))
+
+
+def _circumstances(machine: Machine, image: Image) -> str:
+    parts = (machine.engine, machine.engine_version, *machine.engine_argv, platform.release(), image.reference, repr(candidates(machine)))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _recall(memory: Path, key: str) -> BootForm | None:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        data = json.loads(memory.read_text())
+        form = data["form"]
+        if data["key"] == key:
+            return BootForm(form["title"], tuple(form["engine_flags"]), tuple(form["create_flags"]), form["note"])
+    return None
+
+
+def _try_all(machine: Machine, image: Image, say: Say) -> BootForm:
+    failures = []
+    degraded = None
+    for form in candidates(machine):
+        state, detail = _boot_once(machine, image, form)
+        if state == _GOOD:
+            say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
+            return form
+        if state == "degraded" and degraded is None:
+            note = "; ".join(part for part in (form.note, f"systemd is degraded, failed units: {detail}") if part)
+            degraded = BootForm(form.title, form.engine_flags, form.create_flags, note)
+        failures.append(f"{form.title}: {state}: {detail}")
+    if degraded:
+        say(f"systemd starts, but not cleanly: {degraded.title}; {degraded.note}")
+        return degraded
+    raise MachineError(
+        "systemd does not start in a container on this machine:\n  " + "\n  ".join(dict.fromkeys(failures)),
+        fix="run the lab on a machine or virtual machine where root has the usual capabilities; "
+        f"with podman, also try the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
+    )
+
+
+def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str]:
+    """Start a throw-away container and wait for systemd; return its state and what explains it."""
+    name = f"primus-lab-probe-{os.getpid()}"
+    argv = [*machine.engine_argv, *form.engine_flags, "run", "--detach", "--name", name, "--network=none", *form.create_flags]
+    try:
+        started = run([*argv, image.reference, "/sbin/init"], timeout_s=60, check=False)
+        if started.code:
+            return "does not start", started.err.strip().splitlines()[-1] if started.err.strip() else f"exit status {started.code}"
+        return _wait_for_systemd(machine, name)
+    finally:
+        with contextlib.suppress(LabError):
+            run([*machine.engine_argv, "rm", "--force", "--volumes", name], timeout_s=60, check=False)
+
+
+def _wait_for_systemd(machine: Machine, container: str) -> tuple[str, str]:
+    deadline = time.monotonic() + _BOOT_S
+    state = "no answer"
+    while time.monotonic() < deadline:
+        done = run([*machine.engine_argv, "exec", container, "systemctl", "is-system-running"], timeout_s=30, check=False)
+        state = done.out.strip() or "no answer"
+        if state in (_GOOD, "degraded", "maintenance"):
+            break
+        time.sleep(0.2)
+    if state == _GOOD:
+        return state, ""
+    failed = run([*machine.engine_argv, "exec", container, "systemctl", "--failed", "--no-legend", "--plain"], timeout_s=30, check=False)
+    units = ", ".join(line.split()[0] for line in failed.out.splitlines() if line.split())
+    logs = run([*machine.engine_argv, "logs", container], timeout_s=30, check=False)
+    return state, units or (logs.out + logs.err).strip()[-300:] or "it wrote nothing"

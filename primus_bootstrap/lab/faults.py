@@ -1,0 +1,58 @@
+"""Break a node of the lab on purpose, and mend it: what tests and rehearsals use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.lab import containers as engine
+from primus_bootstrap.lab.machine import Machine, look_at_machine
+from primus_bootstrap.lab.reach import wait_for_nodes
+from primus_bootstrap.lab.status import find_lab, require_container
+from primus_bootstrap.lab.up import heal_container
+from primus_bootstrap.lab.values import Lab
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def inflict(fault: str, name: str, directory: Path, *, node: str) -> str:
+    """Kill, pause or partition a node, or heal it (which `start` means as well); return what was done in words. What brings a node back waits until SSH answers.
+
+    Raises:
+        LabError: There is no such node.
+    """
+    machine = look_at_machine()
+    lab, found = find_lab(machine, name, directory)
+    entry = require_container(found, lab, node)
+    host = next(one for one in lab.nodes if one.name == node)
+    act = _BREAKS.get(fault)
+    if act is not None:
+        return f"{node}: {act(machine, lab, entry)}"
+    done = heal_container(machine, lab, host, entry)
+    wait_for_nodes(lab, [host])
+    return f"{node}: {', '.join(done) or 'nothing to mend'}"
+
+
+def _kill(machine: Machine, _lab: Lab, entry: engine.Container) -> str:
+    if entry.state not in ("running", "paused"):
+        return "was not running"
+    engine.kill(machine, entry.name)
+    return "killed"
+
+
+def _pause(machine: Machine, _lab: Lab, entry: engine.Container) -> str:
+    if entry.state != "running":
+        return "was not running"
+    engine.pause(machine, entry.name)
+    return "paused"
+
+
+def _partition(machine: Machine, lab: Lab, entry: engine.Container) -> str:
+    if lab.network not in entry.networks:
+        return "was off its network"
+    engine.disconnect(machine, lab.network, entry.name)
+    return "off its network"
+
+
+_BREAKS: dict[str, Callable[[Machine, Lab, engine.Container], str]] = {"kill": _kill, "pause": _pause, "partition": _partition}

@@ -1,0 +1,75 @@
+"""The files that make a container of the common image one particular node, as a tar archive that the engine unpacks in it."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.lab.apt_settings import certificate_bundle, own_certificates, proxy_environment
+from primus_bootstrap.lab.program import run
+from primus_bootstrap.lab.ssh_keys import host_key_file, public_key
+from primus_bootstrap.lab.values import USER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.lab.apt_settings import AptSettings
+    from primus_bootstrap.lab.machine import Machine
+    from primus_bootstrap.lab.values import Lab, LabNode
+
+_DISTRIBUTION_KEYS = "/usr/share/keyrings/"
+
+
+def node_archive(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> bytes:
+    """Return a tar archive to be unpacked at the node's root: names, keys, and how this machine reaches its mirrors."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, (mode, content) in sorted(_files(machine, lab, node, settings).items()):
+            _add(archive, path, content, mode=mode)
+    return buffer.getvalue()
+
+
+def _files(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> dict[str, tuple[int, bytes]]:
+    host_key = host_key_file(lab, node)
+    bundle = certificate_bundle()
+    files = {
+        "/etc/hosts": (0o644, f"127.0.0.1 localhost\n::1 localhost ip6-localhost\n{node.address} {node.name}\n".encode()),
+        "/etc/ssh/ssh_host_ed25519_key": (0o600, host_key.read_bytes()),
+        "/etc/ssh/ssh_host_ed25519_key.pub": (0o644, f"{public_key(host_key)} {node.name}\n".encode()),
+        f"/etc/ssh/authorized_keys/{USER}": (0o644, f"{public_key(lab.key_file)}\n".encode()),
+        "/etc/apt/sources.list.d/machine.sources": (0o644, settings.sources_text(node.suite).encode()),
+        "/etc/apt/apt.conf.d/95primus-lab": (0o644, settings.options_text().encode()),
+    }
+    for path in settings.files:
+        # The distribution's own keyrings come with the image, at the release that belongs to it.
+        if not str(path).startswith(_DISTRIBUTION_KEYS) or "-archive-" not in path.name:
+            files[str(path)] = (0o644, _read(machine, path))
+    for path in settings.secret_files:
+        files[f"/etc/apt/auth.conf.d/{path.name}"] = (0o600, _read(machine, path))
+    if bundle:
+        files["/etc/ssl/certs/ca-certificates.crt"] = (0o644, bundle)
+    for number, certificate in enumerate(own_certificates(bundle), start=1):
+        # Also where update-ca-certificates finds it, when a role adds an authority and the bundle is made anew.
+        files[f"/usr/local/share/ca-certificates/machine-{number}.crt"] = (0o644, f"{certificate}\n".encode())
+    proxies = proxy_environment(str(lab.subnet))
+    if proxies:
+        files["/etc/environment"] = (0o644, "".join(f'{name}="{value}"\n' for name, value in proxies.items()).encode())
+    return files
+
+
+def _read(machine: Machine, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except PermissionError:
+        return run([*machine.sudo, "cat", str(path)], timeout_s=30).out.encode()
+
+
+def _add(archive: tarfile.TarFile, path: str, content: bytes, *, mode: int) -> None:
+    """Add a file; it belongs to root, since podman gives root everything that it copies."""
+    entry = tarfile.TarInfo(path.strip("/"))
+    entry.mode = mode
+    entry.size = len(content)
+    entry.mtime = time.time()
+    archive.addfile(entry, io.BytesIO(content))

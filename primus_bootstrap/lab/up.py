@@ -1,0 +1,266 @@
+"""Bring a lab to the state that was asked for, from whatever state it is in; doing it twice does nothing."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.lab import containers as engine
+from primus_bootstrap.lab.apt_settings import read_apt_settings
+from primus_bootstrap.lab.boot_form import find_boot_form, forget_boot_form
+from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, recorded_subnet
+from primus_bootstrap.lab.image import ensure_image, file_lock, image_for
+from primus_bootstrap.lab.machine import look_at_machine
+from primus_bootstrap.lab.node_files import node_archive
+from primus_bootstrap.lab.reach import Reached, listens, on_each, wait_for_nodes
+from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
+from primus_bootstrap.lab.values import (
+    DEFAULT_COUNT,
+    Lab,
+    LabError,
+    LabNode,
+    check_name,
+    make_lab,
+    network_name,
+    state_dir,
+    subnet_candidates,
+)
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network
+
+    from primus_bootstrap.lab.boot_form import BootForm
+    from primus_bootstrap.lab.image import Image
+    from primus_bootstrap.lab.machine import Machine
+    from primus_bootstrap.lab.values import Say
+
+
+@dataclass(frozen=True, slots=True)
+class UpReport:
+    """What `up` did: `changes` is empty where the lab was right already; `fingerprints` are the nodes' host keys by name."""
+
+    lab: Lab
+    changes: tuple[str, ...]
+    fingerprints: tuple[tuple[str, str], ...]
+
+
+def up(name: str, directory: Path, *, count: int | None, say: Say) -> UpReport:
+    """Bring a lab up.
+
+    Args:
+        name: Which lab.
+        directory: The folder of its hosts.yaml and its state.
+        count: How many nodes; None means as many as hosts.yaml names, 3 where there is none.
+        say: Told what is being done.
+
+    Raises:
+        MachineError: This machine cannot run a lab.
+        LabError: Something stands in the way.
+    """
+    machine = look_at_machine()
+    lab = plan_lab(machine, check_name(name), directory.absolute(), count=count)
+    refuse_other_folder(machine, lab)
+    with file_lock(lab.ssh_dir.parent / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
+        changes = []
+        if ensure_hosts_file(lab, machine.suites):
+            changes.append(f"wrote {lab.hosts_file}")
+        changes += ensure_keys(lab)
+        changes += pin_host_keys(lab)
+        for change in changes:
+            say(change)
+        changes += _ensure_nodes(machine, lab, say)
+    prints = tuple((node.name, fingerprint(public_key(host_key_file(lab, node)))) for node in lab.nodes)
+    return UpReport(lab, tuple(changes), prints)
+
+
+def down(name: str, directory: Path | None, *, purge: bool, say: Say) -> bool:
+    """Remove a lab's containers and network, and with `purge` its keys and runs; return whether there was anything.
+
+    hosts.yaml stays: it belongs to the user.
+    """
+    machine = look_at_machine()
+    found = engine.list_containers(machine, check_name(name))
+    engine.remove(machine, [entry.name for entry in found.values()])
+    for node in sorted(found):
+        say(f"{node}: removed")
+    removed = engine.remove_network(machine, network_name(name))
+    if removed:
+        say(f"network {network_name(name)}: removed")
+    folder = directory or next((entry.folder for entry in found.values() if entry.folder), None)
+    state = _state_folders(name, folder) if purge and folder else []
+    for path in state:
+        shutil.rmtree(path)
+        say(f"{path}: removed")
+    return bool(found or removed or state)
+
+
+def plan_lab(machine: Machine, name: str, directory: Path, *, count: int | None) -> Lab:
+    """Lay out the lab: the subnet that it has, or had, or else the first free one that its name gives.
+
+    Raises:
+        LabError: Its addresses are taken, or hosts.yaml and the running network disagree.
+    """
+    hosts_file = directory / "hosts.yaml"
+    running = engine.network_subnet(machine, network_name(name))
+    recorded = recorded_subnet(hosts_file)
+    if running and recorded and running != recorded:
+        raise LabError(
+            f"{hosts_file} has addresses in {recorded}, but the lab {name!r} runs in {running}",
+            fix=f"`primus-bootstrap lab down --name {name}`, then `lab up` again",
+        )
+    subnet = running or _free_subnet(machine, name, (recorded,) if recorded else subnet_candidates(name))
+    wanted = count if count is not None else len(hosts_of(hosts_file)) or DEFAULT_COUNT
+    return make_lab(name, directory, subnet=subnet, count=wanted, suites=machine.suites)
+
+
+def refuse_other_folder(machine: Machine, lab: Lab) -> None:
+    """Refuse to take over a lab whose keys lie in another folder, or containers that are not a lab's.
+
+    Raises:
+        LabError: That is the case.
+    """
+    engine.foreign(machine, lab)
+    others = {entry.folder for entry in engine.list_containers(machine, lab.name).values()} - {str(lab.directory)}
+    if others:
+        raise LabError(
+            f"the lab {lab.name!r} runs already, from the folder {min(others)}",
+            fix=f"use it from there, or `primus-bootstrap lab down --name {lab.name}` first, or bring up another one with --name",
+        )
+
+
+def _free_subnet(machine: Machine, name: str, candidates: tuple[IPv4Network, ...]) -> IPv4Network:
+    taken = engine.taken_subnets(machine)
+    for subnet in candidates:
+        if not any(subnet.overlaps(other) for other in taken):
+            return subnet
+    raise LabError(
+        f"the addresses of the lab {name!r} ({candidates[0]}) are in use on this machine",
+        fix="`ip route` and the engine's `network ls` show by what; free them, or choose another --name and folder",
+    )
+
+
+def _ensure_nodes(machine: Machine, lab: Lab, say: Say) -> list[str]:
+    """Make, mend or remove containers until they are as the lab wants them; return what was done."""
+    started = time.monotonic()
+    found = engine.list_containers(machine, lab.name)
+    changes = []
+    if engine.network_subnet(machine, lab.network) is None:
+        # Containers cannot outlive their network in any useful way.
+        changes += _remove(machine, list(found.values()), "its network was gone", say)
+        found = {}
+        engine.create_network(machine, lab)
+        changes.append(f"network {lab.network}: created with {lab.subnet}")
+        say(changes[-1])
+    wanted = {node.name: node for node in lab.nodes}
+    surplus = [entry for node, entry in found.items() if node not in wanted]
+    broken = [entry for node, entry in found.items() if node in wanted and _is_broken(entry, wanted[node])]
+    changes += _remove(machine, surplus, "the lab is to have fewer nodes", say)
+    changes += _remove(machine, broken, "it was half made", say)
+    whole = {node: entry for node, entry in found.items() if entry not in surplus and entry not in broken}
+    changes += _mend(machine, lab, whole, say)
+    missing = [node for node in lab.nodes if node.name not in whole]
+    if missing:
+        changes += _make(machine, lab, missing, say)
+    if changes:
+        _tell_state(wait_for_nodes(lab, lab.nodes), time.monotonic() - started, say)
+    else:
+        _check_quickly(lab)
+    return changes
+
+
+def _is_broken(entry: engine.Container, node: LabNode) -> bool:
+    elsewhere = bool(entry.address) and entry.address != node.address
+    return entry.state in engine.UNSTARTED or elsewhere
+
+
+def _remove(machine: Machine, entries: list[engine.Container], why: str, say: Say) -> list[str]:
+    engine.remove(machine, [entry.name for entry in entries])
+    changes = [f"{entry.node}: removed, {why}" for entry in entries]
+    for change in changes:
+        say(change)
+    return changes
+
+
+def _mend(machine: Machine, lab: Lab, found: dict[str, engine.Container], say: Say) -> list[str]:
+    """Undo what keeps whole containers from serving: paused, off the network, stopped."""
+    changes = []
+    for node in lab.nodes:
+        entry = found.get(node.name)
+        done = heal_container(machine, lab, node, entry) if entry else []
+        changes += [f"{node.name}: {word}" for word in done]
+    for change in changes:
+        say(change)
+    return changes
+
+
+def heal_container(machine: Machine, lab: Lab, node: LabNode, entry: engine.Container) -> list[str]:
+    """Bring one container back; return what was done in words."""
+    done = []
+    if entry.state == "paused":
+        engine.unpause(machine, entry.name)
+        done.append("resumed")
+    if lab.network not in entry.networks:
+        engine.connect(machine, lab, node)
+        done.append("back on its network")
+    if entry.state not in ("running", "paused"):
+        engine.start(machine, [entry.name])
+        done.append("started")
+    return done
+
+
+def _make(machine: Machine, lab: Lab, nodes: list[LabNode], say: Say) -> list[str]:
+    settings = read_apt_settings(machine.codename, sudo=machine.sudo)
+    images = {suite: image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in nodes)}
+    for image in images.values():
+        ensure_image(machine, image, settings, say)
+    archives = {node.name: node_archive(machine, lab, node, settings) for node in nodes}
+    # The newest release asks the most of the machine: what starts it starts the others.
+    newest = list(images.values())[-1]
+    form = find_boot_form(machine, newest, say)
+    try:
+        _start_new(machine, lab, nodes, images=images, archives=archives, form=form)
+    except LabError:
+        forget_boot_form(machine)
+        again = find_boot_form(machine, newest, say)
+        if again == form:
+            raise
+        engine.remove(
+            machine, [entry.name for entry in engine.list_containers(machine, lab.name).values() if entry.state in engine.UNSTARTED]
+        )
+        missing = [node for node in nodes if node.name not in engine.list_containers(machine, lab.name)]
+        _start_new(machine, lab, missing, images=images, archives=archives, form=again)
+    changes = [f"{node.name}: created, {node.distribution}, {node.address}" for node in nodes]
+    for change in changes:
+        say(change)
+    return changes
+
+
+def _start_new(  # noqa: PLR0913 (one call, all of it needed)
+    machine: Machine, lab: Lab, nodes: list[LabNode], *, images: dict[str, Image], archives: dict[str, bytes], form: BootForm
+) -> None:
+    for node in nodes:
+        engine.create(machine, lab, node, image=images[node.suite].reference, form=form, files=archives[node.name])
+    if nodes:
+        engine.start(machine, [node.container for node in nodes])
+
+
+def _check_quickly(lab: Lab) -> None:
+    silent = [name for name, greets in on_each(lab.nodes, lambda node: listens(node, timeout_s=3.0)).items() if not greets]
+    if silent:
+        # It may just be starting: give it the time that a new one gets.
+        wait_for_nodes(lab, [node for node in lab.nodes if node.name in silent])
+
+
+def _tell_state(reached: dict[str, Reached], seconds: float, say: Say) -> None:
+    for name, found in reached.items():
+        if found.systemd != "running":
+            say(f"{name}: systemd is {found.systemd}; `systemctl --failed` on it names the units")
+    say(f"{len(reached)} hosts answer over SSH after {seconds:.1f} s")
+
+
+def _state_folders(name: str, folder: Path | str) -> list[Path]:
+    directory = Path(folder)
+    return [path for path in dict.fromkeys((directory / ".primus" / name, state_dir(directory, name))) if path.is_dir()]
