@@ -1,0 +1,238 @@
+"""`validate`, `init`, `schema`, `import`, `secrets init`: the verbs that work on files and contact no host."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.inventory import reference, scaffold
+from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.load import validate as validate_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.inventory.specs import Option
+
+secrets_app = typer.Typer(no_args_is_help=True, help="Generated secrets, under Ansible Vault.")
+
+
+class Format(StrEnum):
+    """How `schema` writes."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    JSON_SCHEMA = "json-schema"
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the verbs."""
+    app.command("init")(init)
+    app.command("validate")(validate)
+    app.command("schema")(schema)
+    app.command("import")(import_)
+    app.add_typer(secrets_app, name="secrets")
+
+
+def validate(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    *,
+    vault_password_file: VaultPasswordFile = None,
+    ask_vault_pass: AskVaultPass = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read hosts.yaml and everything beside it, and say all that is wrong at once. Contacts no host."""
+    password = ask_password("Vault password", wanted=ask_vault_pass)
+    result = validate_inventory(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    if result.cluster is None:
+        raise InventoryError(result.problems)
+    counts = {
+        "hosts": len(result.cluster.hosts),
+        "groups": len([name for name in result.cluster.groups if name not in ("all", "ungrouped")]),
+        "variables": result.variables,
+        "deferred": len(result.deferred),
+    }
+    if as_json:
+        deferred = [
+            {"variable": item.variable, "file": item.origin.file, "line": item.origin.line, "why": item.why} for item in result.deferred
+        ]
+        emit_json({"cluster": result.cluster.name, "problems": [], **counts, "deferred_values": deferred})
+        return
+    head = f"{hosts}: {_count(counts['hosts'], 'host')}, {_count(counts['groups'], 'group')}, {_count(counts['variables'], 'variable')}"
+    late = counts["deferred"]
+    tail = f"; {_count(late, 'value')} {'is' if late == 1 else 'are'} judged on the hosts (templates, Vault)" if late else ""
+    emit(f"{head}{tail}")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write; made where it is missing.", metavar="[DIR]")] = Path(),
+    *,
+    template: Annotated[
+        str, typer.Option("--template", "-t", help=f"The example to start from: {', '.join(scaffold.templates())}.")
+    ] = "lab",
+) -> None:
+    """Write a commented starting folder: hosts.yaml, group_vars/, .gitignore. Never overwrites a file."""
+    files = scaffold.make_scaffold(template, folder)
+    scaffold.write_scaffold(files)
+    for file in files:
+        emit(f"{'added to' if file.appended else 'wrote'} {file.path}")
+    hosts = folder / "hosts.yaml"
+    say(
+        f"\nWhat now: change names and addresses in {hosts}, then\n"
+        f"  primus-bootstrap validate {hosts}\n  primus-bootstrap plan {hosts}\n  primus-bootstrap apply {hosts}"
+    )
+
+
+def schema(
+    name: Annotated[str, typer.Argument(help="Only this variable.", metavar="[NAME]")] = "",
+    *,
+    role: Annotated[
+        str, typer.Option("--role", "-r", help="Only the variables of this role; `cluster` for those of none.", metavar="ROLE")
+    ] = "",
+    groups: Annotated[bool, typer.Option("--groups", "-g", help="The groups in place of the variables.")] = False,
+    style: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.TABLE,
+    as_json: AsJson = False,
+) -> None:
+    """Print every variable that hosts.yaml may set: type, default, choices, unit, meaning."""
+    style = Format.JSON_SCHEMA if as_json else style
+    if groups:
+        _groups(style)
+        return
+    options = reference.select_options(role=role, name=name)
+    if style is Format.JSON_SCHEMA:
+        emit_json(reference.json_schema(options, closed=not role and not name))
+    elif style is Format.MARKDOWN:
+        emit(reference.markdown(options))
+    else:
+        _table(options)
+
+
+def _groups(style: Format) -> None:
+    if style is Format.JSON_SCHEMA:
+        emit_json({name: {"owner": group.owner, "meaning": group.meaning} for name, group in load_groups().items()})
+    elif style is Format.MARKDOWN:
+        emit(reference.markdown_groups())
+    else:
+        table = Table("group", "read by", "meaning")
+        for group in load_groups().values():
+            table.add_row(group.name, group.owner, group.meaning)
+        emit_table(table)
+
+
+def _table(options: Sequence[Option]) -> None:
+    table = Table("variable", "owner", "type", "default", "meaning")
+    for row in reference.rows(options):
+        kind = ", ".join(word for word in (row.type, row.unit, "required" * row.required, "secret" * row.no_log) if word)
+        meaning = f"{row.meaning} One of: {row.choices}." if row.choices else row.meaning
+        table.add_row(*(_plain(cell) for cell in (row.name, row.owner, kind, _short(row.default), meaning)))
+    emit_table(table)
+
+
+def _plain(text: str) -> str:
+    """Keep square brackets: rich reads them as styles."""
+    return text.replace("[", r"\[")
+
+
+def _short(text: str, longest: int = 60) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="An INI inventory: Ansible's, Kubespray's, DeepOps'.", metavar="HOSTS.INI")],
+    *,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The new file; hosts.yaml beside the old one unless given.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Turn an INI inventory into hosts.yaml, say every change, and validate the result. Never overwrites a file."""
+    # Ansible is loaded only by the verbs that need it: it takes 0.2 s.
+    from primus_bootstrap.inventory.ini_import import import_ini, write_import  # noqa: PLC0415
+
+    target = output or source.parent / DEFAULT_HOSTS
+    imported = import_ini(source)
+    write_import(imported, target)
+    for change in imported.changes:
+        say(f"{source}:{change.line}: {change.what}" if change.line else f"{source}: {change.what}")
+    emit(f"wrote {target}")
+    result = validate_inventory(target)
+    if result.cluster is None:
+        say("")
+        raise InventoryError(result.problems)
+    say(f"What now: primus-bootstrap plan {target}")
+
+
+@secrets_app.command("init")
+def secrets_init(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    *,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The Vault file; group_vars/all/vault.yml beside hosts.yaml unless given.", metavar="FILE"),
+    ] = None,
+    vault_password_file: VaultPasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a Vault file with a generated value for every secret that the roles of this inventory need and that is not set yet."""
+    from primus_bootstrap.inventory import secrets  # noqa: PLC0415 - Ansible is loaded only by the verbs that need it
+
+    cluster, password_file = _look(hosts, vault_password_file)
+    target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
+    missing = secrets.missing_secrets(cluster, _hosts_of_roles(cluster))
+    made = bool(missing) and not password_file.exists()
+    if made:
+        secrets.make_password_file(password_file)
+    added = secrets.add_secrets(target, missing, secrets.password_of(password_file)) if missing else ()
+    if as_json:
+        emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
+    elif missing:
+        _say_secrets(cluster, added, target, password_file, made=made)
+    else:
+        emit("no secret is missing; nothing was written")
+
+
+def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path]:
+    """Return the cluster and its Vault password file, which may not exist yet; what is only missing is no error here."""
+    forgiven = frozenset({"required"})
+    result = validate_inventory(hosts, vault_password_file=given if given and given.exists() else None, forgive=forgiven)
+    if result.cluster is None:
+        raise InventoryError(result.problems)
+    password_file = given or result.cluster.state_dir / "vault-password"
+    if given is None and password_file.exists():
+        result = validate_inventory(hosts, vault_password_file=password_file, forgive=forgiven)
+        if result.cluster is None:
+            raise InventoryError(result.problems)
+    sealed = [item.origin.file for item in result.deferred if not item.variable]
+    if sealed and not password_file.exists():
+        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="give it: --vault-password-file FILE")
+    return result.cluster, password_file
+
+
+def _hosts_of_roles(cluster: Cluster) -> dict[str, tuple[str, ...]]:
+    """Return the hosts that each role runs on in this inventory."""
+    found: dict[str, tuple[str, ...]] = {}
+    for step in make_plan(cluster).steps:
+        for role in step.roles:
+            found[role] = tuple(dict.fromkeys((*found.get(role, ()), *step.hosts)))
+    return found
+
+
+def _say_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, made: bool) -> None:
+    for name in added:
+        emit(f"generated {name}")
+    emit(f"wrote {target}" if added else f"{target} holds every value already")
+    if made:
+        emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, nothing else opens the file")
+    say(f"What now: primus-bootstrap apply {cluster.path} --vault-password-file {password_file}")

@@ -1,0 +1,113 @@
+"""`primus-bootstrap lab`: local hosts to try things on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.lab import faults
+from primus_bootstrap.lab.status import status as lab_status
+from primus_bootstrap.lab.up import down as lab_down
+from primus_bootstrap.lab.up import up as lab_up
+from primus_bootstrap.lab.values import DEFAULT_NAME
+
+if TYPE_CHECKING:
+    from primus_bootstrap.lab.status import LabStatus
+
+app = typer.Typer(no_args_is_help=True, help="Local hosts with real SSH, systemd and apt: containers on this machine.")
+fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and mend it.")
+app.add_typer(fault_app, name="fault")
+
+Name = Annotated[str, typer.Option("--name", help="Which lab; several can run side by side.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("--dir", help="Folder of hosts.yaml and of the lab's keys; inventory/NAME under the current folder by default."),
+]
+Host = Annotated[str, typer.Argument(help="A host of the lab, for example node2.")]
+
+
+@app.command()
+def up(
+    *,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", help="How many hosts; as many as hosts.yaml names by default, 3 where there is none.")
+    ] = None,
+    name: Name = DEFAULT_NAME,
+    folder: Folder = None,
+) -> None:
+    """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
+    report = lab_up(name, _folder(name, folder), count=nodes, say=say)
+    hosts_file = _shown(report.lab.hosts_file)
+    if report.changes:
+        for node, print_ in report.fingerprints:
+            say(f"{node}: host key {print_} pinned")
+        emit(f"the lab {name!r} is up: {len(report.lab.nodes)} hosts. Next: primus-bootstrap apply {hosts_file}")
+    else:
+        emit(f"the lab {name!r} is up already: {len(report.lab.nodes)} hosts, nothing changed. Inventory: {hosts_file}")
+
+
+@app.command()
+def down(
+    *,
+    name: Name = DEFAULT_NAME,
+    folder: Folder = None,
+    purge: Annotated[bool, typer.Option("--purge", help="Also remove the lab's keys, pins and runs (.primus/NAME).")] = False,
+) -> None:
+    """Remove the local hosts and their network; hosts.yaml and, without --purge, their keys stay."""
+    found = lab_down(name, folder or (_folder(name, None) if purge else None), purge=purge, say=say)
+    emit(f"the lab {name!r} is down" if found else f"there is no lab {name!r}; nothing changed")
+
+
+@app.command()
+def status(
+    *,
+    name: Name = DEFAULT_NAME,
+    folder: Folder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show how each host is, asked over SSH."""
+    found = lab_status(name, _folder(name, folder))
+    if as_json:
+        emit_json(asdict(found))
+    else:
+        _show(found)
+
+
+def _fault(kind: str, what: str) -> None:
+    def command(host: Host, *, name: Name = DEFAULT_NAME, folder: Folder = None) -> None:
+        emit(faults.inflict(kind, name, _folder(name, folder), node=host))
+
+    command.__doc__ = what
+    fault_app.command(kind)(command)
+
+
+_fault("kill", "Kill every process of a host at once, as a power cut would.")
+_fault("start", "Start a killed host and wait until it answers.")
+_fault("pause", "Freeze a host: connections stay open and nothing answers.")
+_fault("partition", "Take a host off its network: packets are lost.")
+_fault("heal", "Undo every fault of a host and wait until it answers.")
+
+
+def _folder(name: str, folder: Path | None) -> Path:
+    return folder if folder is not None else Path("inventory") / name
+
+
+def _shown(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _show(found: LabStatus) -> None:
+    table = Table(box=None, header_style="bold")
+    for title in ("host", "state", "distribution", "address", "ssh", "systemd", ""):
+        table.add_column(title)
+    for node in found.nodes:
+        table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, node.reason)
+    emit_table(table)
+    for image in found.images:
+        emit(f"image {image.suite}: {'built' if image.cached else 'not built'}, {'imported' if image.imported else 'not imported'}")
+    emit(f"lab {found.name!r} in {found.directory}, {found.subnet}, {found.engine}: {'up' if found.up else 'not up'}")

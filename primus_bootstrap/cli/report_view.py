@@ -1,0 +1,110 @@
+"""Draws a report for people: a table of hosts, then what went wrong with its cause and fix, then what to do now."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from primus_bootstrap.cli.console import coloured, emit, emit_table
+from primus_bootstrap.cli.live import duration_text
+from primus_bootstrap.engine.history import runs_dir
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from primus_bootstrap.engine.report import Failure, HostReport, Report
+    from primus_bootstrap.inventory.cluster import Cluster
+
+# Above this many hosts, those with nothing to say become one line.
+_SHOWN_HOSTS = 40
+
+
+def clock_text(seconds: float) -> str:
+    """Return a moment in local time; a dash for a moment that never came."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+
+
+def print_report(report: Report) -> None:
+    """Print a report: hosts, failures, verdicts that are no pass, one line that sums it up."""
+    _print_hosts(report.hosts)
+    for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts)):
+        emit(text)
+    if report.problem:
+        emit(f"\n{report.problem}")
+    emit(f"\n{summary_line(report)}")
+
+
+def summary_line(report: Report) -> str:
+    """Say in one line how the run ended."""
+    words = {"ok": "unchanged", "changed": "changed", "failed": "failed", "unreachable": "unreachable"}
+    words |= {"not_reached": "not reached", "interrupted": "interrupted"}
+    counts = [f"{len(hosts)} {word}" for result, word in words.items() if (hosts := report.with_result(result))]  # type: ignore[arg-type]
+    took = duration_text(report.finished - report.started) if report.finished else "killed"
+    return f"{report.verb} {report.cluster}: {', '.join(counts) or 'no host'}; {report.changed} changes, {took}, run {report.run}"
+
+
+def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
+    quiet = [host for host in hosts if not host.failures and host.result == "ok"] if len(hosts) > _SHOWN_HOSTS else []
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("host", "result"):
+        table.add_column(name)
+    for name in ("changed", "pass", "fail", "unknown", "skipped"):
+        table.add_column(name, justify="right")
+    for host in hosts:
+        if host not in quiet:
+            table.add_row(host.host, coloured(host.result.replace("_", " ")), str(host.changed), *map(str, host.verdict_counts))
+    emit_table(table)
+    if quiet:
+        emit(f"and {len(quiet)} hosts with nothing to say: ok, unchanged")
+
+
+def _failure_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
+    """Yield each cause once, with every host that has it."""
+    found: dict[Failure, list[str]] = {}
+    for host in hosts:
+        for failure in host.failures:
+            found.setdefault(failure, []).append(host.host)
+    for failure, names in found.items():
+        where = " / ".join(part for part in (failure.phase, failure.role, failure.task) if part)
+        cause = failure.cause.replace("\n", "\n  ") or "no cause was given"
+        fix = f"\n  fix: {failure.fix}" if failure.fix else ""
+        yield f"\n{', '.join(names)}: {where}\n  {cause}{fix}"
+
+
+def _verdict_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
+    """Yield each verdict that is no pass once, with every host that has it; first those that matter."""
+    found: dict[tuple[str, str, str, str], list[str]] = {}
+    for host in hosts:
+        for verdict in host.verdicts:
+            found.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
+    if found:
+        yield ""
+    for word in ("fail", "unknown", "skipped"):
+        for (outcome, check, reason, fix), names in found.items():
+            if outcome == word:
+                mend = f"\n  fix: {fix}" if fix and word != "skipped" else ""
+                yield f"{word} {check} on {', '.join(dict.fromkeys(names))}: {reason}{mend}"
+
+
+def what_now(cluster: Cluster, report: Report) -> str:
+    """Say what a person can do after a run: where things are, and the next commands."""
+    where = runs_dir(cluster.state_dir) / report.run
+    lines = [f"report       {where / 'report.json'}"]
+    hosts = [host.host for host in report.hosts]
+    if report.exit_code == 0:
+        shown = [f"{name} ({cluster.connection(name).address})" for name in hosts[:3]]
+        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+        lines += [
+            f"hosts        {', '.join(shown)}{more}",
+            f"host keys    {cluster.state_dir / 'known_hosts'}",
+            f"log in       primus-bootstrap ssh {hosts[0]} -i {cluster.path}" if hosts else "",
+            f"look         primus-bootstrap status {cluster.path}",
+        ]
+    else:
+        lines += [
+            f"details      primus-bootstrap report {cluster.path} --run {report.run}",
+            f"go on        mend what is named above, then run the same again: primus-bootstrap {report.verb} {cluster.path}",
+        ]
+    return "\n".join(["", "what now", *(f"  {line}" for line in lines if line)])

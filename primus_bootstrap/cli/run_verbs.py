@@ -1,0 +1,247 @@
+"""`plan`, `diff`, `apply`: what would happen, what would change, and doing it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.cli.live import LiveView, duration_text
+from primus_bootstrap.cli.options import (
+    DEFAULT_HOSTS,
+    AsJson,
+    AskBecomePass,
+    AskVaultPass,
+    ExtraVars,
+    FromPhase,
+    HostsFile,
+    Limit,
+    Phases,
+    VaultPasswordFile,
+    ask_password,
+)
+from primus_bootstrap.cli.report_view import print_report, what_now
+from primus_bootstrap.engine.events import Event, HostResult
+from primus_bootstrap.engine.history import estimate_s
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.run import Options, apply_plan
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.load import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from primus_bootstrap.engine.plan_values import Plan
+    from primus_bootstrap.engine.report import Report
+    from primus_bootstrap.inventory.cluster import Cluster
+
+_SHOWN_HOSTS = 6
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first host is touched.")]
+Forks = Annotated[int, typer.Option("--forks", "-f", min=0, help="Hosts worked on at the same time; 0 is what ansible.cfg says.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Mount the verbs."""
+    app.command("plan")(plan)
+    app.command("diff")(diff)
+    app.command("apply")(apply)
+
+
+def plan(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    *,
+    phases: Phases = None,
+    start: FromPhase = None,
+    limit: Limit = None,
+    vault_password_file: VaultPasswordFile = None,
+    ask_vault_pass: AskVaultPass = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what apply would do: each phase, its hosts, and why. Contacts no host."""
+    password = ask_password("Vault password", wanted=ask_vault_pass)
+    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
+    if as_json:
+        emit_json(made.to_json())
+        return
+    print_plan(cluster, made)
+
+
+def diff(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    *,
+    phases: Phases = None,
+    start: FromPhase = None,
+    limit: Limit = None,
+    extra_vars: ExtraVars = None,
+    forks: Forks = 0,
+    ask_become_pass: AskBecomePass = False,
+    ask_vault_pass: AskVaultPass = False,
+    vault_password_file: VaultPasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask every host what apply would change there, and show the differences. Changes nothing.
+
+    Exit code 0 says that every host answered, whether or not something would change.
+    """
+    cluster, made, options = _prepare(
+        hosts, phases, start, limit, _given("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    )
+    changes: list[HostResult] = []
+
+    def collect(event: Event) -> None:
+        if isinstance(event, HostResult) and event.status == "changed":
+            changes.append(event)
+
+    report = _run(cluster, made, options, collect)
+    if as_json:
+        emit_json({**report.to_json(), "differences": [_difference(change) for change in changes]})
+    else:
+        for change in changes:
+            emit(f"{change.host}: {change.role or change.phase}: {change.task}")
+            if change.diff:
+                emit("\n".join(f"    {line}" for line in change.diff.splitlines()))
+        print_report(report)
+        emit("nothing would change" if not changes and report.exit_code == 0 else "nothing was changed")
+    raise typer.Exit(report.exit_code)
+
+
+def apply(
+    hosts: HostsFile = DEFAULT_HOSTS,
+    *,
+    phases: Phases = None,
+    start: FromPhase = None,
+    limit: Limit = None,
+    extra_vars: ExtraVars = None,
+    forks: Forks = 0,
+    ask_become_pass: AskBecomePass = False,
+    ask_vault_pass: AskVaultPass = False,
+    vault_password_file: VaultPasswordFile = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring the hosts to the state that hosts.yaml declares, phase by phase. Safe to repeat, and to kill and repeat.
+
+    The file is checked as a whole first: with anything wrong in it, no host is touched (exit 2). A host that fails or
+    does not answer does not stop the others; the report names it with task, cause and fix (exit 4).
+    """
+    cluster, made, options = _prepare(
+        hosts, phases, start, limit, _given("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    )
+    if not yes:
+        _confirm(cluster, made)
+    report = _run(cluster, made, options)
+    if as_json:
+        emit_json(report.to_json())
+    else:
+        print_report(report)
+        emit(what_now(cluster, report))
+    raise typer.Exit(report.exit_code)
+
+
+def _given(
+    verb: str,
+    extra_vars: Sequence[str] | None,
+    forks: int,
+    ask_become_pass: bool,
+    ask_vault_pass: bool,
+    vault_password_file: Path | None,
+) -> Options:
+    """Turn the options of a verb into those of the engine; this is where passwords are asked for."""
+    for given in extra_vars or ():
+        if given.startswith("@") and not Path(given[1:]).expanduser().is_file():
+            raise PlanError(f"--extra-vars {given}: there is no such file", fix="give a YAML or JSON file after the @")
+        if not given.startswith("@") and "=" not in given:
+            raise PlanError(f"--extra-vars {given}: neither @FILE nor key=value", fix="-e @values.yml, or -e name=value")
+    return Options(
+        verb=verb,
+        extra_vars=tuple(extra_vars or ()),
+        check=verb == "diff",
+        become_password=ask_password("sudo password of the hosts", wanted=ask_become_pass) or "",
+        vault_password=ask_password("Vault password", wanted=ask_vault_pass) or "",
+        vault_password_file=vault_password_file,
+        forks=forks,
+    )
+
+
+def _prepare(
+    hosts: Path, phases: Sequence[str] | None, start: str | None, limit: str | None, options: Options
+) -> tuple[Cluster, Plan, Options]:
+    cluster = load_cluster(hosts, vault_password_file=options.vault_password_file, ask_vault_pass=options.vault_password or None)
+    made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
+    values = {name: getattr(options, name) for name in Options.__slots__}
+    return cluster, made, Options(**{**values, "limited": limit is not None})
+
+
+def _confirm(cluster: Cluster, made: Plan) -> None:
+    """Show the plan and ask; where nobody can answer, ask for `--yes` instead of guessing."""
+    if not sys.stdin.isatty():
+        raise PlanError("apply asks before it touches the first host, and there is no terminal to answer on", fix="add --yes")
+    print_plan(cluster, made)
+    typer.confirm(f"Apply this to {len(made.hosts)} hosts?", abort=True, err=True)
+
+
+def _run(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:
+    """Run a plan under the live view; SIGINT and SIGTERM end it cleanly."""
+    known = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
+    view = LiveView(options.verb, made, {phase: seconds for phase, seconds in known.items() if seconds is not None})
+
+    def on_event(event: Event) -> None:
+        view.handle(event)
+        if also:
+            also(event)
+
+    with _cancelled_by_signals() as cancel, view:
+        return apply_plan(cluster, made, options, on_event=on_event, cancel=cancel)
+
+
+@contextmanager
+def _cancelled_by_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT and SIGTERM set."""
+    cancel = threading.Event()
+
+    def stop(number: int, _frame: object) -> None:
+        if not cancel.is_set():
+            say(f"{signal.Signals(number).name}: telling Ansible to end; what is under way on a host may still finish there")
+        cancel.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield cancel
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def print_plan(cluster: Cluster, made: Plan) -> None:
+    """Print a plan as a table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("phase", "hosts", "roles", "why", "earlier"):
+        table.add_column(name, overflow="fold")
+    for step in made.steps:
+        seconds = estimate_s(cluster.state_dir, step.phase, len(step.hosts))
+        names = ", ".join(step.hosts[:_SHOWN_HOSTS]) + (", …" if len(step.hosts) > _SHOWN_HOSTS else "")
+        row = (
+            step.phase,
+            f"{len(step.hosts)}: {names}",
+            ", ".join(step.roles),
+            step.why,
+            duration_text(seconds) if seconds else "never run",
+        )
+        table.add_row(*row)
+    emit_table(table)
+    emit(f"\n{made.cluster}: {len(made.steps)} phases on {len(made.hosts)} hosts")
+    if made.uncovered:
+        emit(f"not part of this version, so nothing is done for: {', '.join(made.uncovered)}")
+
+
+def _difference(change: HostResult) -> dict[str, str]:
+    return {"host": change.host, "phase": change.phase, "role": change.role, "task": change.task, "diff": change.diff}

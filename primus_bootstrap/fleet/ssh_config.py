@@ -1,0 +1,115 @@
+"""What OpenSSH's own configuration says of a host, asked of OpenSSH itself: `ssh -G` reads every word that ssh reads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from primus_bootstrap.fleet.values import Target
+
+# A configuration with none of these words changes nothing about how a host is reached.
+_MATTERS = re.compile(
+    r"^\s*(Host|Match|Include|HostName|User|Port|IdentityFile|IdentitiesOnly|ProxyJump|ProxyCommand|HostKeyAlias|IdentityAgent)\b",
+    re.MULTILINE | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The way to one host. `proxy_command` is empty where it is reached directly."""
+
+    address: str
+    port: int
+    user: str
+    key_files: tuple[str, ...]
+    key_name: str
+    identities_only: bool = False
+    proxy_command: str = ""
+
+
+@cache
+def configuration_matters() -> bool:
+    """Return whether this user's or this machine's ssh configuration may change the way to a host."""
+    files = [Path.home() / ".ssh/config", *Path("/etc/ssh/ssh_config.d").glob("*.conf")]
+    system = Path("/etc/ssh/ssh_config")
+    own = _without_shipped_lines(system.read_text(encoding="utf-8", errors="replace")) if system.is_file() else ""
+    texts = [own, *(file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())]
+    return any(_MATTERS.search(text) for text in texts)
+
+
+def _without_shipped_lines(text: str) -> str:
+    """Drop the two lines that every distribution ships: they choose nothing by themselves."""
+    return re.sub(r"^\s*(Include /etc/ssh/ssh_config\.d/\*\.conf|Host \*)\s*$", "", text, flags=re.MULTILINE)
+
+
+def ssh_words(target: Target) -> list[str]:
+    """Return the ssh arguments that hosts.yaml gives for a host."""
+    words = list(target.ssh_arguments)
+    words += ["-p", str(target.port)] if target.port != 22 else []
+    words += ["-l", target.user] if target.user else []
+    words += ["-i", target.key_file] if target.key_file else []
+    return words
+
+
+def route_of(target: Target) -> Route:
+    """Return the way to a host; ssh is asked only where its configuration or the inventory's arguments say something.
+
+    Raises:
+        ValueError: ssh does not accept its configuration or the arguments; the message is ssh's own.
+    """
+    if not target.ssh_arguments and not configuration_matters():
+        keys = (os.path.expanduser(target.key_file),) if target.key_file else ()  # noqa: PTH111 (paramiko wants text)
+        return Route(target.address, target.port, target.user, keys, target.address)
+    done = subprocess.run(
+        ["ssh", "-G", *ssh_words(target), "--", target.address], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise ValueError(done.stderr.strip() or f"ssh -G ended with {done.returncode}")
+    return parse_route(target, done.stdout)
+
+
+def parse_route(target: Target, text: str) -> Route:
+    """Read the output of `ssh -G`."""
+    pairs = [line.split(" ", 1) for line in text.splitlines() if " " in line]
+    values = dict(pairs)
+    address, port, user = values["hostname"], int(values.get("port", 22)), values.get("user", "")
+    keys = (target.key_file,) if target.key_file else tuple(value for name, value in pairs if name == "identityfile")
+    return Route(
+        address=address,
+        port=port,
+        user=user,
+        key_files=tuple(path for path in map(os.path.expanduser, keys) if target.key_file or Path(path).is_file()),
+        key_name=values.get("hostkeyalias", address),
+        identities_only=values.get("identitiesonly") == "yes",
+        proxy_command=proxy_command(values, address, port, user, target),
+    )
+
+
+def proxy_command(values: Mapping[str, str], address: str, port: int, user: str, target: Target) -> str:
+    """Return the command whose standard input and output are the connection, or an empty string for a direct one."""
+    command = values.get("proxycommand", "none")
+    if command != "none":
+        tokens = {"%%": "%", "%h": address, "%p": str(port), "%r": user, "%n": target.address}
+        return re.sub("%[%hprn]", lambda match: tokens[match.group()], command)
+    jumps = values.get("proxyjump", "none")
+    if jumps == "none":
+        return ""
+    *first, last = jumps.split(",")
+    words = ["ssh", "-o", "BatchMode=yes", *configuration_file(target.ssh_arguments)]
+    words += ["-J", ",".join(first)] if first else []
+    return shlex.join([*words, "-W", f"[{address}]:{port}", "--", last if "://" in last else f"ssh://{last}"])
+
+
+def configuration_file(words: Sequence[str]) -> list[str]:
+    """Return the `-F FILE` among ssh's arguments: OpenSSH hands it on to the jump hosts, and nothing else."""
+    found: Iterable[int] = (index for index, word in enumerate(words) if word == "-F" and index + 1 < len(words))
+    return next((list(words[index : index + 2]) for index in found), [])

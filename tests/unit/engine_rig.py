@@ -1,0 +1,154 @@
+"""A small cluster for the engine's tests: an inventory that Ansible reads, playbooks, and the `Cluster` value over both."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from primus_bootstrap.inventory.cluster import Cluster, Host, Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class SmallView:
+    """Resolves `a:b`, `a:&b` and `a:!b` over a dictionary of groups."""
+
+    groups: Mapping[str, tuple[str, ...]]
+    host_variables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def select(self, pattern: str) -> tuple[str, ...]:
+        """See `AnsibleView.select`."""
+        chosen: set[str] = set()
+        for part in sorted(re.split(r"[:,]", pattern), key=lambda word: "&!".find(word[0]) if word[0] in "&!" else -1):
+            name = part.lstrip("&!")
+            members = set(self.groups.get(name, (name,) if name in self.groups["all"] else ()))
+            if part.startswith("!"):
+                chosen -= members
+            elif part.startswith("&"):
+                chosen &= members
+            else:
+                chosen |= members
+        return tuple(host for host in self.groups["all"] if host in chosen)
+
+    def variables(self, host: str) -> Mapping[str, Any]:
+        """See `AnsibleView.variables`."""
+        return self.host_variables.get(host, {})
+
+
+def make_cluster(folder: Path, groups: Mapping[str, Sequence[str]], variables: Mapping[str, Mapping[str, Any]] | None = None) -> Cluster:
+    """Write hosts.yaml with these groups and variables, and return the cluster that it describes."""
+    variables = variables or {}
+    names = tuple(dict.fromkeys(host for members in groups.values() for host in members))
+    inventory = {
+        "all": {
+            "hosts": {name: dict(variables.get(name, {})) for name in names},
+            "children": {group: {"hosts": dict.fromkeys(members, None)} for group, members in groups.items()},
+        }
+    }
+    path = folder / "hosts.yaml"
+    path.write_text(yaml.safe_dump(inventory), encoding="utf-8")
+    everything = {"all": names, **{group: tuple(members) for group, members in groups.items()}}
+    hosts = tuple(Host(name, tuple(group for group, members in groups.items() if name in members), Origin(str(path), 1)) for name in names)
+    return Cluster(name="small", path=path, hosts=hosts, groups=everything, view=SmallView(everything, variables))
+
+
+def write_playbooks(folder: Path, phases: Mapping[str, str]) -> Path:
+    """Write `site.yml` and one playbook a phase (name -> YAML text), and return their folder."""
+    playbooks = folder / "playbooks"
+    playbooks.mkdir()
+    site = "".join(f"- name: {name}\n  import_playbook: {name}.yml\n" for name in phases)
+    (playbooks / "site.yml").write_text(f"---\n{site}", encoding="utf-8")
+    for name, text in phases.items():
+        (playbooks / f"{name}.yml").write_text(text, encoding="utf-8")
+    return playbooks
+
+
+LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+
+
+@dataclass
+class PrivateSshd:
+    """An sshd of the test's own on a loopback port, with its own host key and one key that may log in."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, with a host key made now if it has none, and wait until it listens."""
+        if not (self.folder / "host_key").exists():
+            make_key(self.folder / "host_key")
+        if not (self.folder / "user_key").exists():
+            make_key(self.folder / "user_key")
+        config = self.folder / "sshd_config"
+        config.write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host_key\n"
+            f"AuthorizedKeysFile {self.folder}/user_key.pub\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
+            encoding="utf-8",
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(0.05)
+        raise AssertionError("sshd does not listen")
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+
+    def change_host_key(self) -> None:
+        """Become another machine at the same address."""
+        self.stop()
+        for name in ("host_key", "host_key.pub"):
+            (self.folder / name).unlink()
+        self.start()
+
+    @property
+    def public_key(self) -> str:
+        """The host key, as hosts.yaml would pin it."""
+        return " ".join((self.folder / "host_key.pub").read_text(encoding="utf-8").split()[:2])
+
+    def variables(self) -> dict[str, Any]:
+        """Return the connection variables of a host behind this sshd."""
+        return {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": self.port,
+            "ansible_user": getpass.getuser(),
+            "ansible_ssh_private_key_file": str(self.folder / "user_key"),
+            "ansible_python_interpreter": sys.executable,
+        }
+
+
+def make_key(path: Path) -> None:
+    """Make an Ed25519 key pair without a passphrase."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def has_sshd() -> bool:
+    """Tell whether this machine can run an sshd for a test."""
+    return Path("/usr/sbin/sshd").exists() and os.geteuid() == 0

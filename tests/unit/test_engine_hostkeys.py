@@ -1,0 +1,152 @@
+"""Host keys against a real sshd: pinned once, compared ever after."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.engine.hostkeys import (
+    fingerprint,
+    forget_host_keys,
+    key_conflicts,
+    known_hosts_path,
+    pin_host_keys,
+    ssh_arguments,
+    without_hosts,
+)
+from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd, make_cluster, make_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(not has_sshd(), reason="needs root and /usr/sbin/sshd (Debian: openssh-server)")
+
+
+@pytest.fixture
+def sshd(tmp_path: Path) -> Iterator[PrivateSshd]:
+    """Give a running sshd."""
+    folder = tmp_path / "sshd"
+    folder.mkdir()
+    server = PrivateSshd(folder, free_port())
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_first_contact_pins_the_key_that_the_host_shows(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """A host without a pin is contacted once; the fingerprint is the one that ssh-keygen shows for its key."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
+
+    pins = pin_host_keys(cluster, ("a",))
+
+    shown = subprocess.run(["ssh-keygen", "-l", "-f", str(sshd.folder / "host_key.pub")], capture_output=True, text=True, check=True).stdout
+    assert [(pin.host, pin.address, pin.key_type, pin.source) for pin in pins] == [("a", "127.0.0.1", "ssh-ed25519", "first contact")]
+    assert pins[0].fingerprint == shown.split()[1]
+    assert f"[127.0.0.1]:{sshd.port} {sshd.public_key}" in known_hosts_path(cluster).read_text(encoding="utf-8")
+    assert known_hosts_path(cluster).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_pinned_host_is_not_contacted_again(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """The second call pins nothing, even if the host shows another key by then."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
+    pin_host_keys(cluster, ("a",))
+    before = known_hosts_path(cluster).read_text(encoding="utf-8")
+    sshd.change_host_key()
+
+    assert pin_host_keys(cluster, ("a",)) == ()
+    assert known_hosts_path(cluster).read_text(encoding="utf-8") == before
+
+
+def test_a_host_that_does_not_answer_stays_without_a_pin(tmp_path: Path) -> None:
+    """No pin, no error: the run itself reports the host as unreachable."""
+    variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
+
+    assert pin_host_keys(cluster, ("a",)) == ()
+
+
+def test_host_key_of_the_inventory_is_pinned_without_contact(tmp_path: Path) -> None:
+    """`host_key` in hosts.yaml is written as it stands; nobody needs to answer."""
+    make_key(tmp_path / "key")
+    key = (tmp_path / "key.pub").read_text(encoding="utf-8")
+    variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "host_key": key}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
+
+    pins = pin_host_keys(cluster, ("a",))
+
+    assert [(pin.host, pin.fingerprint, pin.source) for pin in pins] == [("a", fingerprint(key.split()[1]), "hosts.yaml")]
+
+
+def test_a_host_key_that_differs_from_the_pin_is_a_conflict(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """Both fingerprints are named, and the fix removes the old pin."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": sshd.variables(), "b": {"ansible_connection": "local"}})
+    pin_host_keys(cluster, ("a", "b"))
+    make_key(tmp_path / "other")
+    other = (tmp_path / "other.pub").read_text(encoding="utf-8")
+    changed = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**sshd.variables(), "host_key": other}})
+
+    (conflict,) = key_conflicts(changed, ("a",))
+
+    assert conflict.host == "a"
+    assert fingerprint(other.split()[1]) in conflict.what
+    assert fingerprint(sshd.public_key.split()[1]) in conflict.what
+    assert f"ssh-keygen -f {known_hosts_path(cluster)} -R '[127.0.0.1]:{sshd.port}'" in conflict.fix
+    assert "a@" not in without_hosts(changed, ["a"], tmp_path / "copy").read_text(encoding="utf-8")
+
+
+def test_an_alias_of_ssh_config_is_pinned_under_the_name_that_ssh_looks_up(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """A host known only to the user's ssh_config is found again, although ssh keeps its key under another name."""
+    config = tmp_path / "ssh_config"
+    config.write_text(f"Host a\n  HostName 127.0.0.1\n  Port {sshd.port}\n", encoding="utf-8")
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {"ansible_ssh_common_args": f"-F {config}"}})
+
+    assert len(pin_host_keys(cluster, ("a",))) == 1
+    assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(f"[127.0.0.1]:{sshd.port} ")
+    assert pin_host_keys(cluster, ("a",)) == ()
+
+
+def test_a_host_behind_a_bastion_is_pinned_through_it(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """First contact takes the way that the inventory gives, here a ProxyCommand through another sshd."""
+    folder = tmp_path / "bastion"
+    folder.mkdir()
+    bastion = PrivateSshd(folder, free_port())
+    bastion.start()
+    jump = f"ssh -i {folder}/user_key -p {bastion.port} -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -W %h:%p 127.0.0.1"
+    variables = {**sshd.variables(), "ansible_ssh_common_args": f'-o ProxyCommand="{jump}"'}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
+
+    pins = pin_host_keys(cluster, ("a",))
+    bastion.stop()
+
+    assert [pin.fingerprint for pin in pins] == [fingerprint(sshd.public_key.split()[1])]
+
+
+def test_ssh_arguments_log_in_and_refuse_a_changed_key(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """The command that `ssh HOST` runs works with the pinned key, and not with another; the inventory cannot soften it."""
+    softened = {**sshd.variables(), "ansible_ssh_common_args": "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": softened})
+    pin_host_keys(cluster, ("a",))
+    command = [*ssh_arguments(cluster, "a"), "echo", "in"]
+
+    first = subprocess.run(command, capture_output=True, text=True, check=False)
+    sshd.change_host_key()
+    second = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (first.returncode, first.stdout) == (0, "in\n")
+    assert second.returncode == 255
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in second.stderr
+
+
+def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """After `forget_host_keys` the next contact takes the key that the host shows now."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
+    (old,) = pin_host_keys(cluster, ("a",))
+    sshd.change_host_key()
+
+    forget_host_keys(cluster, ("a",))
+    (new,) = pin_host_keys(cluster, ("a",))
+
+    assert old.fingerprint != new.fingerprint

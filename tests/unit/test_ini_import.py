@@ -1,0 +1,184 @@
+"""`import`: an INI inventory becomes hosts.yaml with the same meaning, and every change is said."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.inventory.ini_import import import_ini, write_import
+
+DATA = Path(__file__).parents[1] / "data" / "import"
+
+
+def imported(folder: Path, text: str) -> tuple[Any, str, str]:
+    """Import an INI text; return the parsed result, its text, and all changes as one text."""
+    source = folder / "hosts.ini"
+    source.write_text(text)
+    result = import_ini(source)
+    return yaml.safe_load(result.text), result.text, "\n".join(f"{change.line}: {change.what}" for change in result.changes)
+
+
+def listed(path: Path, plugin: str) -> dict[str, Any]:
+    """Return what Ansible itself reads in an inventory."""
+    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
+    environment = {"ANSIBLE_INVENTORY_ENABLED": plugin, "PATH": "/usr/bin:/bin", "HOME": str(path.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
+    return dict(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("name", ["kubespray", "kubespray_old", "deepops"])
+def test_result_is_as_recorded(name: str) -> None:
+    """The files in the shape of the known projects give exactly the hosts.yaml and the list of changes beside them."""
+    result = import_ini(DATA / f"{name}.ini")
+    changes = "".join(f"{change.line}: {change.what}\n" for change in result.changes)
+
+    assert result.text == (DATA / f"{name}.yaml").read_text()
+    assert changes == (DATA / f"{name}.changes").read_text()
+
+
+def test_ansible_reads_the_same_in_both(tmp_path: Path) -> None:
+    """Hosts, groups, their order and every variable are for Ansible what they were, where nothing had to be renamed."""
+    source = tmp_path / "hosts.ini"
+    source.write_text((DATA / "kubespray.ini").read_text().replace("v1.34.3", "1.34.3").replace("true", "True"))
+    target = tmp_path / "hosts.yaml"
+    write_import(import_ini(source), target)
+    before, after = listed(source, "ini"), listed(target, "yaml")
+
+    assert after["_meta"]["hostvars"] == before["_meta"]["hostvars"]
+    assert {name: group for name, group in after.items() if name not in ("all", "_meta")} == {
+        name: group for name, group in before.items() if name not in ("all", "_meta")
+    }
+
+
+def test_old_spellings_meet_the_new_one(tmp_path: Path) -> None:
+    """Two spellings of one group become one group with all its hosts, and none is its own child."""
+    data, _, changes = imported(tmp_path, "[kube-master]\na\n[kube_control_plane]\nb\n[kube_control_plane:children]\nkube-master\n")
+
+    assert data["all"]["children"] == {"kube_control_plane": {"hosts": {"a": None, "b": None}}}
+    assert "1: group kube-master is now kube_control_plane" in changes
+
+
+def test_unknown_variable_becomes_the_sites(tmp_path: Path) -> None:
+    """A name that nothing knows gets the prefix of the user's own variables, in templates as well, and the line says so."""
+    data, _, changes = imported(tmp_path, "[gpu_node]\na my-rack=r1\n[gpu_node:vars]\nplace=x\nwhere=in {{ place }}\n")
+
+    assert data["all"]["children"]["gpu_node"] == {
+        "hosts": {"a": {"site_my_rack": "r1"}},
+        "vars": {"site_place": "x", "site_where": "in {{ site_place }}"},
+    }
+    assert "4: variable place is now site_place: no role, Kubespray or Ansible setting has that name" in changes
+
+
+def test_likely_slip_is_kept_for_validation(tmp_path: Path) -> None:
+    """A near-miss of a known name is not hidden behind a prefix: it stays, and the line asks whether the known one is meant."""
+    data, _, changes = imported(tmp_path, "[kube_node]\na\n[kube_node:vars]\nkube_pods_subnets=10.0.0.0/16\n")
+
+    assert data["all"]["children"]["kube_node"]["vars"] == {"kube_pods_subnets": "10.0.0.0/16"}
+    assert "is kube_pods_subnet meant?" in changes
+
+
+@pytest.mark.parametrize("name", ["ansible_ssh_pass", "ansible_become_pass", "ansible_password", "my_api_token", "harbor_admin_password"])
+def test_secret_is_not_copied(tmp_path: Path, name: str) -> None:
+    """A plain-text secret is neither in the new file nor in a message; its place is marked and the way to Vault is said."""
+    _, text, changes = imported(tmp_path, f"# {name}=hunter2\n[gpu_node]\na {name}=hunter2 ansible_port=22\n[all:vars]\n{name}=hunter2\n")
+
+    assert "hunter2" not in text + changes
+    assert text.count("a secret, not copied") == 2
+    assert "ansible-vault create host_vars/a/vault.yml" in changes
+
+
+def test_secret_by_reference_is_copied(tmp_path: Path) -> None:
+    """A template is no secret: it says where the secret is."""
+    data, _, _ = imported(tmp_path, "[gpu_node]\na\n[gpu_node:vars]\nansible_password={{ lookup('env', 'PW') }}\n")
+
+    assert data["all"]["children"]["gpu_node"]["vars"] == {"ansible_password": "{{ lookup('env', 'PW') }}"}
+
+
+def test_values_keep_their_meaning(tmp_path: Path) -> None:
+    """INI's guesses are mended and said: 1.30 is no number, true is a truth value; the rest keeps the type that Ansible gave it."""
+    values = "kube_version=1.30\nhelm_enabled=true\nkubelet_max_pods=110\nnode_taints=['a=b:NoSchedule']\nbin_dir='yes'\n"
+    data, _, changes = imported(tmp_path, f"[kube_node]\na\n[kube_node:vars]\n{values}")
+
+    assert data["all"]["children"]["kube_node"]["vars"] == {
+        "kube_version": "1.30",
+        "helm_enabled": True,
+        "kubelet_max_pods": 110,
+        "node_taints": ["a=b:NoSchedule"],
+        "bin_dir": "yes",
+    }
+    assert "4: kube_version=1.30: Ansible read the number 1.3; now the text '1.30'" in changes
+    assert "5: helm_enabled=true: Ansible read a text; now the truth value true" in changes
+
+
+def test_ports_ranges_and_quotes(tmp_path: Path) -> None:
+    """A port becomes ansible_port, ranges stay ranges, quoted values keep blanks and number signs."""
+    data, text, _ = imported(tmp_path, "[gpu_node]\ngpu[01:04]:2222 site_a='x # y' # note\n1001\n")
+
+    assert data["all"]["children"]["gpu_node"]["hosts"] == {"gpu[01:04]": {"ansible_port": 2222, "site_a": "x # y"}, "1001": None}
+    assert "  # note\n" in text
+
+
+def test_last_line_wins_as_in_ini(tmp_path: Path) -> None:
+    """A host's variable that stands twice keeps the value that Ansible used, and only that."""
+    data, _, changes = imported(tmp_path, "[all]\na ansible_port=1 ansible_user=u\n[gpu_node]\na ansible_port=2\n")
+
+    assert data["all"]["hosts"] == {"a": {"ansible_user": "u"}}
+    assert data["all"]["children"]["gpu_node"]["hosts"] == {"a": {"ansible_port": 2}}
+    assert "2: ansible_port of a is left out here: line 4 sets it again and wins" in changes
+
+
+def test_host_twice_in_a_group_is_written_once(tmp_path: Path) -> None:
+    """YAML knows no key twice: a repeated line is merged into the first, and that is said."""
+    data, _, changes = imported(tmp_path, "[gpu_node]\na ansible_port=1\nb\na ansible_user=u\n")
+
+    assert data["all"]["children"]["gpu_node"]["hosts"] == {"a": {"ansible_port": 1, "ansible_user": "u"}, "b": None}
+    assert "4: a stood twice in gpu_node and is written once" in changes
+
+
+def test_hosts_above_every_header_are_kept(tmp_path: Path) -> None:
+    """Hosts without a group, and those of [ungrouped], stay in the inventory."""
+    data, _, _ = imported(tmp_path, "a\n[gpu_node]\nb\n[ungrouped]\nc\n")
+
+    assert list(data["all"]["hosts"]) == ["a", "c"]
+
+
+def test_renamed_group_vars_are_named(tmp_path: Path) -> None:
+    """A folder of variables that bears an old group name would not be read any more: the rename is asked for."""
+    (tmp_path / "group_vars" / "k8s-cluster").mkdir(parents=True)
+    _, _, changes = imported(tmp_path, "[kube-node]\na\n[k8s-cluster:children]\nkube-node\n")
+
+    assert "group_vars/k8s-cluster is not read any more: rename it to group_vars/k8s_cluster" in changes
+
+
+def test_what_is_no_ini_is_refused_with_its_line(tmp_path: Path) -> None:
+    """Ansible's own reason and the line are in the message."""
+    with pytest.raises(InventoryError) as caught:
+        imported(tmp_path, "[gpu_node]\na\n\n[gpu_node:vars]\nnot an assignment\n")
+
+    assert caught.value.problems[0].line == 5
+    assert "Expected key=value" in caught.value.problems[0].what
+
+
+def test_missing_file_is_refused(tmp_path: Path) -> None:
+    """A file that does not exist gives a message, not a traceback."""
+    with pytest.raises(InventoryError) as caught:
+        import_ini(tmp_path / "none.ini")
+
+    assert "No such file" in caught.value.problems[0].what
+
+
+def test_never_overwrites(tmp_path: Path) -> None:
+    """An existing hosts.yaml stays as it is."""
+    target = tmp_path / "hosts.yaml"
+    target.write_text("mine")
+    with pytest.raises(PlanError):
+        write_import(import_ini(DATA / "kubespray.ini"), target)
+
+    assert target.read_text() == "mine"

@@ -1,0 +1,96 @@
+"""`init`: a starting folder from the shipped topologies, and no file of the user's overwritten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.scaffold import make_scaffold, templates, write_scaffold
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAMED = ("airgap", "h200-slurm", "mi300x")
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Return every file below a folder with its text."""
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_templates_are_the_shipped_topologies() -> None:
+    """Every folder of `inventory/` with a hosts.yaml is a template; a new topology needs no Python."""
+    assert set(templates()) >= set(NAMED)
+    assert set(templates()) == {path.parent.name for path in content.topologies_dir().glob("*/hosts.yaml")}
+
+
+@pytest.mark.parametrize("template", NAMED)
+def test_folder_is_the_topology_with_its_own_name(tmp_path: Path, template: str) -> None:
+    """The new folder holds the example's files, the cluster bears the folder's name, and .gitignore keeps state and password out."""
+    folder = tmp_path / "Prod EU"
+    write_scaffold(make_scaffold(template, folder))
+
+    written = tree(folder)
+    example = content.topologies_dir() / template
+    shipped = {name for name in tree(example) if not name.startswith(".")}
+
+    assert set(written) == shipped | {".gitignore"}
+    assert written["hosts.yaml"] == (example / "hosts.yaml").read_text()
+    assert "\ncluster_name: prod-eu\n" in "".join(text for name, text in written.items() if name.startswith("group_vars/all"))
+    assert {".primus/", "vault-password"} <= set(written[".gitignore"].splitlines())
+
+
+def test_state_of_an_example_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs and keys that lie beside an example that was applied stay where they are."""
+    example = tmp_path / "shipped" / "inventory" / "lab"
+    (example / ".primus" / "lab").mkdir(parents=True)
+    (example / ".primus" / "lab" / "known_hosts").write_text("key")
+    (example / "hosts.yaml").write_text("all: {hosts: {n1: }}\n")
+    monkeypatch.setattr(content, "topologies_dir", lambda: example.parent)
+    write_scaffold(make_scaffold("lab", tmp_path / "new"))
+
+    assert set(tree(tmp_path / "new")) == {"hosts.yaml", ".gitignore"}
+
+
+def test_refuses_to_overwrite_and_lists_the_files(tmp_path: Path) -> None:
+    """Where a file is in the way nothing at all is written, and the message names every such file."""
+    (tmp_path / "group_vars").mkdir()
+    (tmp_path / "hosts.yaml").write_text("mine")
+    (tmp_path / "group_vars" / "all.yml").write_text("mine")
+    with pytest.raises(PlanError) as caught:
+        make_scaffold("mi300x", tmp_path)
+
+    assert str(tmp_path / "hosts.yaml") in caught.value.what
+    assert str(tmp_path / "group_vars" / "all.yml") in caught.value.what
+    assert "k8s_cluster.yml" not in caught.value.what
+    assert tree(tmp_path) == {"hosts.yaml": "mine", "group_vars/all.yml": "mine"}
+
+
+def test_a_gitignore_of_the_users_is_added_to(tmp_path: Path) -> None:
+    """Lines of an existing .gitignore stay; only what is missing is added, on lines of their own."""
+    (tmp_path / ".gitignore").write_text("*.log\n.primus/")
+    write_scaffold(make_scaffold("h200-slurm", tmp_path))
+
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n.primus/\nvault-password\n"
+
+
+def test_unknown_template_names_the_choices(tmp_path: Path) -> None:
+    """A template that does not exist is refused with the list of those that do."""
+    with pytest.raises(PlanError) as caught:
+        make_scaffold("mi300", tmp_path)
+
+    assert caught.value.what == "no such template: mi300"
+    assert "mi300x" in caught.value.fix
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    """A path that is a file gives a message, not a traceback."""
+    path = tmp_path / "file"
+    path.write_text("mine")
+    with pytest.raises(PlanError) as caught:
+        make_scaffold("mi300x", path)
+
+    assert str(path) in caught.value.what
