@@ -11,7 +11,6 @@ from rich.table import Table
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
-from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.errors import InventoryError, PlanError
 from primus_bootstrap.inventory import reference, scaffold
 from primus_bootstrap.inventory.groups import load_groups
@@ -90,10 +89,14 @@ def init(
     for file in files:
         emit(f"{'added to' if file.appended else 'wrote'} {file.path}")
     hosts = folder / "hosts.yaml"
-    say(
-        f"\nWhat now: change names and addresses in {hosts}, then\n"
-        f"  primus-bootstrap validate {hosts}\n  primus-bootstrap plan {hosts}\n  primus-bootstrap apply {hosts}"
-    )
+    verbs = [f"{verb} {hosts}" for verb in ("validate", "plan", "apply")]
+    if template == "lab":
+        verbs.insert(0, f"lab up --dir {folder}")
+        say("\nWhat now:")
+    else:
+        say(f"\nWhat now: change names and addresses in {hosts}, then")
+    for verb in verbs:
+        say(f"  primus-bootstrap {verb}")
 
 
 def schema(
@@ -166,6 +169,9 @@ def import_(
     write_import(imported, target)
     for change in imported.changes:
         say(f"{source}:{change.line}: {change.what}" if change.line else f"{source}: {change.what}")
+    for name in ("group_vars", "host_vars"):
+        if (source.parent / name).is_dir() and not (target.parent / name).is_dir():
+            say(f"{source}: {name}/ beside it is not read from {target}: copy it to {target.parent / name}")
     emit(f"wrote {target}")
     result = validate_inventory(target)
     if result.cluster is None:
@@ -188,9 +194,8 @@ def secrets_init(
     """Write a Vault file with a generated value for every secret that the roles of this inventory need and that is not set yet."""
     from primus_bootstrap.inventory import secrets  # noqa: PLC0415 - Ansible is loaded only by the verbs that need it
 
-    cluster, password_file = _look(hosts, vault_password_file)
+    cluster, password_file, missing = _look(hosts, vault_password_file)
     target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
-    missing = secrets.missing_secrets(cluster, _hosts_of_roles(cluster))
     made = bool(missing) and not password_file.exists()
     if made:
         secrets.make_password_file(password_file)
@@ -203,30 +208,28 @@ def secrets_init(
         emit("no secret is missing; nothing was written")
 
 
-def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path]:
-    """Return the cluster and its Vault password file, which may not exist yet; what is only missing is no error here."""
-    forgiven = frozenset({"required"})
-    result = validate_inventory(hosts, vault_password_file=given if given and given.exists() else None, forgive=forgiven)
+def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
+    """Return the cluster, its Vault password file, which may not exist yet, and the secrets that are missing.
+
+    A variable that is only missing is no error here; everything else that is wrong is.
+    """
+    from primus_bootstrap.inventory import secrets  # noqa: PLC0415
+
+    result = _forgiving(hosts, given if given and given.exists() else None)
+    password_file = given or result.state_dir / "vault-password"
+    opening = password_file if password_file.exists() else None
+    cluster = _forgiving(hosts, opening)
+    judged = validate_inventory(hosts, vault_password_file=opening)
+    if sealed := [item.origin.file for item in judged.deferred if not item.variable]:
+        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="give it: --vault-password-file FILE")
+    return cluster, password_file, secrets.missing_secrets(judged.problems)
+
+
+def _forgiving(hosts: Path, password_file: Path | None) -> Cluster:
+    result = validate_inventory(hosts, vault_password_file=password_file, forgive=frozenset({"required"}))
     if result.cluster is None:
         raise InventoryError(result.problems)
-    password_file = given or result.cluster.state_dir / "vault-password"
-    if given is None and password_file.exists():
-        result = validate_inventory(hosts, vault_password_file=password_file, forgive=forgiven)
-        if result.cluster is None:
-            raise InventoryError(result.problems)
-    sealed = [item.origin.file for item in result.deferred if not item.variable]
-    if sealed and not password_file.exists():
-        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="give it: --vault-password-file FILE")
-    return result.cluster, password_file
-
-
-def _hosts_of_roles(cluster: Cluster) -> dict[str, tuple[str, ...]]:
-    """Return the hosts that each role runs on in this inventory."""
-    found: dict[str, tuple[str, ...]] = {}
-    for step in make_plan(cluster).steps:
-        for role in step.roles:
-            found[role] = tuple(dict.fromkeys((*found.get(role, ()), *step.hosts)))
-    return found
+    return result.cluster
 
 
 def _say_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, made: bool) -> None:

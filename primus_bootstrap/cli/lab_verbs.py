@@ -14,7 +14,7 @@ from primus_bootstrap.lab import faults
 from primus_bootstrap.lab.status import status as lab_status
 from primus_bootstrap.lab.up import down as lab_down
 from primus_bootstrap.lab.up import up as lab_up
-from primus_bootstrap.lab.values import DEFAULT_NAME
+from primus_bootstrap.lab.values import DEFAULT_NAME, default_folder
 
 if TYPE_CHECKING:
     from primus_bootstrap.lab.status import LabStatus
@@ -43,12 +43,13 @@ def up(
     """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
     report = lab_up(name, _folder(name, folder), count=nodes, say=say)
     hosts_file = _shown(report.lab.hosts_file)
+    hosts = "1 host" if len(report.lab.nodes) == 1 else f"{len(report.lab.nodes)} hosts"
+    for node, print_ in report.fingerprints:
+        say(f"{node}: host key {print_}")
     if report.changes:
-        for node, print_ in report.fingerprints:
-            say(f"{node}: host key {print_} pinned")
-        emit(f"the lab {name!r} is up: {len(report.lab.nodes)} hosts. Next: primus-bootstrap apply {hosts_file}")
+        emit(f"the lab {name!r} is up: {hosts}. Next: primus-bootstrap apply {hosts_file}")
     else:
-        emit(f"the lab {name!r} is up already: {len(report.lab.nodes)} hosts, nothing changed. Inventory: {hosts_file}")
+        emit(f"the lab {name!r} is up already: {hosts}, nothing changed. Inventory: {hosts_file}")
 
 
 @app.command()
@@ -59,7 +60,7 @@ def down(
     purge: Annotated[bool, typer.Option("--purge", help="Also remove the lab's keys, pins and runs (.primus/NAME).")] = False,
 ) -> None:
     """Remove the local hosts and their network; hosts.yaml and, without --purge, their keys stay."""
-    found = lab_down(name, folder or (_folder(name, None) if purge else None), purge=purge, say=say)
+    found = lab_down(name, folder, purge=purge, say=say)
     emit(f"the lab {name!r} is down" if found else f"there is no lab {name!r}; nothing changed")
 
 
@@ -94,7 +95,7 @@ _fault("heal", "Undo every fault of a host and wait until it answers.")
 
 
 def _folder(name: str, folder: Path | None) -> Path:
-    return folder if folder is not None else Path("inventory") / name
+    return folder if folder is not None else default_folder(name)
 
 
 def _shown(path: Path) -> Path:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.runner import RawEvent, Runner
     from primus_bootstrap.inventory.cluster import Cluster
 
+    _Numbered = tuple[int, Step]
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -48,7 +50,7 @@ class Options:
 
     verb: str = "apply"
     limited: bool = False
-    extra_vars: tuple[str, ...] = ()
+    extra_vars: tuple[str, ...] = field(default=(), repr=False)
     check: bool = False
     become_password: str = field(default="", repr=False)
     vault_password: str = field(default="", repr=False)
@@ -130,40 +132,42 @@ class _Course:
         Where every host of a play fails, Ansible gives up all later plays, those for other hosts as well. The others then
         go on in another process, from the same phase on, unless the play says that all are to stop.
         """
-        first = 0
-        number = 0
-        while not self.cancel.is_set():
-            number += 1
-            steps = self.plan.steps[first:]
-            hosts = _hosts_of(steps) - self.tally.lost_hosts
-            if not hosts:
-                return ""
-            ended, stopped = self._run_process(number, first, steps, hosts)
+        pending = list(enumerate(self.plan.steps, start=1))
+        process = 0
+        while pending and not self.cancel.is_set():
+            process += 1
+            lost_before = self.tally.lost_hosts
+            ended, stopped = self._run_process(process, pending)
             if not ended:
-                return "" if self.cancel.is_set() else last_error(self.folder.artifacts(number)) or "Ansible ended without saying why"
-            if stopped is None or stopped[1]:
+                return "" if self.cancel.is_set() else last_error(self.folder.artifacts(process)) or "Ansible ended without saying why"
+            if stopped is None:
                 return ""
-            lost_before = hosts & self.tally.lost_hosts
-            if not lost_before:  # nobody fell out, so another process would stop at the same place
+            number, fatal = stopped
+            if fatal or self.tally.lost_hosts == lost_before:  # with nobody lost, another process would stop at the same place
                 return ""
-            first += stopped[0]
+            pending = self._without_lost(pending[[n for n, _ in pending].index(number) :])
         return ""
 
-    def _run_process(self, number: int, first: int, steps: Sequence[Step], hosts: set[str]) -> tuple[bool, tuple[int, bool] | None]:
+    def _without_lost(self, steps: Sequence[_Numbered]) -> list[_Numbered]:
+        """Leave out the hosts that fell out, and the steps that have none left."""
+        lost = self.tally.lost_hosts
+        kept = [(number, replace(step, hosts=tuple(host for host in step.hosts if host not in lost))) for number, step in steps]
+        return [(number, step) for number, step in kept if step.hosts]
+
+    def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[bool, tuple[int, bool] | None]:
         phases = {phase.path.name: phase for phase in load_phases(content.playbooks_dir())}
-        plays = [phases[step.playbook].plays for step in steps]
-        translator = Translator(steps, plays, first=first + 1, count=len(self.plan.steps))
+        translator = Translator(steps, [phases[step.playbook].plays for _, step in steps], len(self.plan.steps))
         private = _private_dir()
         secrets: list[Path] = []
 
         def read(raw: RawEvent) -> None:
-            while secrets:  # Ansible reads them before its first event
+            while secrets:  # Ansible has read them before its first event
                 secrets.pop().unlink(missing_ok=True)
             for event in translator.read(raw):
                 self._emit(self._explained(event))
 
         try:
-            job = self._job(number, steps, hosts, private, secrets)
+            job = self._job(process, [step for _, step in steps], private, secrets)
             self.runner.run(job, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -171,11 +175,11 @@ class _Course:
             self._emit(event)
         return translator.ended, translator.stopped_at
 
-    def _job(self, number: int, steps: Sequence[Step], hosts: set[str], private: Path, secrets: list[Path]) -> Job:
-        site = self.folder.path / f"site-{number}.yml"
+    def _job(self, process: int, steps: Sequence[Step], private: Path, secrets: list[Path]) -> Job:
+        site = self.folder.path / f"site-{process}.yml"
         imports = [{"name": step.phase, "import_playbook": str(content.playbooks_dir() / step.playbook)} for step in steps]
         site.write_text(yaml.safe_dump(imports, sort_keys=False, explicit_start=True), encoding="utf-8")
-        artifacts = self.folder.artifacts(number)
+        artifacts = self.folder.artifacts(process)
         artifacts.mkdir(mode=0o700, parents=True)
         known_hosts = known_hosts_path(self.cluster)
         if self.conflicts:
@@ -186,19 +190,20 @@ class _Course:
             working_dir=self.folder.path,
             playbook=site,
             inventory=self.cluster.path.resolve(),
-            limit=self._limit(number, hosts),
+            limit=self._limit(process, steps),
             arguments=tuple(_arguments(self.options, private, secrets)),
             private_dir=private,
             artifacts_dir=artifacts,
             lock=children_lock(self.cluster.state_dir.absolute()),
         )
 
-    def _limit(self, number: int, hosts: set[str]) -> str:
+    def _limit(self, process: int, steps: Sequence[Step]) -> str:
         """Return `@file` with the hosts of this process, or nothing where it is all that the groups say."""
         if not self.options.limited and not self.tally.lost_hosts:
             return ""
-        path = self.folder.path / f"limit-{number}"
-        path.write_text("".join(f"{host}\n" for host in self.plan.hosts if host in hosts), encoding="utf-8")
+        hosts = dict.fromkeys(host for step in steps for host in step.hosts)
+        path = self.folder.path / f"limit-{process}"
+        path.write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
         return f"@{path}"
 
     def _explained(self, event: Event) -> Event:
@@ -220,10 +225,6 @@ class _Course:
         self.journal.write(event)
         self.tally.add(event)
         self.on_event(event)
-
-
-def _hosts_of(steps: Sequence[Step]) -> set[str]:
-    return {host for step in steps for host in step.hosts}
 
 
 def _private_dir() -> Path:

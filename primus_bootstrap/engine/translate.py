@@ -45,13 +45,12 @@ class Translator:
     Ansible does not say which playbook a play came from, so plays are counted: `plays` holds the plays of each step's
     playbook. A play that runs in batches (`serial`) announces itself once a batch, under the same identity.
 
-    `steps` are those that the process runs; `first` is the number of the first one within the whole plan of `count`.
+    `steps` are those that the process runs, each with its number within the whole plan of `count` steps.
     """
 
-    steps: Sequence[Step]
+    steps: Sequence[tuple[int, Step]]
     plays: Sequence[Sequence[Play]]
-    first: int = 1
-    count: int = 0
+    count: int
     clock: Callable[[], float] = time.time
     ended: bool = False
     _order: list[tuple[int, Play]] = field(default_factory=list)
@@ -65,7 +64,6 @@ class Translator:
     def __post_init__(self) -> None:
         """Lay the plays out in the order in which Ansible announces them."""
         self._order = [(index, play) for index, plays in enumerate(self.plays) for play in plays]
-        self.count = self.count or len(self.steps)
 
     def read(self, raw: Mapping[str, Any]) -> Iterator[Event]:
         """Yield what one raw event means; most mean nothing to us."""
@@ -93,11 +91,11 @@ class Translator:
 
     @property
     def stopped_at(self) -> tuple[int, bool] | None:
-        """The step that Ansible gave up, and whether its play asks that all hosts stop then; None after a full run."""
+        """The number of the step that Ansible gave up, and whether its play means all hosts to stop; None after a full run."""
         if not self.ended or not self._gave_up:
             return None
         index, play = self._order[max(len(self._seen), 1) - 1]
-        return index, play.fatal
+        return self.steps[index][0], play.fatal
 
     def _finish(self) -> Iterator[Event]:
         if self._started:
@@ -111,7 +109,7 @@ class Translator:
 
     @property
     def _phase(self) -> str:
-        return self.steps[self._step].phase if 0 <= self._step < len(self.steps) else ""
+        return self.steps[self._step][1].phase if self._step >= 0 else ""
 
     def _play(self, uuid: str) -> Iterator[Event]:
         identity = uuid.split("_", maxsplit=1)[0]
@@ -122,7 +120,8 @@ class Translator:
         if step != self._step:
             yield from self._finish()
             self._step, self._started = step, self.clock()
-            yield PhaseStarted(self._phase, self.first + step, self.count, self.steps[step].hosts, self._started)
+            number, bound = self.steps[step]
+            yield PhaseStarted(bound.phase, number, self.count, bound.hosts, self._started)
 
     def _result(self, status: Status, data: Mapping[str, Any]) -> Iterator[Event]:
         result = data.get("res") or {}

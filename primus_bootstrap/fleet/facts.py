@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 SCHEMA = "primus.probe/1"
 
 # `password` works with the password that was given; `wants_password` would need one that was not.
-Sudo = Literal["root", "yes", "password", "wants_password", "no"]
+Sudo = Literal["root", "yes", "password", "wants_password", "wrong_password", "no"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,12 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class PciGpu:
-    """Display controllers and accelerators of one kind; `id` is `vendor:device`, four hex digits each."""
+    """Display controllers and accelerators of one kind; `id` is `vendor:device`, `pci_class` is sysfs' `0x` and six digits."""
 
     id: str
     subsystem_device: str
     driver: str
+    pci_class: str
     count: int
 
 
@@ -147,7 +148,7 @@ def parse_facts(data: Mapping[str, Any], *, sent: float, received: float) -> Hos
             clock=clock_of(data["clock"], sent, received),
             sudo=data["sudo"],
             sudo_message=str(data["sudo_message"]),
-            gpus=tuple(PciGpu(gpu["id"], gpu["subsystem_device"], gpu["driver"], int(gpu["count"])) for gpu in data["gpus"]),
+            gpus=tuple(PciGpu(gpu["id"], gpu["subsystem_device"], gpu["driver"], gpu["class"], int(gpu["count"])) for gpu in data["gpus"]),
             nics=tuple(Nic(**nic) for nic in data["nics"]),
             rdma=tuple(RdmaPort(**port) for port in data["rdma"]),
             default_nic=str(data["default_nic"]),

@@ -43,9 +43,13 @@ class Probe:
 
 def probe_all(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Iterator[Probe]:
     """Probe every target in parallel, and yield what each is as it answers; who does not answer is unknown."""
-    task = Task(probe_command(), {target.host: probe_input(target) for target in targets}, timeout_s, str(known_hosts))
-    for answer in ask_all(targets, task):
+    for answer in ask_all(targets, probe_task(targets, known_hosts=known_hosts, timeout_s=timeout_s)):
         yield read_answer(answer)
+
+
+def probe_task(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Task:
+    """Return the probe as a task for the fan-out."""
+    return Task(probe_command(), {target.host: probe_input(target) for target in targets}, timeout_s, str(known_hosts))
 
 
 def probe_command() -> str:

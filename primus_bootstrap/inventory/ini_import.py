@@ -60,10 +60,13 @@ def import_ini(path: Path) -> Imported:
 def write_import(imported: Imported, target: Path) -> None:
     """Write the new file, but never over another one."""
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as stream:
             stream.write(imported.text)
     except FileExistsError as error:
         raise PlanError(f"{target} exists already", fix="name another file with --output, or move that one away") from error
+    except OSError as error:
+        raise PlanError(f"{target} cannot be written: {error.strerror}", fix="name another place with --output") from error
 
 
 def _place(change: Change) -> tuple[bool, int, str]:
@@ -118,7 +121,7 @@ class _Import:
             entry.beside = f"{entry.beside}  # {name}: a secret, not copied".strip()
             place = f"host_vars/{entry.name}" if entry in section.hosts else f"group_vars/{section.name}"
             fix = f"write `{name}: ...` with `ansible-vault create {place}/vault.yml`"
-            ask = {"ansible_password": ", or give --ask-pass to Ansible", "ansible_become_password": ", or apply with --ask-become-pass"}
+            ask = {"ansible_password": ", or use an SSH key", "ansible_become_password": ", or apply with --ask-become-pass"}
             self._say(variable.line, f"{variable.name} is a secret in plain text and was not copied: {fix}{ask.get(name, '')}")
 
     def rename_variables(self) -> None:

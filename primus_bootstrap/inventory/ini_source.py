@@ -116,6 +116,8 @@ class _Reader:
         plugin.inventory, plugin.loader, plugin._origin = InventoryData(), DataLoader(), Origin(path=str(self._path.absolute()), line_num=0)  # noqa: SLF001
         spelling = C.TRANSFORM_INVALID_GROUP_CHARS
         C.TRANSFORM_INVALID_GROUP_CHARS = "ignore"  # no warning about the dashes that the import replaces
+        plugin._compile_patterns()  # noqa: SLF001
+        self._refuse_own_child(lines)
         try:
             plugin._parse(lines)  # noqa: SLF001
         except (AnsibleError, ValueError) as error:
@@ -125,6 +127,17 @@ class _Reader:
             raise InventoryError([Problem(str(self._path), line, what, fix, "ini-syntax")]) from error
         finally:
             C.TRANSFORM_INVALID_GROUP_CHARS = spelling
+
+    def _refuse_own_child(self, lines: list[str]) -> None:
+        """Refuse a group that is its own child: Ansible stops there with an exception that has no class of its own."""
+        parent = ""
+        for number, raw in enumerate(lines, start=1):
+            text = raw.strip()
+            if header := self._plugin.patterns["section"].match(text):
+                parent = header.group(1) if header.group(2) == "children" else ""
+            elif parent and text.partition("#")[0].strip() == parent:
+                what = f"group {parent} is its own child"
+                raise InventoryError([Problem(str(self._path), number, what, "remove the line", "ini-syntax")])
 
     def _section(self, name: str, line: int) -> Section:
         return self._sections.setdefault(name, Section(name, line))
@@ -152,8 +165,10 @@ class _Reader:
 
     def _host(self, number: int, text: str) -> Entry:
         tokens = shlex_split(text, comments=True)
-        _hosts, port, _variables = self._plugin._parse_host_definition(text)  # noqa: SLF001
+        hosts, port, _variables = self._plugin._parse_host_definition(text)  # noqa: SLF001
         pattern = tokens[0].removesuffix(f":{port}") if port else tokens[0]
+        if len(hosts) == 1:
+            pattern = plain(hosts[0])  # an IPv6 address without its brackets, which YAML's reader takes for a range
         entry = Entry(pattern, number, beside=_trailing_comment(text, tokens))
         if port:
             entry.variables.append(Variable("ansible_port", port, str(port), number))

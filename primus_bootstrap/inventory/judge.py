@@ -38,7 +38,7 @@ _RELATIONS = ("mutually_exclusive", "required_together", "required_one_of", "req
 
 @cache
 def _ansible_check(kind: str) -> Callable[..., Any]:
-    """Return one of Ansible's checks: `type_int`, `required_if`, …"""
+    """Return one of Ansible's checks, such as `type_int` or `required_if`."""
     from ansible.module_utils.common import validation  # noqa: PLC0415 - Ansible is loaded only where an inventory is
 
     return cast("Callable[..., Any]", getattr(validation, f"check_{kind}"))
@@ -62,88 +62,90 @@ class Later:
     why: str
 
 
-def judge_value(option: Option, node: yaml.Node, *, quotable: bool) -> Iterator[Fault | Later]:
-    """Yield everything that is wrong with one value, and what must wait; no value is quoted unless `quotable`."""
-    yield from _Judge(quotable).value(option, node, option.name)
+def judge_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = "") -> Iterator[Fault | Later]:
+    """Yield everything that is wrong with one value, and what must wait.
+
+    Args:
+        option: What the spec says.
+        node: The value where it stands.
+        quotable: Whether a message may show the value; never so inside a `no_log` option.
+        path: The option's place in a nested variable, for messages.
+    """
+    path = path or option.name
+    quotable = quotable and not option.no_log
+    if waits := _waits(node):
+        yield Later(line_of(node), waits)
+    elif node.tag == "tag:yaml.org,2002:null":
+        yield from _null(option, node, path)
+    elif fault := _type_fault(option.type, node, path, quotable=quotable):
+        yield fault
+    else:
+        yield from _choices(option, node, path, quotable=quotable)
+        yield from _inside(option, node, path, quotable=quotable)
 
 
-@dataclass(frozen=True, slots=True)
-class _Judge:
-    quotable: bool
+def _type_fault(wanted: str, node: yaml.Node, path: str, *, quotable: bool) -> Fault | None:
+    value = value_of(node)
+    if _accepts(wanted, value, node):
+        return None
+    what = f"{path} must be {_WORDS.get(wanted, wanted)}, found {_shown(node, quotable=quotable)}"
+    return Fault(line_of(node), what, _type_fix(wanted, value, node, quotable=quotable), "type")
 
-    def value(self, option: Option, node: yaml.Node, path: str) -> Iterator[Fault | Later]:
-        quiet = _Judge(quotable=False) if option.no_log else self
-        if waits := _waits(node):
-            yield Later(line_of(node), waits)
-        elif node.tag == "tag:yaml.org,2002:null":
-            yield from _null(option, node, path)
-        else:
-            fault = quiet._type(option.type, node, path)
-            if fault:
-                yield fault
-                return
-            yield from quiet._choices(option, node, path)
-            yield from quiet._inside(option, node, path)
 
-    def _shown(self, node: yaml.Node) -> str:
-        if isinstance(node, yaml.MappingNode):
-            return "a mapping"
-        if isinstance(node, yaml.SequenceNode):
-            return "a list"
-        if not self.quotable:
-            return "a value of another kind"
-        text = str(node.value)
-        return f"`{text if len(text) <= 60 else text[:57] + '…'}`"
+def _choices(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault]:
+    if not option.choices:
+        return
+    allowed = ", ".join(str(choice) for choice in option.choices)
+    for item in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+        if not _waits(item) and value_of(item) not in option.choices:
+            what = f"{path} must be one of: {allowed}; found {_shown(item, quotable=quotable)}"
+            near = nearest(str(item.value), [str(choice) for choice in option.choices]) if quotable else ""
+            yield Fault(line_of(item), what, f"did you mean {near}?" if near else f"choose from: {allowed}", "choice")
 
-    def _type(self, wanted: str, node: yaml.Node, path: str) -> Fault | None:
-        value = value_of(node)
-        if _accepts(wanted, value, node):
-            return None
-        fix = _type_fix(wanted, value, node, quotable=self.quotable)
-        return Fault(line_of(node), f"{path} must be {_WORDS.get(wanted, wanted)}, found {self._shown(node)}", fix, "type")
 
-    def _choices(self, option: Option, node: yaml.Node, path: str) -> Iterator[Fault]:
-        if not option.choices:
-            return
-        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
-        for item in items:
-            if not _waits(item) and value_of(item) not in option.choices:
-                allowed = ", ".join(str(choice) for choice in option.choices)
-                what = f"{path} must be one of: {allowed}; found {self._shown(item)}"
-                near = nearest(str(item.value), [str(choice) for choice in option.choices]) if self.quotable else ""
-                yield Fault(line_of(item), what, f"did you mean {near}?" if near else f"choose from: {allowed}", "choice")
-
-    def _inside(self, option: Option, node: yaml.Node, path: str) -> Iterator[Fault | Later]:
-        if isinstance(node, yaml.SequenceNode) and option.elements:
-            for number, item in enumerate(node.value):
-                yield from self._element(option, item, f"{path}[{number}]")
-        elif isinstance(node, yaml.MappingNode) and option.options:
-            yield from self._keys(option, node, path)
-
-    def _element(self, option: Option, item: yaml.Node, path: str) -> Iterator[Fault | Later]:
+def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault | Later]:
+    if isinstance(node, yaml.MappingNode) and option.options:
+        yield from _keys(option, node, path, quotable=quotable)
+    if not isinstance(node, yaml.SequenceNode) or not option.elements:
+        return
+    for number, item in enumerate(node.value):
+        place = f"{path}[{number}]"
         if waits := _waits(item):
             yield Later(line_of(item), waits)
-        elif fault := self._type(option.elements, item, path):
+        elif fault := _type_fault(option.elements, item, place, quotable=quotable):
             yield fault
         elif isinstance(item, yaml.MappingNode) and option.options:
-            yield from self._keys(option, item, path)
+            yield from _keys(option, item, place, quotable=quotable)
 
-    def _keys(self, option: Option, node: yaml.MappingNode, path: str) -> Iterator[Fault | Later]:
-        found = {str(key.value): (key, value) for key, value in entries(node)}
-        known = {**option.options}
-        for sub in option.options.values():
-            known.update(dict.fromkeys(sub.raw.get("aliases", ()), sub))
-        for name, (key, value) in found.items():
-            if name in known:
-                yield from self.value(known[name], value, f"{path}.{name}")
-            else:
-                near = nearest(name, known)
-                fix = f"did you mean {near}?" if near else f"choose from: {', '.join(known)}"
-                yield Fault(line_of(key), f"{path} has no key {name}", fix, "unknown-key")
-        for name, sub in option.options.items():
-            if sub.required and not {name, *sub.raw.get("aliases", ())} & found.keys():
-                yield Fault(line_of(node), f"{path} lacks {name}", f"add {name}: {_WORDS.get(sub.type, sub.type)}", "required-key")
-        yield from _relations(option, node, found, path)
+
+def _keys(option: Option, node: yaml.MappingNode, path: str, *, quotable: bool) -> Iterator[Fault | Later]:
+    found = {str(key.value): (key, value) for key, value in entries(node)}
+    known = {**option.options}
+    for sub in option.options.values():
+        known.update(dict.fromkeys(sub.raw.get("aliases", ()), sub))
+    for name, (key, value) in found.items():
+        if name in known:
+            yield from judge_value(known[name], value, quotable=quotable, path=f"{path}.{name}")
+        else:
+            near = nearest(name, known)
+            fix = f"did you mean {near}?" if near else f"choose from: {', '.join(known)}"
+            yield Fault(line_of(key), f"{path} has no key {name}", fix, "unknown-key")
+    for name, sub in option.options.items():
+        if sub.required and not {name, *sub.raw.get("aliases", ())} & found.keys():
+            yield Fault(line_of(node), f"{path} lacks {name}", f"add {name}: {_WORDS.get(sub.type, sub.type)}", "required-key")
+    yield from _relations(option, node, found, path)
+
+
+def _shown(node: yaml.Node, *, quotable: bool) -> str:
+    if isinstance(node, yaml.MappingNode):
+        return "a mapping"
+    if isinstance(node, yaml.SequenceNode):
+        return "a list"
+    if not quotable:
+        return "a value of another kind"
+    quote = node.style if node.style in ("'", '"') else ""
+    text = str(node.value)
+    return f"`{quote}{text if len(text) <= 60 else text[:57] + '…'}{quote}`"
 
 
 def _relations(option: Option, node: yaml.MappingNode, found: Mapping[str, Any], path: str) -> Iterator[Fault]:
@@ -168,7 +170,8 @@ def _waits(node: yaml.Node) -> str:
 
 def _null(option: Option, node: yaml.Node, path: str) -> Iterator[Fault]:
     """Nothing after the `:` replaces the role's default by null, which only a default of null means."""
-    if option.required or (option.has_default and option.default is not None):
+    refused_choice = option.choices and None not in option.choices
+    if option.required or refused_choice or (option.has_default and option.default is not None):
         yield Fault(line_of(node), f"{path} has no value", "give it a value, or delete the line to keep the default", "type")
 
 
@@ -195,7 +198,7 @@ def _type_fix(wanted: str, value: Any, node: yaml.Node, *, quotable: bool) -> st
     if wanted in ("str", "path") and scalar:
         return f'put it in quotes: "{shown}"'
     if wanted == "list" and scalar:
-        return f"write it as a list: [{shown}]"
+        return f"write it as a list: [{', '.join(part.strip() for part in shown.split(','))}]"
     if wanted in ("int", "float") and isinstance(value, str) and quotable and _accepts_text(wanted, value):
         return f"remove the quotes: {shown}"
     if wanted == "bool":

@@ -12,8 +12,8 @@ from primus_bootstrap.inventory.merged import Merged, index_definitions
 from primus_bootstrap.inventory.positions import Written, read_positions
 from primus_bootstrap.inventory.reading import Reading
 from primus_bootstrap.inventory.sources import read_source
-from primus_bootstrap.inventory.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
 from primus_bootstrap.inventory.values import value_of
+from primus_bootstrap.inventory.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
 from primus_bootstrap.inventory.vault import Vault, open_vault
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ _EXTENSIONS = ("", ".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What one look at an inventory found. `cluster` is None where there are problems."""
+    """What one look at an inventory found. `cluster` is None where there are problems; `variables` is how many names are set."""
 
     problems: tuple[Problem, ...]
     deferred: tuple[schema.Deferred, ...]
     cluster: Cluster | None
+    variables: int = 0
 
 
 def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Cluster:
@@ -59,15 +60,24 @@ def find_problems(path: Path, *, vault_password_file: Path | None = None, ask_va
     return validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems
 
 
-def validate(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Validation:
-    """Read and judge an inventory; nothing that is wrong with it is raised."""
+def validate(
+    path: Path,
+    *,
+    vault_password_file: Path | None = None,
+    ask_vault_pass: str | None = None,
+    forgive: frozenset[str] = frozenset(),
+) -> Validation:
+    """Read and judge an inventory; nothing that is wrong with it is raised.
+
+    `forgive` names rules of meaning that are not applied: `required`, for the verb that writes what is missing.
+    """
     ansible_view.use_our_settings()
     with ansible_view.collector_off():
         try:
             file = _find(path)
             loader = ansible_view.make_loader()
             vault = open_vault(loader, password_file=vault_password_file, password=ask_vault_pass)
-            return _Validator(path / _FILE_NAME if path.is_dir() else path, file, loader, vault).run()
+            return _Validator(path / _FILE_NAME if path.is_dir() else path, file, loader, vault, forgive).run()
         except InventoryError as error:
             return Validation(error.problems, (), None)
 
@@ -111,6 +121,7 @@ class _Validator:
     path: Path
     loader: Any
     vault: Vault
+    forgive: frozenset[str]
 
     def run(self) -> Validation:
         """Judge what is written first, and what it means only where Ansible can make sense of it."""
@@ -127,7 +138,8 @@ class _Validator:
         cluster = None
         if sound:
             cluster = self._meaning(written, files, definitions, problems)
-        return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster)
+        count = len({definition.name for definition in definitions})
+        return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count)
 
     def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[Written, list[Problem]]:
         source = read_source(self.path, str(self.shown), decrypt=decrypt)
@@ -151,7 +163,9 @@ class _Validator:
         except ValueError as error:
             problems.append(Problem(str(self.shown), 0, f"Ansible cannot load it: {error}", "mend what Ansible names", "ansible"))
             return None
-        groups = {name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()}
+        groups: dict[str, tuple[str, ...]] = {
+            name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()
+        }
         depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
         merged = Merged(groups, depths, index_definitions(definitions))
         sealed = tuple((owner, shown) for _, shown, owner in files.sealed)
@@ -159,8 +173,8 @@ class _Validator:
         origins = written.host_origins()
         problems += unknown_owner_problems(files, groups, origins, names.nearest)
         reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
-        problems += rules.check(reading)
-        problems += required.check(reading, sealed=sealed)
+        found = (*rules.check(reading), *required.check(reading, sealed=sealed))
+        problems += [problem for problem in found if problem.rule not in self.forgive]
         return self._cluster(reading) if not problems else None
 
     def _cluster(self, reading: Reading) -> Cluster:
@@ -169,7 +183,7 @@ class _Validator:
             if group not in ("all", "ungrouped"):
                 for host in hosts:
                     of_host[host].append(group)
-        hosts = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
+        every = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
         chosen = next(iter(reading.merged.of("cluster_name").values()), None)
         name = str(value_of(chosen.node)) if chosen else self.path.parent.resolve().name
-        return Cluster(name=name, path=self.path, hosts=hosts, groups=reading.groups, view=reading.view)
+        return Cluster(name=name, path=self.path, hosts=every, groups=reading.groups, view=reading.view)

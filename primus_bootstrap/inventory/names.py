@@ -87,11 +87,11 @@ def nearest_group(name: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that few typing slips away `name` is, or an empty string.
 
-    One slip is allowed in short names, two from eight characters on, three from sixteen on. Case, `-` for `_`, and the order of
+    One slip is allowed from three characters on, two from eight, three from sixteen. Case, `-` for `_`, and the order of
     the words count as no slip.
     """
     wanted = _plain(name)
-    most = 1 + (len(wanted) >= 8) + (len(wanted) >= 16)
+    most = (len(wanted) >= 3) + (len(wanted) >= 8) + (len(wanted) >= 16)
     best, best_distance = "", most + 1
     for candidate in sorted(known):
         plain = _plain(candidate)

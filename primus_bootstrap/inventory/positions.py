@@ -201,8 +201,7 @@ class _Walk:
         if _HOST.fullmatch(pattern):
             return (pattern,)
         try:
-            if _size(pattern) > _MOST_HOSTS:
-                raise ValueError(f"it means more than {_MOST_HOSTS} hosts")
+            _refuse_endless(pattern)
             names = tuple(self.expand(pattern))
         except ValueError as error:
             self.problem(key, f"`{pattern}` is no range of hosts: {error}", "write a range as gpu[001:064]", "host-range")
@@ -244,8 +243,12 @@ def _ancestors(group: str, parents: dict[str, set[str]]) -> set[str]:
     return found
 
 
-def _size(pattern: str) -> int:
-    """Return how many names a pattern's numeric ranges mean, without expanding them."""
+def _refuse_endless(pattern: str) -> None:
+    """Count the names that a pattern's ranges mean before anyone expands them.
+
+    Raises:
+        ValueError: they are too many for memory, or the step leads nowhere.
+    """
     total = 1
     for inside in _RANGE.findall(pattern):
         bounds = inside.split(":")
@@ -254,7 +257,8 @@ def _size(pattern: str) -> int:
             if step < 1:
                 raise ValueError("its step is not above 0")
             total *= max(0, (int(bounds[1]) - int(bounds[0])) // step + 1)
-    return total
+    if total > _MOST_HOSTS:
+        raise ValueError(f"it means more than {_MOST_HOSTS} hosts")
 
 
 def _kind(node: yaml.Node) -> str:

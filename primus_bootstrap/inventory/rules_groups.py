@@ -31,7 +31,7 @@ def no_hosts(reading: Reading) -> Iterator[Problem]:
 def misspelt_group(reading: Reading) -> Iterator[Problem]:
     """A misspelt group is a group of its own for Ansible: its hosts would silently miss their role."""
     known = load_groups()
-    seen = set()
+    seen: set[str] = set()
     for entry in reading.written.groups:
         if entry.name in known or entry.name in (*_IMPLICIT, *seen):
             continue

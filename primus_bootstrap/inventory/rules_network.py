@@ -10,12 +10,12 @@ import yaml
 
 from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory.addresses import parse_address, resolved
-from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.values import is_template, is_vaulted, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.positions import Definition
     from primus_bootstrap.inventory.reading import Reading
 

@@ -10,13 +10,13 @@ import yaml
 from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory import judge as judging
 from primus_bootstrap.inventory import names
-from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.specs import Option, load_options
 from primus_bootstrap.inventory.values import entries, is_template, is_vaulted, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.positions import Definition
     from primus_bootstrap.inventory.vault import Vault
 

@@ -16,24 +16,22 @@ from primus_bootstrap.inventory.specs import load_options
 from primus_bootstrap.inventory.vault import Vault, open_vault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.errors import Problem
     from primus_bootstrap.inventory.specs import Option
 
 _BYTES = 32  # 256 bits of randomness, 43 characters that need no quoting in shells, URLs and INI files
 _HEAD = "# Written by primus-bootstrap secrets init; see and change it with: ansible-vault edit\n"
 
 
-def missing_secrets(cluster: Cluster, hosts_of_role: Mapping[str, Iterable[str]]) -> tuple[Option, ...]:
-    """Return the variables that a spec marks `no_log` and `required` and that some host of their role does not have yet."""
-    wanted = [option for option in load_options().values() if option.no_log and option.required and not option.has_default]
-    found = []
-    for option in wanted:
-        hosts = cluster.groups["all"] if option.owner == "cluster" else hosts_of_role.get(option.owner, ())
-        if any(option.name not in cluster.view.variables(host) for host in hosts):
-            found.append(option)
-    return tuple(found)
+def missing_secrets(problems: Iterable[Problem]) -> tuple[Option, ...]:
+    """Return the secrets among the required variables that validation misses.
+
+    The rule `required` knows which role runs where; its messages begin with the variable's name.
+    """
+    names = {problem.what.partition(" ")[0] for problem in problems if problem.rule == "required"}
+    return tuple(option for option in load_options().values() if option.no_log and option.name in names)
 
 
 def password_of(path: Path) -> Vault:

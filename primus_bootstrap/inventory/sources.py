@@ -21,6 +21,7 @@ VAULT_HEADER = b"$ANSIBLE_VAULT;"
 _INI_SECTION = re.compile(r"^\s*\[[^\]\s,]+\]\s*(?:[#;].*)?$", re.MULTILINE)
 _INI_HOST = re.compile(r"^\s*[\w.-]+(?:\s+\w+=\S+)+\s*$", re.MULTILINE)
 _TAB_INDENT = re.compile(r"^ *\t", re.MULTILINE)
+_UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST_NODES = 20_000_000  # values after every alias is expanded; 12,500 hosts with twenty variables each are half a million
 
 
@@ -61,24 +62,18 @@ def _parse(data: bytes, shown: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _undecodable(data, shown, data.count(b"\n", 0, error.start) + 1)
+        return Source(shown, problems=(_undecodable(data, shown, data.count(b"\n", 0, error.start) + 1),))
     if "\0" in text:
-        return _undecodable(data, shown, text.count("\n", 0, text.index("\0")) + 1)
-    if _is_json(text):
-        # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
-        text = text.replace("\t", " ")
+        return Source(shown, problems=(_undecodable(data, shown, text.count("\n", 0, text.index("\0")) + 1),))
     try:
-        node = yaml.compose(text, Loader=yaml.CSafeLoader)
-    except yaml.MarkedYAMLError as error:
-        return Source(shown, problems=(_syntax(text, shown, error),))
-    except yaml.YAMLError as error:
-        return Source(shown, problems=(_not_yaml(text, shown, str(error).splitlines()[0]),))
-    except RecursionError:
-        return Source(shown, problems=(Problem(shown, 0, "is nested too deeply", "flatten the structure", "not-yaml"),))
+        # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
+        node = yaml.compose(text.replace("\t", " ") if _is_json(text) else text, Loader=yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        return Source(shown, problems=(_not_yaml(text, shown, error),))
     if node is None:
         return Source(shown)
     if not isinstance(node, yaml.MappingNode) and _looks_like_ini(text):
-        return Source(shown, problems=(_ini_problem(shown, _first_line(text)),))
+        return Source(shown, problems=(_ini_problem(shown, text),))
     problems = _Check(shown).tree(node)
     broken = any(problem.rule != "duplicate-key" for problem in problems)
     return Source(shown, None if broken else node, tuple(problems))
@@ -94,12 +89,15 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _undecodable(data: bytes, shown: str, line: int) -> Source:
+def _undecodable(data: bytes, shown: str, line: int) -> Problem:
     if data.startswith((b"#!", b"\x7fELF")) or b"\0" in data[:1024]:
-        what, fix = "is a program or binary data, not an inventory", "give the hosts.yaml of the cluster; a dynamic inventory is never run"
-    else:
-        what, fix = "is not UTF-8 text", "save the file as UTF-8"
-    return Source(shown, problems=(Problem(shown, line, what, fix, "not-text"),))
+        return _program(shown)
+    return Problem(shown, line, "is not UTF-8 text", "save the file as UTF-8", "not-text")
+
+
+def _program(shown: str) -> Problem:
+    fix = "give the hosts.yaml of the cluster; a dynamic inventory is never run"
+    return Problem(shown, 1, "is a program or binary data, not an inventory", fix, "not-text")
 
 
 def _looks_like_ini(text: str) -> bool:
@@ -109,41 +107,37 @@ def _looks_like_ini(text: str) -> bool:
     return bool(_INI_SECTION.match(lines[0]) or _INI_HOST.match(lines[0]) or (":" not in lines[0] and _INI_SECTION.search(text)))
 
 
-def _ini_problem(shown: str, line: int) -> Problem:
-    """Return the problem of an INI inventory handed over as YAML."""
-    fix = f"turn it into YAML: primus-bootstrap import {shown}"
-    return Problem(shown, line, "is an INI inventory, not YAML", fix, "ini-file")
+def _ini_problem(shown: str, text: str) -> Problem:
+    lines = enumerate(text.splitlines(), 1)
+    first = next((number for number, line in lines if line.strip() and not line.lstrip().startswith(("#", ";"))), 1)
+    return Problem(shown, first, "is an INI inventory, not YAML", f"turn it into YAML: primus-bootstrap import {shown}", "ini-file")
 
 
-def _not_yaml(text: str, shown: str, reason: str) -> Problem:
+def _not_yaml(text: str, shown: str, error: Exception) -> Problem:
+    """Say what is wrong in words of people; libyaml's own where it is nothing common."""
     if text.startswith("#!"):
-        return _undecodable(b"#!", shown, 1).problems[0]
+        return _program(shown)
     if _looks_like_ini(text):
-        return _ini_problem(shown, _first_line(text))
-    found = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
-    line = text.count("\n", 0, found.start()) + 1 if found else 0
-    return Problem(shown, line, f"is not YAML: {reason}", "remove the control character", "not-yaml")
-
-
-def _first_line(text: str) -> int:
-    lines = text.splitlines()
-    return next((number for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith(("#", ";"))), 1)
+        return _ini_problem(shown, text)
+    if isinstance(error, yaml.MarkedYAMLError):
+        return _syntax(text, shown, error)
+    if isinstance(error, RecursionError):
+        return Problem(shown, 0, "is nested too deeply", "flatten the structure", "not-yaml")
+    odd = _UNPRINTABLE.search(text)
+    line = text.count("\n", 0, odd.start()) + 1 if odd else 0
+    return Problem(shown, line, "is not YAML: it holds a control character", "remove the control character", "not-yaml")
 
 
 def _syntax(text: str, shown: str, error: yaml.MarkedYAMLError) -> Problem:
-    if text.startswith("#!"):
-        return _undecodable(b"#!", shown, 1).problems[0]
-    if _looks_like_ini(text):
-        return _ini_problem(shown, _first_line(text))
-    mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 0
     reason = error.problem or "cannot be parsed"
-    tab = _TAB_INDENT.search(text)
-    if tab and ("\\t" in reason or "character" in reason or "tab" in reason):
-        line = text.count("\n", 0, tab.end()) + 1
-        return Problem(shown, line, "is indented with a tab; YAML allows only spaces", "replace the tab by spaces", "tab")
-    for word, what, fix, rule in _SYNTAX:
-        if word in reason:
+    # A key without its colon is noticed on a later line; the context is where it stands.
+    mark = (error.context_mark if "expected ':'" in reason else None) or error.problem_mark or error.context_mark
+    line = mark.line + 1 if mark else 0
+    if tab := _TAB_INDENT.search(text):
+        at = text.count("\n", 0, tab.end()) + 1
+        return Problem(shown, at, "is indented with a tab; YAML allows only spaces", "replace the tab by spaces", "tab")
+    for words, what, fix, rule in _SYNTAX:
+        if words in reason:
             return Problem(shown, line, what, fix, rule)
     return Problem(shown, line, f"is not YAML: {reason}", "mend the line, or put the value in quotes", "not-yaml")
 
@@ -175,7 +169,7 @@ _SYNTAX = (
         "missing-colon",
     ),
     (
-        "expected a single document",
+        "but found another document",
         "holds a second YAML document",
         "keep one document a file: delete the `---` line",
         "not-yaml",

@@ -31,7 +31,8 @@ class Option:
     """One variable, or one key of a nested one, as its argument spec declares it.
 
     `owner` is the role's name, or `cluster` for what belongs to none. `type` and `elements` are Ansible's words
-    (`str` where the spec is silent). `entry` is the role's entry point that declares it. `unit` is read from the name's ending, as STYLE asks for.
+    (`str` where the spec is silent). `entry` is the entry point of the role that declares it. `unit` is read from the
+    name's ending, as STYLE asks for.
     """
 
     name: str
@@ -57,7 +58,8 @@ class Option:
         return ""
 
 
-def _option(name: str, owner: str, raw: Mapping[str, Any], default: Any, *, has_default: bool, entry: str = "main") -> Option:
+def _option(place: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+    owner, entry = place
     text = raw.get("description", ())
     return Option(
         name=name,
@@ -71,12 +73,17 @@ def _option(name: str, owner: str, raw: Mapping[str, Any], default: Any, *, has_
         no_log=bool(raw.get("no_log", False)),
         description=(text,) if isinstance(text, str) else tuple(text),
         options={
-            key: _option(key, owner, value, value.get("default"), has_default="default" in value, entry=entry)
+            key: _option(place, key, value, value.get("default"), has_default="default" in value)
             for key, value in raw.get("options", {}).items()
         },
         entry=entry,
         raw=raw,
     )
+
+
+def parse_option(owner: str, name: str, raw: Mapping[str, Any]) -> Option:
+    """Return one variable from its entry in an argument spec."""
+    return _option((owner, "main"), name, raw, raw.get("default"), has_default="default" in raw)
 
 
 def _read(path: Path) -> Any:
@@ -88,7 +95,7 @@ def _declared(owner: str, path: Path, defaults: Mapping[str, Any]) -> Iterable[O
     for entry, spec in specs.items():
         for name, raw in (spec.get("options") or {}).items():
             known = name in defaults or "default" in raw
-            yield _option(name, owner, raw, defaults.get(name, raw.get("default")), has_default=known, entry=entry)
+            yield _option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=known)
 
 
 @cache

@@ -32,7 +32,7 @@ class _Constructor(SafeConstructor):
     def unsafe(self, node: yaml.Node) -> Any:
         """Build what the node would be without its `!unsafe` tag."""
         plain = copy.copy(node)
-        plain.tag = Resolver().resolve(type(node), node.value, (True, False))
+        plain.tag = Resolver().resolve(type(node), node.value, (True, False))  # type: ignore[no-untyped-call]
         return self.construct_object(plain, deep=True)
 
     def vault(self, node: yaml.Node) -> Vaulted:
@@ -42,9 +42,11 @@ class _Constructor(SafeConstructor):
         return Vaulted(node.value)
 
 
-_Constructor.add_constructor("!unsafe", _Constructor.unsafe)
-for _tag in VAULT_TAGS:
-    _Constructor.add_constructor(_tag, _Constructor.vault)
+_Constructor.yaml_constructors = {
+    **SafeConstructor.yaml_constructors,
+    "!unsafe": _Constructor.unsafe,
+    **dict.fromkeys(VAULT_TAGS, _Constructor.vault),
+}
 
 
 def value_of(node: yaml.Node) -> Any:

@@ -15,10 +15,12 @@ from primus_bootstrap.inventory.sources import read_source
 from primus_bootstrap.inventory.values import entries, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
+# Notes and leftovers of editors. Any other ending may be part of a host's name: host_vars/gpu1.example.com.
+_NO_VARIABLES = (".md", ".txt", ".rst", ".bak", ".orig")
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ def _by_owner(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each group or host, the one that Ansible reads first in its list."""
     found: dict[str, list[tuple[int, Path]]] = {}
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.endswith("~"):
+        if path.name.startswith(".") or path.name.endswith("~") or path.suffix in _NO_VARIABLES:
             continue
         ending = path.suffix if path.suffix in _EXTENSIONS[1:] else ""
         owner = path.name.removesuffix(ending)
@@ -114,7 +116,7 @@ def _files(path: Path) -> Iterable[Path]:
 
 
 def unknown_owner_problems(
-    files: VariableFiles, groups: Sequence[str], hosts: Sequence[str], suggest: Callable[[str, Sequence[str]], str]
+    files: VariableFiles, groups: Iterable[str], hosts: Iterable[str], suggest: Callable[[str, Iterable[str]], str]
 ) -> list[Problem]:
     """Return a problem for every file whose group or host is not in hosts.yaml."""
     problems = []

@@ -79,7 +79,7 @@ def read_apt_settings(codename: str, *, root: Path = Path("/"), sudo: tuple[str,
             fix=f"write one into {etc}/sources.list.d, for example the distribution's mirror or your own, then run `apt-get update`",
         )
     dump = run(["apt-config", "dump"], timeout_s=30).out.splitlines()
-    options = tuple(line for line in dump if _WANTED.match(line) and not line.endswith(' "";')) + _proxy_options(dump)
+    options = tuple(line for line in dump if _WANTED.match(line) and not line.endswith((' "";', ' "0";'))) + _proxy_options(dump)
     named = [Path(value) for line in options for value in re.findall(r'"(/[^"]+)"', line)]
     signed_by = [Path(word) for source in sources for word in source.field("Signed-By").split() if word.startswith("/")]
     mirrors = [Path(uri.partition(":")[2].replace("//", "")) for source in sources for uri in source.uris if uri.startswith("mirror+file:")]

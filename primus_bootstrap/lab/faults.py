@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab import containers as engine
-from primus_bootstrap.lab.machine import Machine, look_at_machine
+from primus_bootstrap.lab.machine import look_at_machine
 from primus_bootstrap.lab.reach import wait_for_nodes
 from primus_bootstrap.lab.status import find_lab, require_container
 from primus_bootstrap.lab.up import heal_container
-from primus_bootstrap.lab.values import Lab
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from primus_bootstrap.lab.machine import Machine
+    from primus_bootstrap.lab.values import Lab
+
 
 def inflict(fault: str, name: str, directory: Path, *, node: str) -> str:
-    """Kill, pause or partition a node, or heal it (which `start` means as well); return what was done in words. What brings a node back waits until SSH answers.
+    """Kill, pause or partition a node, or heal it (which `start` means as well); return what was done in words.
+
+    What brings a node back waits until SSH answers.
 
     Raises:
         LabError: There is no such node.
@@ -55,4 +58,4 @@ def _partition(machine: Machine, lab: Lab, entry: engine.Container) -> str:
     return "off its network"
 
 
-_BREAKS: dict[str, Callable[[Machine, Lab, engine.Container], str]] = {"kill": _kill, "pause": _pause, "partition": _partition}
+_BREAKS = {"kill": _kill, "pause": _pause, "partition": _partition}

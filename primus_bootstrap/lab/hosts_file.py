@@ -24,8 +24,9 @@ all:
   vars:
     cluster_name: {name}
     ansible_user: primus
-    # The lab's own key. Host keys are pinned in .primus/{name}/known_hosts.
+    # The lab's own key, and the host keys that `lab up` made: plain Ansible checks them strictly as well.
     ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/.primus/{name}/ssh/id_ed25519"
+    ansible_ssh_common_args: -o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/.primus/{name}/known_hosts"'
 
   hosts:
 """

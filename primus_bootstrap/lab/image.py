@@ -77,7 +77,7 @@ def ensure_image(machine: Machine, image: Image, settings: AptSettings, say: Say
             _build(machine, image, settings, say)
         say(f"image {_title(image)}: importing into {machine.engine}")
         run([*machine.engine_argv, "import", str(image.archive), image.reference], timeout_s=600)
-    _forget_old(image)
+        _forget_old(machine, image)
     return True
 
 
@@ -148,8 +148,8 @@ def _mmdebstrap(suite: str, settings: AptSettings, folder: Path) -> list[str]:
         "--quiet",
         "--variant=minbase",
         "--format=tar",
-        # The script empties the lists itself, so that it can set their date.
-        "--skip=cleanup/apt/lists",
+        # The script does this itself, so that it can set the date of the empty lists.
+        "--skip=cleanup/apt",
         f"--include={','.join(PACKAGES)}",
         f"--aptopt={options}",
         *uploads,
@@ -160,8 +160,12 @@ def _mmdebstrap(suite: str, settings: AptSettings, folder: Path) -> list[str]:
     ]
 
 
-def _forget_old(image: Image) -> None:
-    """Remove archives of earlier recipes that nobody has used for two weeks."""
+def _forget_old(machine: Machine, image: Image) -> None:
+    """Remove images of earlier recipes: from the engine where no container uses them, archives after two weeks."""
+    listed = run([*machine.engine_argv, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"], timeout_s=60, check=False).out.split()
+    for reference in listed:
+        if reference.startswith(image.reference.rpartition("-")[0] + "-") and reference != image.reference:
+            run([*machine.engine_argv, "image", "rm", reference], timeout_s=60, check=False)
     for other in image.archive.parent.glob(f"{image.suite}-*.tar"):
         with contextlib.suppress(OSError):
             if other != image.archive and time.time() - other.stat().st_atime > _KEPT_UNUSED_S:

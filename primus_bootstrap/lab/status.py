@@ -60,6 +60,9 @@ class LabStatus:
     images: tuple[ImageStatus, ...]
 
 
+_REASONS = {"absent": "there is no container", "partitioned": "it is off its network"}
+
+
 def status(name: str, directory: Path) -> LabStatus:
     """Return how a lab is."""
     machine = look_at_machine()
@@ -126,5 +129,5 @@ def _state(lab: Lab, entry: engine.Container | None) -> str:
 def _ask(lab: Lab, node: str, found: dict[str, engine.Container]) -> Reached:
     state = _state(lab, found.get(node))
     if state != "running":
-        return Reached(ssh=False, systemd="unknown", reason=f"the container is {state}")
+        return Reached(ssh=False, systemd="unknown", reason=_REASONS.get(state, f"the container is {state}"))
     return log_in(lab, next(entry for entry in lab.nodes if entry.name == node))

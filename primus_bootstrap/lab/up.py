@@ -23,6 +23,7 @@ from primus_bootstrap.lab.values import (
     LabError,
     LabNode,
     check_name,
+    default_folder,
     make_lab,
     network_name,
     state_dir,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UpReport:
-    """What `up` did: `changes` is empty where the lab was right already; `fingerprints` are the nodes' host keys by name."""
+    """What `up` did: `changes` is empty where the lab was right already; `fingerprints` are the host keys of new nodes, by name."""
 
     lab: Lab
     changes: tuple[str, ...]
@@ -63,6 +64,7 @@ def up(name: str, directory: Path, *, count: int | None, say: Say) -> UpReport:
     machine = look_at_machine()
     lab = plan_lab(machine, check_name(name), directory.absolute(), count=count)
     refuse_other_folder(machine, lab)
+    _make_folder(lab)
     with file_lock(lab.ssh_dir.parent / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
         changes = []
         if ensure_hosts_file(lab, machine.suites):
@@ -72,7 +74,8 @@ def up(name: str, directory: Path, *, count: int | None, say: Say) -> UpReport:
         for change in changes:
             say(change)
         changes += _ensure_nodes(machine, lab, say)
-    prints = tuple((node.name, fingerprint(public_key(host_key_file(lab, node)))) for node in lab.nodes)
+    new = [node for node in lab.nodes if any(change.startswith(f"{node.name}: created") for change in changes)]
+    prints = tuple((node.name, fingerprint(public_key(host_key_file(lab, node)))) for node in new)
     return UpReport(lab, tuple(changes), prints)
 
 
@@ -89,8 +92,8 @@ def down(name: str, directory: Path | None, *, purge: bool, say: Say) -> bool:
     removed = engine.remove_network(machine, network_name(name))
     if removed:
         say(f"network {network_name(name)}: removed")
-    folder = directory or next((entry.folder for entry in found.values() if entry.folder), None)
-    state = _state_folders(name, folder) if purge and folder else []
+    running_from = next((Path(entry.folder) for entry in found.values() if entry.folder), default_folder(name))
+    state = _state_folders(name, directory or running_from) if purge else []
     for path in state:
         shutil.rmtree(path)
         say(f"{path}: removed")
@@ -129,6 +132,13 @@ def refuse_other_folder(machine: Machine, lab: Lab) -> None:
             f"the lab {lab.name!r} runs already, from the folder {min(others)}",
             fix=f"use it from there, or `primus-bootstrap lab down --name {lab.name}` first, or bring up another one with --name",
         )
+
+
+def _make_folder(lab: Lab) -> None:
+    try:
+        lab.ssh_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise LabError(f"cannot write {lab.ssh_dir}: {error.strerror}", fix="choose a folder of yours with --dir") from error
 
 
 def _free_subnet(machine: Machine, name: str, candidates: tuple[IPv4Network, ...]) -> IPv4Network:
@@ -258,9 +268,8 @@ def _tell_state(reached: dict[str, Reached], seconds: float, say: Say) -> None:
     for name, found in reached.items():
         if found.systemd != "running":
             say(f"{name}: systemd is {found.systemd}; `systemctl --failed` on it names the units")
-    say(f"{len(reached)} hosts answer over SSH after {seconds:.1f} s")
+    say(f"SSH answers on {', '.join(reached)} after {seconds:.1f} s")
 
 
-def _state_folders(name: str, folder: Path | str) -> list[Path]:
-    directory = Path(folder)
+def _state_folders(name: str, directory: Path) -> list[Path]:
     return [path for path in dict.fromkeys((directory / ".primus" / name, state_dir(directory, name))) if path.is_dir()]

@@ -96,6 +96,11 @@ class Lab:
         return state_dir(self.directory, self.name) / "known_hosts"
 
 
+def default_folder(name: str) -> Path:
+    """Return the folder of a lab's hosts.yaml where none is given: under the current one."""
+    return Path("inventory") / name
+
+
 def state_dir(directory: Path, name: str) -> Path:
     """Return the folder that `Cluster.state_dir` means for this lab's hosts.yaml (a test holds the two equal)."""
     base = os.environ.get("PRIMUS_STATE_DIR")

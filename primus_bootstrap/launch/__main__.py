@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from primus_bootstrap.launch import host_env
+from primus_bootstrap.launch import host_env, verify_env
 
-_PROGRAMS = {"host-env": host_env.main}
+_PROGRAMS = {"host-env": host_env.main, "verify-env": verify_env.main}
 
 
 def main() -> int:

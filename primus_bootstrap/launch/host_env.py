@@ -64,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         wishes = wishes if wishes.host else replace(wishes, host=socket.gethostname())
         result = look(sysfs.Host(options.sysfs), options.out, wishes)
         changes = files.bring_about(options.out, result.files, check=options.check)
+        rules_changed = any(change.path == options.out / devices.UDEV_RULES for change in changes)
+        if rules_changed and options.out == Path("/") and not options.check:
+            devices.reload_rules()
     except site.SiteError as error:
         return _fail(error.what, error.fix, _WRONG_SITE, as_json=options.json)
     except OSError as error:
@@ -88,7 +91,7 @@ def _site_text(name: str | None) -> str:
     if name is None:
         return ""
     try:
-        return sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
+        return (sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise site.SiteError(
             f"the site file {name} cannot be read: {error}", fix="give a readable UTF-8 file, or leave --site out"
@@ -111,7 +114,6 @@ def _print(result: HostEnvironment, changes: Sequence[files.Change], *, as_json:
             "changed": bool(changes),
             **summary,
             "network": document["network"]["kind"],
-            "devices_changed": any(change.path.match(f"*/{devices.UDEV_RULES}") for change in changes),
             "diff": [change.to_json() for change in changes],
             "verdicts": [record.to_json() for record in result.records],
         }

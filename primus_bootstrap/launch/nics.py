@@ -1,7 +1,7 @@
 """The RDMA ports that training traffic should use, from /sys/class/infiniband: each choice and each rejection has its reason.
 
 Order of the sieve: the port works (ACTIVE, LinkUp, known link layer, readable rate); it is not denied by the site; it does not carry the
-cluster's route while others are free; it is in the fastest group; it stands beside a GPU where every GPU has such a port. What stays is
+cluster's route while others are free; it is in the fastest group; it stands beside a GPU where the host is built so. What stays is
 used. Where two groups have equal rights nothing is chosen: a wrong fabric is worse than NCCL's own search.
 """
 
@@ -182,12 +182,16 @@ def _keep_fastest(ports: list[Port]) -> tuple[list[Port], str]:
 
 
 def _keep_near(ports: list[Port], gpus: Sequence[Gpu]) -> list[Port]:
-    """Reject ports that stand beside no GPU, where every GPU shares a PCIe switch with a chosen port."""
-    chosen = [port for port in ports if port.chosen]
-    near = {port.name for port in chosen if any(_shared_bridges(gpu.path, port.path) for gpu in gpus)}
-    if not gpus or not all(any(_shared_bridges(gpu.path, port.path) for port in chosen) for gpu in gpus):
+    """Reject ports that stand beside no GPU, on a host that is built with ports beside its GPUs.
+
+    That is so where at least half of the GPUs share a PCIe switch with some port, whether it works or not: a dead compute port must not
+    bring a storage port in.
+    """
+    served = sum(any(_shared_bridges(gpu.path, port.path) for port in ports) for gpu in gpus)
+    if not served or 2 * served < len(gpus):
         return ports
-    return _reject(ports, lambda port: port.name not in near, "behind no PCIe switch of a GPU, while every GPU has a port that is")
+    near = {port.name for port in ports if any(_shared_bridges(gpu.path, port.path) for gpu in gpus)}
+    return _reject(ports, lambda port: port.name not in near, "behind no PCIe switch of a GPU, where this host has its compute ports")
 
 
 def _shared_bridges(one: tuple[str, ...], other: tuple[str, ...]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -63,9 +64,10 @@ def parse_site(text: str) -> Site:
         SiteError: It is no mapping, has an unknown key, or a value of the wrong kind.
     """
     try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise SiteError(f"the site file is not YAML: {error}", fix="write it as a YAML mapping") from error
+        # JSON first: YAML reads its escaped characters beyond U+FFFF wrongly.
+        data = json.loads(text) if text.lstrip().startswith("{") else yaml.safe_load(text) or {}
+    except (yaml.YAMLError, ValueError) as error:
+        raise SiteError(f"the site file is neither YAML nor JSON: {error}", fix="write it as a YAML mapping") from error
     if not isinstance(data, dict):
         raise SiteError("the site file is not a mapping", fix="write it as `key: value` lines")
     known = [field.name for field in fields(Site)]
@@ -118,6 +120,8 @@ def _texts(data: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def _number(data: Mapping[str, Any], key: str) -> int | None:
     value = data.get(key)
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)  # what `ansible-playbook -e gpu_env_count=8` makes of a number
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
         raise SiteError(f"{key}: a number from 0 on is expected, {value!r} is none", fix=f"give a number, or leave {key} out")
     return value

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from ansible.inventory.data import InventoryData
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.loader import inventory_loader
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from primus_bootstrap.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.ini_import import import_ini, write_import
@@ -164,6 +170,75 @@ def test_what_is_no_ini_is_refused_with_its_line(tmp_path: Path) -> None:
 
     assert caught.value.problems[0].line == 5
     assert "Expected key=value" in caught.value.problems[0].what
+
+
+def test_group_that_is_its_own_child_is_refused(tmp_path: Path) -> None:
+    """Ansible ends such a file with a traceback; here it is a message with the line."""
+    with pytest.raises(InventoryError) as caught:
+        imported(tmp_path, "[kube-node:children]\nkube-node  # twice\n")
+
+    assert (caught.value.problems[0].line, caught.value.problems[0].what) == (2, "group kube-node is its own child")
+
+
+def test_ipv6_address_loses_its_brackets(tmp_path: Path) -> None:
+    """Brackets around an address would be a range for the YAML reader."""
+    data, _, _ = imported(tmp_path, "[gpu_node]\n[2001:db8::1]:2222\n")
+
+    assert data["all"]["children"]["gpu_node"]["hosts"] == {"2001:db8::1": {"ansible_port": 2222}}
+
+
+HOSTS = ["h1", "h2 site_x=1", "h1 site_x=2 # note", "2001:db8::1", "h9 site_p=a=b site_o=0x1F", "true", "1e3", "h3 site_y='q w'"]
+VALUES = [
+    "site_k=v",
+    "site_l={'a': [1, 2.5]}",
+    "site_m=True",
+    'site_q="it\'s"',
+    "site_h=a # b",
+    "site_t={{ site_k }}",
+    "site_d=2024-01-01",
+    "site_k=w",
+]
+CHILDREN = ["gpu_node", "a_group", "b_group"]
+COMMENTS = ["# c", "", "; d"]
+SECTIONS = {"": HOSTS + COMMENTS, "vars": VALUES + COMMENTS, "children": [*CHILDREN, *COMMENTS]}
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> str:
+    """Draw an INI inventory from lines that people write; every group exists."""
+    lines = draw(st.lists(st.sampled_from(HOSTS), max_size=3))
+    for group in draw(st.lists(st.sampled_from(["all", "ungrouped", *CHILDREN]), max_size=6)):
+        kind = draw(st.sampled_from(sorted(SECTIONS))) if group not in ("ungrouped", "all") else ""
+        lines += [f"[{group}:{kind}]" if kind else f"[{group}]", *draw(st.lists(st.sampled_from(SECTIONS[kind]), max_size=4))]
+    return "\n".join([*lines, *(f"[{group}]" for group in CHILDREN)])
+
+
+def meaning(path: Path, plugin: str) -> tuple[Any, ...]:
+    """Return hosts with their variables, and groups with their hosts in order, children and variables, as Ansible reads them."""
+    data = InventoryData()
+    inventory_loader.get(plugin).parse(data, DataLoader(), str(path))
+    data.reconcile_inventory()
+    hosts = {
+        name: {key: value for key, value in host.vars.items() if not key.startswith("inventory_")} for name, host in data.hosts.items()
+    }
+    members = {name: [host.name for host in data.groups[name].hosts] for name in CHILDREN}
+    children = {name: sorted(group.name for group in data.groups[name].child_groups) for name in CHILDREN}
+    return hosts, members, children, {name: dict(group.vars) for name, group in data.groups.items()}
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(text=inventories())
+def test_any_inventory_keeps_its_meaning(text: str) -> None:
+    """Whatever Ansible accepts as INI means the same to it as YAML; whatever it refuses is a message, never a traceback."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "hosts.ini", Path(folder) / "hosts.yaml"
+        source.write_text(text)
+        try:
+            write_import(import_ini(source), target)
+        except InventoryError:
+            return
+
+        assert meaning(target, "yaml") == meaning(source, "ini")
 
 
 def test_missing_file_is_refused(tmp_path: Path) -> None:

@@ -24,5 +24,5 @@ rm -f "$root"/etc/ssh/ssh_host_*
 rm -f "$root/var/lib/dbus/machine-id"
 rm -rf "$root"/etc/apt/sources.list "$root"/etc/apt/sources.list.d/* "$root"/etc/apt/auth.conf.d/* "$root/etc/apt/apt.conf.d/99mmdebstrap"
 # Old, so that Ansible's cache_valid_time fetches the lists instead of trusting an empty folder.
-rm -rf "$root"/var/lib/apt/lists/*
+rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
 touch -d @0 "$root/var/lib/apt/lists"

@@ -1,1 +1,1 @@
-"""From findings to file contents: pure functions, nothing is written here."""
+"""From findings to file contents."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,20 @@ def device_files(gpus: GpuFindings, site: Site, gid: int | None) -> dict[str, st
         UDEV_RULES: _HEAD + rules if "amd" in vendors else None,
         MODULE_OPTIONS: _HEAD + options if "nvidia" in vendors else None,
     }
+
+
+def reload_rules() -> None:
+    """Let udev apply new rules to devices that are already there; without a running udev they are applied when it starts.
+
+    Raises:
+        OSError: udevadm is missing or failed.
+    """
+    if not Path("/run/udev/control").exists():
+        return
+    for command in (["control", "--reload"], ["trigger", "--subsystem-match=kfd", "--subsystem-match=drm"]):
+        done = subprocess.run(["udevadm", *command], capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise OSError(f"udevadm {' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
 
 
 def _directory_group_id(name: str) -> int | None:

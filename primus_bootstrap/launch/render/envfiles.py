@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +47,11 @@ def _comment(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text).rstrip("\\ ")
 
 
+def _quote_for_shells(value: str) -> str:
+    """Quote a value always, also where POSIX sh needs no quotes: zsh expands a leading `=`."""
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
 def _profile_script(entries: list[Entry]) -> str:
-    lines = [f'[ -n "${{{entry.variable}+set}}" ] || export {entry.variable}={shlex.quote(entry.value)}\n' for entry in entries]
+    lines = [f'[ -n "${{{entry.variable}+set}}" ] || export {entry.variable}={_quote_for_shells(entry.value)}\n' for entry in entries]
     return _HEAD + "# A variable that the environment already has keeps its value: the user's own choice wins.\n" + "".join(lines)

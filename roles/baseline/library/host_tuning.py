@@ -15,6 +15,7 @@ import json
 import os
 import re
 import resource
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -223,8 +224,8 @@ def set_timezone(host: Host, zone: str) -> None:
     if not zone:
         return
     link, data = host.at("/etc/localtime"), f"/usr/share/zoneinfo/{zone}"
-    before = os.path.normpath(link.parent / link.readlink()) if link.is_symlink() else ""
-    if before == os.path.normpath(host.at(data)) or os.path.normpath(before) == data:
+    before = os.path.normpath(Path("/etc") / link.readlink()) if link.is_symlink() else ""
+    if before == data:
         host.judge("timezone", "pass", expected=zone, found=zone)
         return
     if not host.check and not host.at(data).exists():

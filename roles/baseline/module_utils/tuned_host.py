@@ -167,5 +167,5 @@ def _replace(target: Path, content: str, mode: int) -> None:
         fresh.unlink()
         # A container's /etc/hosts is a mount and cannot be replaced, only rewritten.
         if error.errno != errno.EBUSY:
-            raise
+            raise OSError(error.errno, error.strerror, str(target)) from error
         target.write_text(content, encoding="utf-8")

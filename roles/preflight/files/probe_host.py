@@ -118,7 +118,7 @@ def time_synchronised() -> bool | None:
 
 
 def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for each answer)
-    """Return root | yes | password (works with the one that was given) | wants_password | no, and sudo's own words."""
+    """Return root | yes | password (the given one works) | wants_password | wrong_password | no, and sudo's own words."""
     if os.geteuid() == 0:
         return "root", ""
     import subprocess  # noqa: PLC0415 (8 ms that root does not need)
@@ -133,13 +133,13 @@ def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for eac
         first = attempt(["-n"], "")
         if first.returncode == 0:
             return "yes", ""
-        words = first.stderr.strip()
+        words = " ".join(first.stderr.split())
         if "password is required" not in words and "authentication is required" not in words:
             return "no", words
         if not password:
             return "wants_password", words
         second = attempt(["-S", "-p", ""], password + "\n")
-        return ("password", "") if second.returncode == 0 else ("no", second.stderr.strip())
+        return ("password", "") if second.returncode == 0 else ("wrong_password", " ".join(second.stderr.split()))
     except FileNotFoundError:
         return "no", "sudo is not installed"
     except subprocess.TimeoutExpired:
@@ -147,12 +147,15 @@ def sudo(password: str | None) -> tuple[str, str]:  # noqa: PLR0911 (one for eac
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Return display controllers (class 0x03) and processing accelerators (0x12) on the PCI bus, counted by id."""
+    """Return display controllers (class 0x03) and processing accelerators (0x12) on the PCI bus, counted by id.
+
+    A virtual function whose physical function is on this host as well is not counted again.
+    """
     found: dict[tuple[str, ...], int] = {}
     for slot in listed("sys/bus/pci/devices"):
         folder = ("sys/bus/pci/devices", slot)
         code = read(*folder, "class") or ""
-        if code[:4] not in ("0x03", "0x12"):
+        if code[:4] not in ("0x03", "0x12") or link_name(*folder, "physfn"):
             continue
         ids = [(read(*folder, name) or "0x????")[2:].lower() for name in ("vendor", "device", "subsystem_device")]
         key = (ids[0] + ":" + ids[1], ids[2], link_name(*folder, "driver"), code)

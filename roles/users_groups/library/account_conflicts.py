@@ -1,7 +1,8 @@
 #!/usr/bin/python
 """Find what would keep groups and accounts from having their stated ids on this host: the Ansible module `account_conflicts`.
 
-It only reads, through the host's own name service, so accounts that come from a directory are seen as well.
+It only reads, through the host's own name service, so accounts that come from a directory are seen as well. It also says
+whether there is a file of sudo rules of ours, so that a host without one needs no task that removes it.
 """
 
 from __future__ import annotations
@@ -121,11 +122,12 @@ def find_problems(groups: list[Mapping[str, Any]], accounts: list[Mapping[str, A
 def main() -> None:
     """Read the arguments, look, and fail with every problem at once."""
     dicts = {"type": "list", "elements": "dict", "required": True}
-    module = AnsibleModule(argument_spec={"groups": dicts, "accounts": dicts}, supports_check_mode=True)
+    spec = {"groups": dicts, "accounts": dicts, "sudoers_file": {"type": "str", "required": True}}
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     problems = find_problems(module.params["groups"], module.params["accounts"], visudo=Path("/usr/sbin/visudo").exists())
     if problems:
         module.fail_json(msg="; ".join(problems), problems=problems)
-    module.exit_json(changed=False)
+    module.exit_json(changed=False, sudoers_file_exists=Path(module.params["sudoers_file"]).exists())
 
 
 if __name__ == "__main__":

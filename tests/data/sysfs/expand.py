@@ -37,7 +37,7 @@ def expand(description: Path, root: Path) -> Path:
         _rdma(root, name, device)
     _routes(root, machine.get("routes") or [])
     for path, damage in (machine.get("damage") or {}).items():
-        _damage(root / path, damage)
+        break_path(root / path, damage)
     return root
 
 
@@ -116,7 +116,8 @@ def _little_endian(address: str) -> str:
     return f"{struct.unpack('=I', socket.inet_aton(address))[0]:08X}"
 
 
-def _damage(path: Path, damage: str) -> None:
+def break_path(path: Path, damage: str) -> None:
+    """Break one file or folder; the words are those of `damage` above."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

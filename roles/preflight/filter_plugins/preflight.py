@@ -1,0 +1,99 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""What the role `preflight` decides on the controller: from the probes of hosts to refusals, one line a check."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_SCHEMA = "primus.verdict/1"
+_TWIN_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"
+_PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
+
+
+def preflight_become(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return whether Ansible became root, and what it said where it did not."""
+    words = str(result.get("stdout") or "").split()
+    message = str(result.get("msg") or result.get("stderr") or result.get("stdout") or "").strip().removeprefix("Task failed: ")
+    works = words[-1:] == ["0"]
+    return {"works": works, "message": "" if works else " ".join(message.split())}
+
+
+def preflight_answer(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a probe, the last line of what the host printed; empty where there is none."""
+    try:
+        answer = json.loads(str(result.get("stdout") or "").strip().rpartition("\n")[2])
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def preflight_identities(
+    hosts: Sequence[str], hostvars: Mapping[str, Any], played: Sequence[str], skip: Sequence[Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return a verdict for every host of this play: whether another host, of this play or an earlier one, is the same machine.
+
+    Each host's probe is read once, so the cost grows with the fleet and not with its square.
+    """
+    twins: dict[str, list[str]] = defaultdict(list)
+    for host in hosts:
+        probe = hostvars[host].get("__preflight_probe")
+        machine = preflight_answer(probe).get("facts", {}).get("machine_id") if probe else None
+        if machine:
+            twins[machine].append(host)
+    waived = {entry["check"]: entry["reason"] for entry in skip}.get("machine_id_unique")
+    mine = set(played)
+    found = [(machine, host, names) for machine, names in twins.items() for host in names if host in mine]
+    return {"verdicts": [_identity(machine, host, names, waived) for machine, host, names in found]}
+
+
+def _identity(machine: str, host: str, names: Sequence[str], waived: str | None) -> dict[str, Any]:
+    others = [name for name in names if name != host]
+    verdict = "skipped" if waived is not None else "fail" if others else "pass"
+    empty = dict.fromkeys(("unit", "device", "serial"), "")
+    return {
+        **empty,
+        "check": "machine_id_unique",
+        "host": host,
+        "verdict": verdict,
+        "expected": "no other host with it",
+        "found": machine,
+        "source": "machine-id(5)" if waived is None else "preflight_skip",
+        "reason": waived or (f"{', '.join(others)} has the same machine-id" if others else ""),
+        "fix": _TWIN_FIX if verdict == "fail" else "",
+        "started": 0.0,
+        "seconds": 0.0,
+        "schema": _SCHEMA,
+    }
+
+
+def preflight_findings(
+    probe: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    host: str,
+    unknown_fails: bool,  # noqa: FBT001 (Jinja calls it so)
+) -> dict[str, list[str]]:
+    """Return a line for every check that stops this host, and for every one that gave no answer: what, and `Fix:`."""
+    answer = preflight_answer(probe)
+    if "verdicts" not in answer:
+        words = str(probe.get("stderr") or probe.get("stdout") or probe.get("msg") or "it said nothing").strip()
+        return {"refusals": [f"the host cannot be read: {words.splitlines()[-1]}. Fix: {_PROBE_FIX}"], "unknown": []}
+    twins = json.loads(str(identity["msg"]))["verdicts"]
+    lines: dict[str, list[str]] = {"fail": [], "unknown": []}
+    for one in (*answer["verdicts"], *(verdict for verdict in twins if verdict["host"] == host)):
+        if one["verdict"] in lines:
+            lines[one["verdict"]].append(f"{one['check']}: {one['reason']}. Fix: {one['fix']}")
+    unknown = [f"unknown: {line}" for line in lines["unknown"]]
+    return {"refusals": lines["fail"] + (unknown if unknown_fails else []), "unknown": unknown}
+
+
+class FilterModule:
+    """What Ansible looks for in a file of filter plugins."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {name: globals()[name] for name in ("preflight_become", "preflight_answer", "preflight_identities", "preflight_findings")}

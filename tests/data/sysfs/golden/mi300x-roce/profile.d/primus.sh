@@ -1,0 +1,13 @@
+# Written by primus-bootstrap (role gpu_env); edits are overwritten. Own values: gpu_env_site in hosts.yaml.
+# A variable that the environment already has keeps its value: the user's own choice wins.
+[ -n "${GLOO_SOCKET_IFNAME+set}" ] || export GLOO_SOCKET_IFNAME='bond0.20'
+[ -n "${GPU_MAX_HW_QUEUES+set}" ] || export GPU_MAX_HW_QUEUES='2'
+[ -n "${HSA_NO_SCRATCH_RECLAIM+set}" ] || export HSA_NO_SCRATCH_RECLAIM='1'
+[ -n "${NCCL_DEBUG+set}" ] || export NCCL_DEBUG='WARN'
+[ -n "${NCCL_IB_GID_INDEX+set}" ] || export NCCL_IB_GID_INDEX='3'
+[ -n "${NCCL_IB_HCA+set}" ] || export NCCL_IB_HCA='=bnxt_re0:1,bnxt_re1:1,bnxt_re2:1,bnxt_re3:1,bnxt_re4:1,bnxt_re5:1,bnxt_re6:1,bnxt_re7:1'
+[ -n "${NCCL_IB_TC+set}" ] || export NCCL_IB_TC='106'
+[ -n "${NCCL_SOCKET_IFNAME+set}" ] || export NCCL_SOCKET_IFNAME='=bond0.20'
+[ -n "${TORCH_NCCL_DUMP_ON_TIMEOUT+set}" ] || export TORCH_NCCL_DUMP_ON_TIMEOUT='1'
+[ -n "${TORCH_NCCL_HIGH_PRIORITY+set}" ] || export TORCH_NCCL_HIGH_PRIORITY='1'
+[ -n "${TORCH_NCCL_TRACE_BUFFER_SIZE+set}" ] || export TORCH_NCCL_TRACE_BUFFER_SIZE='2000'

@@ -1,0 +1,275 @@
+"""The lab itself, on real containers: what `lab up` promises, what faults do, and that everything is mended by another `up`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import ROOT, RunningLab, run_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.lab
+
+NODES = ("node1", "node2", "node3")
+
+
+@pytest.fixture
+def healed(lab: RunningLab) -> Iterator[RunningLab]:
+    """Give the lab to a test that breaks it, and mend it afterwards."""
+    yield lab
+    lab.heal()
+
+
+def nodes_of(lab: RunningLab) -> dict[str, Any]:
+    """Return what `lab status --json` says of each node."""
+    return {node["name"]: node for node in json.loads(lab.lab("status", "--json").stdout)["nodes"]}
+
+
+def test_three_hosts_of_two_releases_run_systemd_and_answer(lab: RunningLab) -> None:
+    """`lab up` makes three hosts, Debian 12 and 13 in turn, on which systemd has started cleanly and SSH lets us in."""
+    found = nodes_of(lab)
+
+    assert list(found) == list(NODES)
+    assert [found[node]["state"] for node in NODES] == ["running"] * 3
+    assert [found[node]["systemd"] for node in NODES] == ["running"] * 3
+    assert [found[node]["ssh"] for node in NODES] == [True] * 3
+    if "ID=debian" in Path("/etc/os-release").read_text():
+        releases = [lab.ssh(node, ". /etc/os-release; echo $VERSION_ID").stdout.strip() for node in NODES]
+        assert releases == ["12", "13", "12"]
+
+
+def test_login_is_by_key_with_pinned_host_keys_and_sudo(lab: RunningLab) -> None:
+    """The user primus gets in with the lab's key, has root through sudo without a password, and no password opens the host."""
+    assert lab.ssh("node2", "sudo -n id -u").stdout.strip() == "0"
+
+    refused = subprocess.run(
+        [
+            *("ssh", "-F", "none", "-v", "-o", "BatchMode=yes", "-o", "PubkeyAuthentication=no", "-o", "StrictHostKeyChecking=yes"),
+            *("-o", f"UserKnownHostsFile={lab.state_dir}/known_hosts", f"primus@{lab.address('node2')}", "true"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert refused.returncode == 255
+    assert "Authentications that can continue: publickey\n" in refused.stderr
+
+
+def test_keys_are_private_and_outlive_the_hosts(lab: RunningLab) -> None:
+    """The lab's key is readable by its owner alone, and hosts made anew keep the host keys that are pinned."""
+    key = lab.state_dir / "ssh/id_ed25519"
+    before = lab.ssh("node3", "cat /etc/ssh/ssh_host_ed25519_key.pub; cat /etc/machine-id").stdout.split()
+
+    lab.renew()
+    after = lab.ssh("node3", "cat /etc/ssh/ssh_host_ed25519_key.pub; cat /etc/machine-id").stdout.split()
+
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert lab.state_dir.stat().st_mode & 0o777 == 0o700
+    assert before[1] == after[1]
+    assert before[-1] != after[-1], "the host is a new one"
+
+
+def test_up_again_changes_nothing_and_is_quick(lab: RunningLab) -> None:
+    """A second `up` says that nothing changed, touches no file, and does not restart a host."""
+    files = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("*") if path.is_file() and path.name != "lab.lock"}
+    boots = [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES]
+    started = time.monotonic()
+
+    done = lab.lab("up")
+    seconds = time.monotonic() - started
+
+    assert "up already: 3 hosts, nothing changed" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in files} == files
+    assert [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES] == boots
+    # Half a second on an idle machine.
+    assert seconds < 10
+
+
+def test_plain_ansible_works_on_the_written_inventory(lab: RunningLab) -> None:
+    """`ansible -i hosts.yaml all -m ping` needs nothing but hosts.yaml, host keys checked."""
+    ansible = Path(sys.executable).with_name("ansible")
+    env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
+
+    done = subprocess.run(
+        [str(ansible), "-i", str(lab.hosts_file), "all", "-m", "ping"], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("pong") == 3
+
+
+def test_nodes_reach_the_mirror_and_each_other(lab: RunningLab) -> None:
+    """apt works in a node as it does on this machine, and nodes find each other by name."""
+    updated = lab.execute("node2", "apt-get", "update", timeout_s=180)
+
+    assert updated.returncode == 0, updated.stderr
+    assert "apt-transport-https" in lab.execute("node2", "apt-cache", "search", "--names-only", "apt-transport-https").stdout
+    assert lab.address("node1") in lab.execute("node2", "getent", "hosts", "node1").stdout
+
+
+def test_nodes_look_like_servers(lab: RunningLab) -> None:
+    """Every node has a machine id of its own, its own name, a plain /etc/hosts, and stale package lists that get refreshed."""
+    ids = {lab.execute(node, "cat", "/etc/machine-id").stdout.strip() for node in NODES}
+
+    assert len(ids) == 3
+    assert all(len(number) == 32 for number in ids)
+    assert [lab.execute(node, "hostname").stdout.strip() for node in NODES] == list(NODES)
+    assert "/etc/hosts" not in lab.execute("node1", "cat", "/proc/mounts").stdout
+
+
+@pytest.mark.fault(cheap=True)
+def test_a_killed_host_is_shown_and_comes_back(healed: RunningLab) -> None:
+    """`fault kill` ends the host at once, status tells the truth, `fault start` returns when SSH answers again."""
+    healed.fault("kill", "node2")
+    killed = nodes_of(healed)
+    healed.fault("start", "node2")
+
+    assert (killed["node2"]["state"], killed["node2"]["ssh"]) == ("stopped", False)
+    assert killed["node1"]["ssh"] is True
+    assert healed.ssh("node2", "true").returncode == 0
+
+
+@pytest.mark.fault(cheap=True)
+@pytest.mark.parametrize(("kind", "state"), [("pause", "paused"), ("partition", "partitioned")])
+def test_a_host_that_hangs_is_shown_and_healed(healed: RunningLab, kind: str, state: str) -> None:
+    """A paused or partitioned host does not answer, status says why, and `fault heal` brings it back at its address."""
+    healed.fault(kind, "node3")
+    broken = nodes_of(healed)["node3"]
+    with pytest.raises(subprocess.TimeoutExpired):
+        healed.ssh("node3", "true", timeout_s=3)
+    healed.fault("heal", "node3")
+
+    assert (broken["state"], broken["ssh"], broken["systemd"]) == (state, False, "unknown")
+    assert healed.ssh("node3", "ip -4 -brief address").stdout.count(healed.address("node3")) == 1
+
+
+@pytest.mark.fault(cheap=True)
+def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
+    """One `up` starts what is stopped, resumes what is paused and reconnects what is cut off."""
+    healed.fault("kill", "node1")
+    healed.fault("pause", "node2")
+    healed.fault("partition", "node3")
+
+    said = healed.lab("up").stderr
+
+    assert "node1: started" in said
+    assert "node2: resumed" in said
+    assert "node3: back on its network" in said
+    assert all(node["ssh"] for node in nodes_of(healed).values())
+
+
+@pytest.mark.fault(cheap=True)
+def test_up_makes_a_removed_or_half_made_host_again(healed: RunningLab) -> None:
+    """A container that vanished, or was created and never started, is made again; the others are not touched."""
+    boot = healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
+    engine = "podman" if shutil.which("podman") else "docker"
+    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    image = subprocess.run(
+        [*sudo, engine, "inspect", "--format", "{{.Config.Image}}", healed.container("node2")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.strip()
+    for node in ("node2", "node3"):
+        subprocess.run([*sudo, engine, "rm", "--force", healed.container(node)], capture_output=True, timeout=60, check=True)
+    labels = [f"--label=primus.lab={healed.name}", "--label=primus.lab.node=node3", f"--label=primus.lab.folder={healed.folder}"]
+    half = [*sudo, engine, "create", "--name", healed.container("node3"), *labels, image, "/sbin/init"]
+    subprocess.run(half, capture_output=True, timeout=60, check=True)
+
+    said = healed.lab("up").stderr
+
+    assert "node3: removed, it was half made" in said
+    assert "node2: created" in said
+    assert healed.ssh("node3", "true").returncode == 0
+    assert healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout == boot
+
+
+def test_an_unknown_host_is_refused_with_the_known_ones(lab: RunningLab) -> None:
+    """`fault kill nod2` names the hosts that there are."""
+    done = run_cli("lab", "fault", "kill", "nod2", "--name", lab.name, "--dir", str(lab.folder))
+
+    assert done.returncode == 1
+    assert "choose from: node1, node2, node3" in done.stderr
+
+
+def test_the_lab_is_not_taken_over_from_another_folder(lab: RunningLab, tmp_path: Path) -> None:
+    """A second folder cannot bring up a lab that runs from the first: its key would not open it."""
+    done = run_cli("lab", "up", "--name", lab.name, "--dir", str(tmp_path))
+
+    assert done.returncode == 1
+    assert f"runs already, from the folder {lab.folder}" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_edited_inventory_is_kept_or_refused_never_overwritten(lab: RunningLab) -> None:
+    """What a person added stays; with other hosts than asked for, `up` stops and says how to go on."""
+    text = lab.hosts_file.read_text()
+    edited = text + "    slurm_node:\n      hosts:\n        node3:\n"
+    lab.hosts_file.write_text(edited)
+    try:
+        kept = lab.lab("up")
+        refused = run_cli("lab", "up", "--nodes", "2", "--name", lab.name, "--dir", str(lab.folder))
+        after = lab.hosts_file.read_text()
+    finally:
+        lab.hosts_file.write_text(text)
+
+    assert "nothing changed" in kept.stdout
+    assert refused.returncode == 1
+    assert "was edited and names other hosts" in refused.stderr
+    assert "--nodes 3" in refused.stderr
+    assert after == edited
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Iterator[RunningLab]:
+    """Name a second lab, and remove it afterwards."""
+    other = RunningLab(f"test{os.getpid()}-b", tmp_path / "b")
+    yield other
+    run_cli("lab", "down", "--purge", "--name", other.name, "--dir", str(other.folder))
+
+
+def test_two_labs_run_side_by_side_and_grow_and_shrink(lab: RunningLab, second: RunningLab) -> None:
+    """Labs do not share addresses; --nodes adds and removes hosts and keeps the rest; `down` of one leaves the other."""
+    second.lab("up", "--nodes", "1")
+    boot = second.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
+    second.lab("up", "--nodes", "2")
+    grown = nodes_of(second)
+    second.lab("up", "--nodes", "1")
+    shrunk = nodes_of(second)
+    same = second.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
+    second.lab("down")
+
+    assert list(grown) == ["node1", "node2"]
+    assert list(shrunk) == ["node1"]
+    assert same == boot
+    assert second.address("node1").rpartition(".")[0] != lab.address("node1").rpartition(".")[0]
+    assert all(node["ssh"] for node in nodes_of(lab).values())
+    assert "no lab" in second.lab("down").stdout
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("after_s", [0.3, 0.6, 0.9, 1.2, 1.6, 2.0])
+def test_up_after_a_killed_up_ends_right(second: RunningLab, after_s: float) -> None:
+    """`lab up` killed with SIGKILL at any moment and run again ends with every host answering."""
+    argv = [sys.executable, "-m", "primus_bootstrap", "lab", "up", "--nodes", "2", "--name", second.name, "--dir", str(second.folder)]
+    first = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(after_s)
+    first.send_signal(signal.SIGKILL)
+    first.wait(timeout=30)
+
+    second.lab("up", "--nodes", "2")
+
+    assert [node["ssh"] for node in nodes_of(second).values()] == [True, True]

@@ -1,0 +1,68 @@
+"""Machines for the tests of primus_bootstrap.launch: descriptions under tests/data/sysfs, expanded into trees."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primus_bootstrap.launch import host_env
+
+TREES = Path(__file__).resolve().parents[1] / "data" / "sysfs"
+MACHINES = tuple(sorted(path.stem for path in TREES.glob("*.yml")))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run of host-env left behind."""
+
+    code: int
+    output: dict[str, Any]
+    out: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The gpu.json that was written."""
+        return dict(json.loads((self.out / "etc/primus/gpu.json").read_text()))
+
+    def env(self, name: str) -> str:
+        """The assignments of one file of env.d, without comments and empty lines."""
+        lines = (self.out / "etc/primus/env.d" / name).read_text().splitlines()
+        return "\n".join(line for line in lines if line and not line.startswith("#"))
+
+    def ports(self) -> dict[str, str]:
+        """Each RDMA port with `chosen` or the reason why it was not."""
+        return {port["name"]: "chosen" if port["chosen"] else port["reason"] for port in self.facts["network"]["ports"]}
+
+    def verdicts(self) -> dict[str, str]:
+        """Each check with its verdict."""
+        return {record["check"]: record["verdict"] for record in self.output["verdicts"]}
+
+
+def expand(machine: str, root: Path) -> Path:
+    """Expand a machine's description below a folder."""
+    return Path(_expander().expand(TREES / f"{machine}.yml", root))
+
+
+def damage(path: Path, how: str) -> None:
+    """Break one file or folder of a tree, as the descriptions do."""
+    _expander().break_path(path, how)
+
+
+def _expander() -> Any:
+    spec = importlib.util.spec_from_file_location("sysfs_expand", TREES / "expand.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(TREES)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run(capsys: Any, sysfs: Path, out: Path, *arguments: str, **site: Any) -> Outcome:
+    """Run host-env on a tree with the site's input, as the role does."""
+    file = out.parent / f"{out.name}.site.json"
+    file.write_text(json.dumps({"host": "gpu001", **site}))
+    code = host_env.main(["--sysfs", str(sysfs), "--out", str(out), "--site", str(file), "--json", *arguments])
+    return Outcome(code, json.loads(capsys.readouterr().out), out)

@@ -1,0 +1,412 @@
+"""Whole runs with the real Ansible: on local connections, and over a real sshd of the test's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
+from primus_bootstrap.engine.history import last_report, list_runs
+from primus_bootstrap.engine.hostkeys import known_hosts_path
+from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.run import Options, apply_plan
+from primus_bootstrap.errors import LockedError
+from tests.unit.engine_rig import LOCAL, PrivateSshd, free_port, has_sshd, make_cluster, write_playbooks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from primus_bootstrap.engine.report import Report
+    from primus_bootstrap.inventory.cluster import Cluster
+
+needs_sshd = pytest.mark.skipif(not has_sshd(), reason="needs root and /usr/sbin/sshd (Debian: openssh-server)")
+
+PING = """---
+- name: Ask every host
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Answer
+      ansible.builtin.ping:
+"""
+SLEEP = """---
+- name: Wait for long
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Sleep
+      ansible.builtin.command: sleep 300
+      changed_when: false
+"""
+
+
+@pytest.fixture
+def sshds(tmp_path: Path) -> Iterator[tuple[PrivateSshd, PrivateSshd]]:
+    """Give two running sshds with different keys."""
+    made = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        made.append(PrivateSshd(folder, free_port()))
+        made[-1].start()
+    yield made[0], made[1]
+    for server in made:
+        server.stop()
+
+
+def run(
+    cluster: Cluster,
+    options: Options | None = None,
+    events: list[Event] | None = None,
+    *,
+    limit: str | None = None,
+    cancel: threading.Event | None = None,
+) -> Report:
+    """Plan and apply."""
+    plan = make_plan(cluster, limit=limit)
+    options = options or Options(limited=bool(limit))
+    return apply_plan(cluster, plan, options, on_event=(events if events is not None else []).append, cancel=cancel or threading.Event())
+
+
+def use_playbooks(monkeypatch: pytest.MonkeyPatch, folder: Path, phases: Mapping[str, str]) -> None:
+    """Let the engine read these playbooks."""
+    playbooks = write_playbooks(folder, phases)
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+
+
+def results(report: Report) -> dict[str, str]:
+    """Return how each host ended."""
+    return {host.host: host.result for host in report.hosts}
+
+
+def local_cluster(folder: Path, groups: Mapping[str, Sequence[str]]) -> Cluster:
+    """Return a cluster whose hosts are all this machine."""
+    return make_cluster(folder, groups, {host: LOCAL for members in groups.values() for host in members})
+
+
+def test_second_apply_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A converged cluster ends `ok` with no change, exit 0; the first run says what it changed and on how many hosts."""
+    write = "---\n- name: Write\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Write a file\n      ansible.builtin.copy:\n"
+    write += f"        dest: {tmp_path}/{{{{ inventory_hostname }}}}.txt\n        content: here\n        mode: '0600'\n"
+    use_playbooks(monkeypatch, tmp_path, {"baseline": write})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
+
+    first, second = run(cluster), run(cluster)
+
+    assert (first.exit_code, results(first), first.changed) == (0, {"a": "changed", "b": "changed"}, 2)
+    assert [(change.task, change.hosts) for change in first.changes] == [("Write a file", 2)]
+    assert (second.exit_code, results(second), second.changed) == (0, {"a": "ok", "b": "ok"}, 0)
+
+
+def test_a_failing_host_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only host of a phase fails, and Ansible gives up all later plays; the other hosts still get there."""
+    fails = "---\n- name: Monitor\n  hosts: prometheus\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
+    fails += "        msg: 'the disk is full. Fix: free some space'\n"
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING, "monitoring": fails, "storage": PING.replace("all", "redis")})
+    cluster = local_cluster(tmp_path, {"prometheus": ["p"], "redis": ["r"]})
+    events: list[Event] = []
+
+    report = run(cluster, events=events)
+
+    (failed,) = report.with_result("failed")
+    assert (report.exit_code, results(report)) == (4, {"p": "failed", "r": "ok"})
+    assert (failed.failures[0].cause, failed.failures[0].fix) == ("the disk is full.", "free some space")
+    assert {phase.phase: phase.state for phase in report.phases} == {"preflight": "done", "monitoring": "aborted", "storage": "done"}
+    assert [(event.phase, event.number, event.count) for event in events if isinstance(event, PhaseStarted)][-1] == ("storage", 3, 3)
+
+
+def test_where_quorum_is_at_stake_one_failure_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A play with any_errors_fatal ends the run: hosts that did not fail are `not_reached`, not `ok`."""
+    fatal = "---\n- name: Quorum\n  hosts: etcd\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    - name: Fail on e1\n"
+    fatal += "      ansible.builtin.fail:\n        msg: bad\n      when: inventory_hostname == 'e1'\n"
+    use_playbooks(monkeypatch, tmp_path, {"kubernetes": fatal, "storage": PING.replace("all", "redis")})
+    cluster = local_cluster(tmp_path, {"etcd": ["e1", "e2", "e3"], "redis": ["r"]})
+
+    report = run(cluster)
+
+    assert (report.exit_code, results(report)) == (4, {"e1": "failed", "e2": "not_reached", "e3": "not_reached", "r": "not_reached"})
+
+
+def test_limit_keeps_the_run_to_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts outside the limit are neither in the report nor contacted."""
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
+    events: list[Event] = []
+
+    report = run(cluster, events=events, limit="b")
+
+    assert results(report) == {"b": "ok"}
+    assert {event.host for event in events if isinstance(event, HostResult)} == {"b"}
+
+
+def test_diff_changes_nothing_and_shows_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check mode reports the change with its text; the file is not there afterwards."""
+    write = "---\n- name: Write\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Write a file\n      ansible.builtin.copy:\n"
+    write += f"        dest: {tmp_path}/out.txt\n        content: 'a line'\n        mode: '0600'\n"
+    use_playbooks(monkeypatch, tmp_path, {"baseline": write})
+    events: list[Event] = []
+
+    report = run(local_cluster(tmp_path, {"gpu_node": ["a"]}), Options(verb="diff", check=True), events)
+
+    (changed,) = [event for event in events if isinstance(event, HostResult)]
+    assert (report.exit_code, report.verb, changed.status) == (0, "diff", "changed")
+    assert "+a line" in changed.diff
+    assert not (tmp_path / "out.txt").exists()
+
+
+def test_no_secret_is_left_or_seen_in_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords and key=value reach Ansible; no argument, journal, artifact or other file of the cluster's state shows them."""
+    secret = tmp_path / "secret.yml"
+    secret.write_text("inner: inner-word\n", encoding="utf-8")
+    command = [Path(sys.executable).with_name("ansible-vault"), "encrypt", "--vault-password-file", "/dev/stdin", str(secret)]
+    subprocess.run(command, input="vault-word", capture_output=True, text=True, check=True, cwd=tmp_path)
+    use = "---\n- name: Use\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Use the secrets\n      ansible.builtin.assert:\n"
+    use += "        that: [inner | length == 10, extra == 'extra word=1']\n        quiet: true\n"
+    use_playbooks(monkeypatch, tmp_path, {"baseline": use})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+    arguments: list[bytes] = []
+
+    def look(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            arguments.extend(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
+            secrets = [path for folder in Path("/tmp").glob("primus-*") for path in folder.iterdir() if path.is_file()]  # noqa: S108
+            arguments.extend(path.read_bytes() for path in secrets)
+
+    options = Options(
+        vault_password="vault-word",
+        become_password="become-word",
+        extra_vars=(f"@{secret}", "extra=extra word=1"),
+    )
+    report = apply_plan(cluster, make_plan(cluster), options, on_event=look, cancel=threading.Event())
+
+    kept = [path.read_bytes() for path in cluster.state_dir.rglob("*") if path.is_file()]
+    assert report.exit_code == 0, report.hosts
+    assert any(b"ansible-playbook" in text for text in arguments)
+    for word in (b"vault-word", b"become-word", b"extra word", b"inner-word"):
+        assert not any(word in text for text in [*kept, *arguments])
+    assert not list(cluster.state_dir.rglob("job_events"))
+    assert not list(cluster.state_dir.rglob("command"))
+    assert "-word" not in repr(options)
+
+
+def test_an_error_of_ansible_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A playbook that Ansible cannot read ends in exit 4, with Ansible's own words as the problem."""
+    use_playbooks(monkeypatch, tmp_path, {"baseline": "---\n- name: Broken\n  hosts: all\n  tasks:\n    - no_such_module_here:\n"})
+
+    report = run(local_cluster(tmp_path, {"gpu_node": ["a"]}))
+
+    assert (report.exit_code, results(report)) == (4, {"a": "not_reached"})
+    assert "no_such_module_here" in report.problem
+
+
+def test_a_cause_that_ansible_hides_is_dug_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts cannot be gathered as the interpreter breaks: the report has its words, not `modules failed to execute`."""
+    python = tmp_path / "broken-python"
+    python.write_text("#!/bin/sh\necho 'libfancy.so.1: cannot open shared object file' >&2\nexit 1\n", encoding="utf-8")
+    python.chmod(0o755)
+    use_playbooks(monkeypatch, tmp_path, {"baseline": PING.replace("gather_facts: false", "gather_facts: true")})
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**LOCAL, "ansible_python_interpreter": str(python)}})
+
+    (host,) = run(cluster).hosts
+
+    assert "libfancy.so.1: cannot open shared object file" in host.failures[0].cause
+
+
+@needs_sshd
+def test_a_changed_host_key_stops_that_host_and_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
+) -> None:
+    """Only the host with the new key is stopped, although the inventory asks for no check; its fix, carried out, mends it."""
+    one, two = sshds
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
+    softened = {**two.variables(), "ansible_host_key_checking": False, "ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": softened})
+    events: list[Event] = []
+    first = run(cluster, events=events)
+    two.change_host_key()
+
+    second = run(cluster)
+    failure = second.with_result("unreachable")[0].failures[0]
+    subprocess.run(["ssh-keygen", "-f", str(known_hosts_path(cluster)), "-R", f"[127.0.0.1]:{two.port}"], check=True, capture_output=True)
+    third = run(cluster)
+
+    assert (first.exit_code, [event.host for event in events if isinstance(event, HostPinned)]) == (0, ["a", "b"])
+    assert (second.exit_code, results(second)) == (4, {"a": "ok", "b": "unreachable"})
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in failure.cause
+    assert f"ssh-keygen -f {known_hosts_path(cluster)} -R '[127.0.0.1]:{two.port}'" in failure.fix
+    assert (third.exit_code, results(third)) == (0, {"a": "ok", "b": "ok"})
+
+
+@needs_sshd
+def test_a_host_key_that_is_not_the_pinned_one_stops_that_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
+) -> None:
+    """hosts.yaml now pins another key than the one seen before: the host is not talked to, and both keys are named."""
+    one, two = sshds
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
+    run(make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": two.variables()}))
+    pinned = {**two.variables(), "host_key": one.public_key}
+
+    report = run(make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": pinned}))
+
+    (host,) = report.with_result("unreachable")
+    assert (report.exit_code, host.host) == (4, "b")
+    assert host.failures[0].cause.startswith("host_key in hosts.yaml is SHA256:")
+
+
+@needs_sshd
+def test_an_unreachable_host_is_named_with_ssh_s_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
+) -> None:
+    """The others finish; the report has the reason and what to do."""
+    one, two = sshds
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": two.variables()})
+    run(cluster)
+    two.stop()
+
+    report = run(cluster)
+
+    assert (report.exit_code, results(report)) == (4, {"a": "ok", "b": "unreachable"})
+    failure = report.with_result("unreachable")[0].failures[0]
+    assert "Connection refused" in failure.cause
+    assert failure.fix.startswith("start sshd on b")
+
+
+def test_cancel_ends_in_130_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once cancelled, Ansible and its task are gone within seconds, the lock is free and the report says `interrupted`."""
+    use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+    cancel = threading.Event()
+    threading.Timer(3.0, cancel.set).start()
+    began = time.monotonic()
+
+    report = run(cluster, cancel=cancel)
+
+    assert (report.exit_code, results(report), report.killed) == (130, {"a": "interrupted"}, False)
+    assert time.monotonic() - began < 20
+    assert last_report(cluster.state_dir) == report
+    assert read_holder(cluster.state_dir) is None
+
+
+_CONTROLLER = """
+import sys, threading
+from pathlib import Path
+from primus_bootstrap import content
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.run import Options, apply_plan
+from tests.unit.engine_rig import LOCAL, make_cluster
+folder = Path(sys.argv[1])
+content.playbooks_dir = lambda: folder / "playbooks"
+cluster = make_cluster(folder, {"gpu_node": ["a", "b"]}, {"a": LOCAL, "b": LOCAL})
+plan = make_plan(cluster)
+apply_plan(cluster, plan, Options(), on_event=lambda event: print(type(event).__name__, flush=True), cancel=threading.Event())
+"""
+
+
+@pytest.mark.parametrize("moment", ["RunStarted", "PhaseStarted", "TaskStarted", "asleep"])
+def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
+    """SIGKILL at several moments: within seconds no process of the run is alive, the lock is free, the journal readable."""
+    write_playbooks(tmp_path, {"baseline": SLEEP})
+    mark = f"PRIMUS_TEST_MARK={tmp_path}"
+    environment = {**os.environ, "PRIMUS_TEST_MARK": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", _CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as controller:
+        assert controller.stdout is not None
+        while (line := controller.stdout.readline().strip()) != ("TaskStarted" if moment == "asleep" else moment):
+            assert line, "the controller ended before the moment came"
+        if moment == "asleep":
+            wait_until(lambda: any(b"sleep\x00300" in command for command in marked(mark)), 20)
+        controller.kill()
+
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
+    wait_until(lambda: not marked(mark), 15)
+    with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=1):
+        report = last_report(cluster.state_dir)
+
+    assert marked(mark) == []
+    assert report is not None
+    assert (report.killed, report.exit_code) == (True, 130)
+
+
+def test_a_second_apply_is_told_who_holds_the_lock(tmp_path: Path) -> None:
+    """Exit 5, with verb, user, machine and pid of the holder; the holder's own run goes on."""
+    write_playbooks(tmp_path, {"baseline": SLEEP})
+    with subprocess.Popen([sys.executable, "-c", _CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as controller:
+        assert controller.stdout is not None
+        controller.stdout.readline()
+        state_dir = local_cluster(tmp_path, {"gpu_node": ["a", "b"]}).state_dir
+        with (
+            pytest.raises(LockedError, match=rf"apply by .* \(pid {controller.pid}\)") as caught,
+            cluster_lock(state_dir, verb="apply", run="x"),
+        ):
+            pass
+        controller.kill()
+
+    assert caught.value.exit_code == 5
+    assert f"kill -INT {controller.pid}" in caught.value.fix
+
+
+def test_a_killed_shim_takes_ansible_with_it_and_the_lock_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL of the shim alone: Ansible's main process dies too, and the run ends with a problem instead of hanging."""
+    use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP.replace("300", "3")})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+
+    def kill_shim(event: Event) -> None:
+        if type(event).__name__ == "TaskStarted":
+            me = os.getpid()
+            for entry in Path("/proc").glob("[0-9]*"):
+                text = (entry / "stat").read_text(encoding="utf-8")
+                if int(text.rpartition(")")[2].split()[1]) == me and b"shim.py" in (entry / "cmdline").read_bytes():
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=kill_shim, cancel=threading.Event())
+
+    assert report.exit_code == 4
+    assert report.problem
+    with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=10):
+        assert children_lock(cluster.state_dir).exists()
+
+
+def marked(mark: str) -> list[bytes]:
+    """Return the command lines of living processes that carry a mark in their environment."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\x00"):
+                found.append((entry / "cmdline").read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: object, limit_s: float) -> None:
+    """Wait until a condition holds; the assertion after it says what was expected."""
+    assert callable(condition)
+    deadline = time.monotonic() + limit_s
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def test_report_json_is_what_the_report_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file beside the journal has the schema's name, the exit code and every host."""
+    use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+
+    report = run(cluster)
+
+    written = json.loads(list_runs(cluster.state_dir)[0].report.read_text(encoding="utf-8"))
+    assert (written["schema"], written["exit_code"], [host["host"] for host in written["hosts"]]) == ("primus.report/1", 0, ["a"])
+    assert last_report(cluster.state_dir) == report

@@ -1,0 +1,407 @@
+"""The module `host_tuning`, over a made-up root folder; what a kernel refuses is refused by the real one."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+tuning: Any = load_role_module("baseline", "host_tuning")
+
+
+class Programs:
+    """Programs of the made-up host: what was called, and what each answers (nothing, with status 0, unless told)."""
+
+    def __init__(self, answers: dict[str, tuple[int, str]] | None = None) -> None:
+        """Keep the answers by program and first argument."""
+        self.answers = answers or {}
+        self.calls: list[str] = []
+
+    def __call__(self, argv: Sequence[str]) -> tuple[int, str]:
+        """Answer one call."""
+        self.calls.append(" ".join(argv))
+        return self.answers.get(" ".join(argv[:2]), (0, ""))
+
+
+def make_host(root: Path, *, check: bool = False, answers: dict[str, tuple[int, str]] | None = None) -> Any:
+    """Return a host whose root is a folder."""
+    return tuning.Host("n1", check=check, root=str(root), run=Programs(answers))
+
+
+def put(root: Path, path: str, text: str) -> Path:
+    """Write a file of the made-up host."""
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+def link(root: Path, path: str, target: str) -> None:
+    """Let a path of the made-up host lead to a file of the real kernel."""
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.symlink_to(target)
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Return every file with its text."""
+    return {str(file.relative_to(root)): file.read_text() for file in sorted(root.rglob("*")) if file.is_file()}
+
+
+def outcomes(host: Any) -> dict[str, str]:
+    """Return verdict by check."""
+    return {record["check"].removeprefix("baseline."): record["verdict"] for record in host.verdicts}
+
+
+def test_a_kernel_parameter_is_set_and_kept(tmp_path: Path) -> None:
+    """A value that differs is written to the kernel and to sysctl.d, and the next run changes nothing."""
+    kernel = put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
+    first = make_host(tmp_path)
+    tuning.set_sysctls(first, {"vm.max_map_count": 1048576})
+    second = make_host(tmp_path)
+    tuning.set_sysctls(second, {"vm.max_map_count": 1048576})
+
+    assert kernel.read_text() == "1048576"
+    assert (tmp_path / "etc/sysctl.d/90-primus.conf").read_text() == tuning.HEADER + "vm.max_map_count = 1048576\n"
+    assert outcomes(first) == {"sysctl.vm.max_map_count": "pass"}
+    assert (len(first.diffs), second.diffs) == (2, [])
+
+
+def test_blanks_between_numbers_are_no_difference(tmp_path: Path) -> None:
+    """The kernel separates several numbers with tabs, hosts.yaml with blanks."""
+    put(tmp_path, "/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n")
+    host = make_host(tmp_path)
+    tuning.set_sysctls(host, {"net.ipv4.tcp_rmem": "4096 131072 6291456"})
+
+    assert outcomes(host) == {"sysctl.net.ipv4.tcp_rmem": "pass"}
+    assert [diff["after_header"] for diff in host.diffs] == ["/etc/sysctl.d/90-primus.conf"]
+
+
+def test_check_mode_writes_nothing_and_says_what_differs(tmp_path: Path) -> None:
+    """In check mode every file stays as it is, the differences are listed, and no program that changes something runs."""
+    put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
+    put(tmp_path, "/proc/swaps", "Filename Type\n/dev/sda2 partition\n")
+    put(tmp_path, "/etc/fstab", "/dev/sda2 none swap sw 0 0\n")
+    put(tmp_path, "/usr/sbin/update-grub", "")
+    before = snapshot(tmp_path)
+    host = make_host(tmp_path, check=True)
+    tuning.tune(
+        host,
+        {
+            "files": [{"path": "/etc/chrony.conf", "content": "pool x\n", "tell": "chrony", "create": True}],
+            "blocks": [{"path": "/etc/hosts", "content": "10.0.0.1 cp1\n"}],
+            "masked_units": ["apt-daily.timer"],
+            "sysctl": {"vm.max_map_count": 1048576},
+            "kernel_modules": ["ib_umad"],
+            "limits": {"nofile": {"soft": 10, "hard": 20, "scale": 1}},
+            "swap_off": True,
+            "kernel_arguments": ["iommu=pt"],
+            "timezone": "Etc/UTC",
+            "time_service": "chrony.service",
+        },
+    )
+
+    assert snapshot(tmp_path) == before
+    assert {call.split()[1] for call in host.run.calls} == {"show"}
+    changed = {diff["after_header"] for diff in host.diffs}
+    assert {"/etc/chrony.conf", "/etc/hosts", "/etc/fstab", "swap", "sysctl.vm.max_map_count", "kernel_module.ib_umad"} <= changed
+    assert outcomes(host)["sysctl.vm.max_map_count"] == "fail"
+    assert host.broken == []
+
+
+def test_a_container_leaves_the_shared_kernel_alone(tmp_path: Path) -> None:
+    """In a container, even one that may write, values of the machine's kernel are skipped, and not written for boot either."""
+    put(tmp_path, "/run/systemd/container", "podman\n")
+    kernel = put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
+    own = put(tmp_path, "/proc/sys/net/core/somaxconn", "4096\n")
+    pages = put(tmp_path, "/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    put(tmp_path, "/proc/swaps", "Filename Type\n/dev/sda2 partition\n")
+    host = make_host(tmp_path)
+    tuning.set_sysctls(host, {"vm.max_map_count": 1048576, "net.core.somaxconn": 65535, "net.core.rmem_max": 1})
+    tuning.set_sysfs(host, [{"check": "thp", "pattern": "/sys/kernel/mm/transparent_hugepage/enabled", "value": "never", "absent": "-"}])
+    tuning.turn_swap_off(host, True)  # noqa: FBT003
+    tuning.set_kernel_arguments(host, ["iommu=pt"])
+    tuning.load_modules(host, ["ib_umad"])
+    tuning.keep_time(host, "chrony.service")
+
+    skipped = {check for check, verdict in outcomes(host).items() if verdict == "skipped"}
+    assert skipped == {
+        "sysctl.vm.max_map_count", "sysctl.net.core.rmem_max", "thp", "swap", "kernel_arguments", "kernel_module.ib_umad", "time",
+    }  # fmt: skip
+    assert all(
+        "podman" in record["reason"] or "no net.core" in record["reason"] for record in host.verdicts if record["verdict"] == "skipped"
+    )
+    assert (kernel.read_text(), own.read_text(), pages.read_text()[:8]) == ("65530\n", "65535", "always [")
+    assert (tmp_path / "etc/sysctl.d/90-primus.conf").read_text() == tuning.HEADER + "net.core.somaxconn = 65535\n"
+    assert not (tmp_path / "etc/tmpfiles.d/90-primus.conf").exists()
+    assert host.run.calls == []
+
+
+def test_a_read_only_kernel_file_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    """What the real kernel refuses with EACCES or EPERM is skipped, says why, and is not written for boot."""
+    link(tmp_path, "/proc/sys/kernel/ostype", "/proc/sys/kernel/ostype")
+    host = make_host(tmp_path)
+    tuning.set_sysctls(host, {"kernel.ostype": "Plan9"})
+
+    assert outcomes(host) == {"sysctl.kernel.ostype": "skipped"}
+    assert host.verdicts[0]["found"] == "Linux"
+    assert host.verdicts[0]["reason"].startswith("/proc/sys/kernel/ostype: ")
+    assert not (tmp_path / "etc").exists()
+
+
+def test_a_value_that_the_kernel_refuses_fails_and_names_it(tmp_path: Path) -> None:
+    """EINVAL of the real kernel is a failure with a fix, not a skip: the value in hosts.yaml is wrong."""
+    link(tmp_path, "/proc/sys/kernel/score", "/proc/self/oom_score_adj")
+    host = make_host(tmp_path)
+    tuning.set_sysctls(host, {"kernel.score": 99999})
+
+    assert outcomes(host) == {"sysctl.kernel.score": "fail"}
+    assert host.broken == [
+        "sysctl.kernel.score: the kernel refuses the value 99999: invalid argument. Fix: set a value that this kernel offers"
+    ]
+
+
+def test_a_value_that_the_kernel_alters_fails(tmp_path: Path) -> None:
+    """A value that the real kernel cuts short is not called set."""
+    name = Path("/proc/self/comm").read_text(encoding="utf-8")
+    link(tmp_path, "/proc/sys/kernel/name", "/proc/self/comm")
+    host = make_host(tmp_path)
+    try:
+        tuning.set_sysctls(host, {"kernel.name": "longer-than-fifteen-letters"})
+    finally:
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
+
+    assert outcomes(host) == {"sysctl.kernel.name": "fail"}
+    assert "shows longer-than-fif" in host.broken[0]
+
+
+def test_a_misspelt_parameter_fails_outside_a_container(tmp_path: Path) -> None:
+    """A name that the kernel does not know fails with a fix; one that depends on the kernel's build is skipped."""
+    host = make_host(tmp_path)
+    tuning.set_sysctls(host, {"vm.max_map_cuont": 1, "kernel.numa_balancing": 0})
+
+    assert outcomes(host) == {"sysctl.kernel.numa_balancing": "skipped", "sysctl.vm.max_map_cuont": "fail"}
+    assert "Fix: mend the name in baseline_sysctl_extra" in host.broken[0]
+
+
+def test_the_governor_of_every_processor_is_set(tmp_path: Path) -> None:
+    """One processor that differs is enough for a change; the boot line covers all of them."""
+    pattern = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
+    files = [put(tmp_path, pattern.replace("*", str(cpu)), "performance\n") for cpu in range(3)]
+    files.append(put(tmp_path, pattern.replace("*", "3"), "powersave\n"))
+    host = make_host(tmp_path)
+    tuning.set_sysfs(host, [{"check": "governor", "pattern": pattern, "value": "performance", "absent": "no driver"}])
+
+    assert {file.read_text().strip() for file in files} == {"performance"}
+    assert host.diffs[0]["before"] == "performance, powersave\n"
+    assert (tmp_path / "etc/tmpfiles.d/90-primus.conf").read_text() == tuning.HEADER + f"w- {pattern} - - - - performance\n"
+
+
+def test_a_machine_without_frequency_driver_skips_the_governor(tmp_path: Path) -> None:
+    """A virtual machine has no scaling_governor: skipped, with the reason that the role gives."""
+    host = make_host(tmp_path)
+    tuning.set_sysfs(host, [{"check": "governor", "pattern": "/sys/devices/x*", "value": "performance", "absent": "no driver"}])
+
+    assert [(record["verdict"], record["reason"]) for record in host.verdicts] == [("skipped", "no driver")]
+
+
+LIMITS = {"memlock": {"soft": -1, "hard": -1, "scale": 1024}, "nofile": {"soft": 100, "hard": 200, "scale": 1}}
+
+
+def test_limits_are_written_for_logins_and_services(tmp_path: Path) -> None:
+    """Limits go to limits.d (with lines for root, whom `*` does not mean) and to systemd, which is told about them."""
+    host = make_host(tmp_path)
+    tuning.set_limits(host, LIMITS, may=lambda *_: True)
+
+    assert (tmp_path / "etc/security/limits.d/90-primus.conf").read_text().splitlines()[1:] == [
+        "* soft memlock unlimited", "* hard memlock unlimited", "root soft memlock unlimited", "root hard memlock unlimited",
+        "* soft nofile 100", "* hard nofile 200", "root soft nofile 100", "root hard nofile 200",
+    ]  # fmt: skip
+    services = (tmp_path / "etc/systemd/system.conf.d/90-primus.conf").read_text().splitlines()
+    assert services[1:] == ["[Manager]", "DefaultLimitMEMLOCK=infinity:infinity", "DefaultLimitNOFILE=100:200"]
+    assert host.run.calls == ["systemctl daemon-reload"]
+    assert outcomes(host) == {"limit.memlock": "pass", "limit.nofile": "pass"}
+
+
+def test_a_limit_that_root_cannot_raise_is_not_written(tmp_path: Path) -> None:
+    """PAM would refuse every login with it; it is skipped with the hard limit, and the other limits are set."""
+    host = make_host(tmp_path)
+    tuning.set_limits(host, LIMITS, may=lambda number, *_: number != resource.RLIMIT_MEMLOCK)
+
+    assert outcomes(host) == {"limit.memlock": "skipped", "limit.nofile": "pass"}
+    assert "memlock" not in (tmp_path / "etc/security/limits.d/90-primus.conf").read_text()
+
+
+def test_whether_a_limit_can_be_raised_is_tried() -> None:
+    """The hard limit in force can be taken, one above the kernel's own bound cannot, and the trial leaves no trace."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bound = int(Path("/proc/sys/fs/nr_open").read_text(encoding="utf-8"))
+
+    assert tuning.can_set_limit(resource.RLIMIT_NOFILE, before[1], before[1])
+    assert not tuning.can_set_limit(resource.RLIMIT_NOFILE, bound + 1, bound + 1)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_a_run_killed_before_the_reload_is_finished_by_the_next(tmp_path: Path) -> None:
+    """The file is there and systemd was never told: the next run tells it, once."""
+    killed = make_host(tmp_path)
+    killed.tell = lambda *_: None
+    tuning.set_limits(killed, LIMITS, may=lambda *_: True)
+    second, third = make_host(tmp_path), make_host(tmp_path)
+    tuning.set_limits(second, LIMITS, may=lambda *_: True)
+    tuning.set_limits(third, LIMITS, may=lambda *_: True)
+
+    assert killed.run.calls == []
+    assert (second.run.calls, third.run.calls) == (["systemctl daemon-reload"], [])
+    assert [diff["after_header"] for diff in second.diffs] == ["systemd"]
+
+
+def test_swap_is_turned_off_now_and_at_boot(tmp_path: Path) -> None:
+    """The areas are switched off, their fstab lines commented out, and every other line is kept."""
+    put(tmp_path, "/proc/swaps", "Filename\tType\n/dev/sda2 partition\n")
+    table = put(tmp_path, "/etc/fstab", "# swap below\nUUID=1 / ext4 defaults 0 1\nUUID=2\tnone\tswap\tsw 0 0\n#UUID=3 none swap sw 0 0\n")
+    host = make_host(tmp_path)
+    tuning.turn_swap_off(host, True)  # noqa: FBT003
+
+    assert table.read_text().splitlines()[1:] == [
+        "UUID=1 / ext4 defaults 0 1",
+        "# off by primus-bootstrap: UUID=2\tnone\tswap\tsw 0 0",
+        "#UUID=3 none swap sw 0 0",
+    ]
+    assert host.run.calls == ["swapoff -a"]
+    assert outcomes(host) == {"swap": "pass"}
+
+
+def test_swap_that_cannot_be_freed_fails_with_the_cause(tmp_path: Path) -> None:
+    """A swapoff that runs out of memory is a failure that names the program's own words."""
+    put(tmp_path, "/proc/swaps", "Filename\tType\n/dev/sda2 partition\n")
+    host = make_host(tmp_path, answers={"swapoff -a": (4, "swapoff: /dev/sda2: Cannot allocate memory")})
+    tuning.turn_swap_off(host, True)  # noqa: FBT003
+
+    assert host.broken[0].startswith("swap: swapoff: /dev/sda2: Cannot allocate memory. Fix: ")
+
+
+def test_kernel_arguments_wait_for_the_next_boot(tmp_path: Path) -> None:
+    """They go to GRUB's drop-in; until /proc/cmdline has them the verdict is a fail that names the playbook for a reboot."""
+    put(tmp_path, "/usr/sbin/update-grub", "")
+    line = put(tmp_path, "/proc/cmdline", "root=/dev/sda1 quiet\n")
+    first = make_host(tmp_path)
+    tuning.set_kernel_arguments(first, ["iommu=pt"])
+    line.write_text("root=/dev/sda1 quiet iommu=pt\n")
+    booted = make_host(tmp_path)
+    tuning.set_kernel_arguments(booted, ["iommu=pt"])
+
+    assert first.run.calls == ["update-grub"]
+    assert 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX iommu=pt"' in (tmp_path / "etc/default/grub.d/90-primus.cfg").read_text()
+    assert (outcomes(first), first.broken) == ({"kernel_arguments": "fail"}, [])
+    assert first.verdicts[0]["fix"].endswith("day2/reboot_node.yml --limit n1")
+    assert (outcomes(booted), booted.diffs) == ({"kernel_arguments": "pass"}, [])
+
+
+def test_the_hosts_block_comes_first_and_is_replaced_whole(tmp_path: Path) -> None:
+    """The block stands before Debian's 127.0.1.1 line, a new one replaces the old, and an empty one takes it away."""
+    original = "127.0.0.1 localhost\n127.0.1.1 n1\n"
+    hosts = put(tmp_path, "/etc/hosts", original)
+    seen = []
+    for content in ("10.0.0.1 n1\n", "10.0.0.1 n1\n10.0.0.2 cp1\n", ""):
+        tuning.set_blocks(make_host(tmp_path), [{"path": "/etc/hosts", "content": content}])
+        seen.append(hosts.read_text())
+
+    assert seen[0].splitlines()[:4] == ["# BEGIN primus-bootstrap", "10.0.0.1 n1", "# END primus-bootstrap", "127.0.0.1 localhost"]
+    assert seen[1].splitlines()[1:3] == ["10.0.0.1 n1", "10.0.0.2 cp1"]
+    assert seen[1].count("BEGIN") == 1
+    assert seen[2] == original
+
+
+def test_modules_are_loaded_and_one_that_is_absent_fails(tmp_path: Path) -> None:
+    """A module is loaded now and at boot; what modprobe says about an absent one is the cause."""
+    put(tmp_path, "/sys/module/ib_umad/refcnt", "0")
+    host = make_host(tmp_path, answers={"modprobe --": (1, "modprobe: FATAL: Module nosuch not found")})
+    tuning.load_modules(host, ["ib-umad", "nosuch"])
+
+    assert outcomes(host) == {"kernel_module.ib-umad": "pass", "kernel_module.nosuch": "fail"}
+    assert (tmp_path / "etc/modules-load.d/90-primus.conf").read_text() == tuning.HEADER + "ib-umad\n"
+    assert "Module nosuch not found" in host.broken[0]
+
+
+def test_only_timers_that_exist_are_masked(tmp_path: Path) -> None:
+    """One call asks for all units; masked and absent ones need nothing."""
+    states = "LoadState=loaded\nActiveState=active\n\nLoadState=masked\n\nLoadState=not-found"
+    host = make_host(tmp_path, answers={"systemctl show": (0, states)})
+    tuning.mask_units(host, ["a.timer", "b.timer", "c.timer"])
+
+    assert host.run.calls[1:] == ["systemctl mask --now a.timer"]
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "calls"),
+    [
+        ("LoadState=loaded\nActiveState=active\nUnitFileState=enabled", False, []),
+        ("LoadState=loaded\nActiveState=active\nUnitFileState=enabled", True, ["systemctl restart chrony.service"]),
+        (
+            "LoadState=loaded\nActiveState=inactive\nUnitFileState=disabled",
+            True,
+            ["systemctl enable chrony.service", "systemctl restart chrony.service"],
+        ),
+    ],
+)
+def test_the_time_service_runs_with_its_newest_configuration(tmp_path: Path, state: str, calls: list[str], *, pending: bool) -> None:
+    """A running service is left alone unless its configuration changed; a stopped one is enabled and started."""
+    mark = put(tmp_path, "/var/lib/primus/baseline/chrony.service.pending", "")
+    if not pending:
+        mark.unlink()
+    host = make_host(tmp_path, answers={"systemctl show": (0, state)})
+    tuning.keep_time(host, "chrony.service")
+
+    assert host.run.calls[1:] == calls
+    assert outcomes(host) == {"time": "pass"}
+    assert not mark.exists()
+
+
+def test_root_without_the_right_to_set_the_clock_skips_time(tmp_path: Path) -> None:
+    """The bounding set of process 1 decides, not the kind of machine."""
+    put(tmp_path, "/proc/1/status", "CapBnd:\t00000000a80425fb\n")
+    host = make_host(tmp_path)
+    tuning.keep_time(host, "chrony.service")
+
+    assert [(record["verdict"], record["reason"]) for record in host.verdicts] == [
+        ("skipped", "root may not set the clock here (no CAP_SYS_TIME)")
+    ]
+
+
+def test_the_time_zone_is_a_link_and_an_unknown_one_fails(tmp_path: Path) -> None:
+    """/etc/localtime leads to the zone; a zone that the host does not have is not linked to."""
+    put(tmp_path, "/usr/share/zoneinfo/Etc/UTC", "")
+    put(tmp_path, "/etc/hostname", "n1\n")
+    first, second, unknown = make_host(tmp_path), make_host(tmp_path), make_host(tmp_path)
+    tuning.set_timezone(first, "Etc/UTC")
+    tuning.set_timezone(second, "Etc/UTC")
+    tuning.set_timezone(unknown, "Mars/Olympus")
+
+    assert str((tmp_path / "etc/localtime").readlink()) == "/usr/share/zoneinfo/Etc/UTC"
+    assert (len(first.diffs), second.diffs) == (1, [])
+    assert "no /usr/share/zoneinfo/Mars/Olympus" in unknown.broken[0]
+
+
+def test_a_file_that_cannot_be_written_names_itself_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A disk that is full in the middle of a write leaves the old file, no half-written one, and an error with the path."""
+    target = put(tmp_path, "/etc/chrony.conf", "old\n")
+    host = make_host(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # Python ignores SIGXFSZ, so a write beyond it is an OSError
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            host.write("/etc/chrony.conf", "new and longer\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert caught.value.filename == str(target)
+    assert [file.name for file in target.parent.iterdir()] == ["chrony.conf"]
+    assert target.read_text() == "old\n"

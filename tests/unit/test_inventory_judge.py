@@ -1,0 +1,184 @@
+"""Values against argument specs: never laxer than Ansible's own check, and stricter only where the role would see something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from primus_bootstrap.inventory.judge import Fault, Later, judge_value
+from primus_bootstrap.inventory.specs import Option, parse_option
+from primus_bootstrap.inventory.values import value_of
+
+SUB = {
+    "name": {"type": "str", "required": True},
+    "uid": {"type": "int"},
+    "shell": {"type": "str", "choices": ["bash", "zsh"]},
+    "secret": {"type": "str", "no_log": True},
+}
+SPECS: dict[str, dict[str, Any]] = {
+    "text": {"type": "str"},
+    "path": {"type": "path"},
+    "whole": {"type": "int"},
+    "number": {"type": "float"},
+    "flag": {"type": "bool"},
+    "words": {"type": "list", "elements": "str"},
+    "numbers": {"type": "list", "elements": "int"},
+    "mapping": {"type": "dict"},
+    "size": {"type": "bytes"},
+    "anything": {"type": "raw"},
+    "mode": {"type": "str", "choices": ["on", "off", "auto"]},
+    "level": {"type": "int", "choices": [1, 2]},
+    "modes": {"type": "list", "elements": "str", "choices": ["a", "b"]},
+    "users": {"type": "list", "elements": "dict", "options": SUB},
+    "user": {"type": "dict", "options": SUB},
+}
+
+
+def _option(name: str) -> Option:
+    return parse_option("role", name, SPECS[name])
+
+
+def _judge(name: str, text: str) -> list[Fault | Later]:
+    return list(judge_value(_option(name), yaml.compose(text, Loader=yaml.CSafeLoader), quotable=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("text", "abc"),
+        ("text", "5"),
+        ("text", "1.5"),
+        ("text", '"1.30"'),
+        ("text", ""),
+        ("path", "/etc/x"),
+        ("whole", "5"),
+        ("whole", "5.0"),
+        ("number", "5"),
+        ("number", "0.5"),
+        ("flag", "true"),
+        ("flag", "no"),
+        ("words", "[a, b]"),
+        ("words", "[a, 5]"),
+        ("numbers", "[1, 2]"),
+        ("mapping", "{a: 1}"),
+        ("size", "10M"),
+        ("size", "1024"),
+        ("anything", "[1, {a: b}]"),
+        ("mode", '"on"'),
+        ("level", "2"),
+        ("modes", "[a, b]"),
+        ("users", "[{name: a, uid: 5, shell: zsh}]"),
+        ("user", "{name: a}"),
+    ],
+)
+def test_right_value_is_taken(name: str, text: str) -> None:
+    """What is of the declared kind passes."""
+    assert _judge(name, text or "''") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what", "fix"),
+    [
+        ("text", "1.30", "text must be text, found `1.30`", 'put it in quotes: "1.30"'),
+        ("text", "010", "text must be text, found `010`", 'put it in quotes: "010"'),
+        ("text", "yes", "text must be text, found `yes`", 'put it in quotes: "yes"'),
+        ("text", "2025-01-31", "text must be text, found `2025-01-31`", 'put it in quotes: "2025-01-31"'),
+        ("text", "12:30:00", "text must be text, found `12:30:00`", 'put it in quotes: "12:30:00"'),
+        ("whole", "true", "whole must be a whole number, found `true`", "write a whole number"),
+        ("whole", "5.5", "whole must be a whole number, found `5.5`", "write a whole number"),
+        ("whole", "'64'", "whole must be a whole number, found `'64'`", "remove the quotes: 64"),
+        ("flag", "'no'", "flag must be true or false, found `'no'`", "write true or false, without quotes"),
+        ("flag", "1", "flag must be true or false, found `1`", "write true or false, without quotes"),
+        ("words", "a, b", "words must be a list, found `a, b`", "write it as a list: [a, b]"),
+        ("mapping", "a=1", "mapping must be a mapping, found `a=1`", "write its keys as `name: value` on lines of their own"),
+        ("mapping", "[a]", "mapping must be a mapping, found a list", "write its keys as `name: value` on lines of their own"),
+        ("numbers", "[1, x]", "numbers[1] must be a whole number, found `x`", "write a whole number"),
+        ("mode", "on", "mode must be text, found `on`", 'put it in quotes: "on"'),
+        ("mode", "atuo", "mode must be one of: on, off, auto; found `atuo`", "did you mean auto?"),
+        ("level", "3", "level must be one of: 1, 2; found `3`", "choose from: 1, 2"),
+        ("modes", "[a, q1]", "modes must be one of: a, b; found `q1`", "choose from: a, b"),
+        ("user", "{nam: a}", "user has no key nam", "did you mean name?"),
+        ("users", "[{name: a, uid: x}]", "users[0].uid must be a whole number, found `x`", "write a whole number"),
+        ("user", "{name: a, secret: [hunter2]}", "user.secret must be text, found a list", "write text"),
+    ],
+)
+def test_wrong_value_is_named(name: str, text: str, what: str, fix: str) -> None:
+    """The message says what was expected and found, and the fix what to write."""
+    found = [(fault.what, fault.fix) for fault in _judge(name, text) if isinstance(fault, Fault)]
+
+    assert (what, fix) in found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "waiting"),
+    [
+        ("whole", '"{{ x }}"', 1),
+        ("users", '"{{ x }}"', 1),
+        ("words", '["{{ x }}", b]', 1),
+        ("users", '[{name: "{{ x }}", uid: "{{ y }}"}]', 2),
+        ("text", "!vault abc", 1),
+        ("user", "{name: !vault abc}", 1),
+    ],
+)
+def test_templates_and_vault_values_wait(name: str, text: str, waiting: int) -> None:
+    """A part that only a run can judge is deferred; the rest is judged."""
+    assert [type(found) for found in _judge(name, text)] == [Later] * waiting
+
+
+def test_unsafe_text_is_no_template() -> None:
+    """`!unsafe` says that braces are meant, so the value is judged here."""
+    assert _judge("text", '!unsafe "{{ x }}"') == []
+    assert [type(found) for found in _judge("whole", '!unsafe "{{ x }}"')] == [Fault]
+
+
+def test_each_fault_has_its_own_line() -> None:
+    """A fault deep inside a value is named where it stands."""
+    faults = _judge("users", "- name: a\n- name: b\n  uid: x\n- uid: 1\n")
+
+    assert [(fault.line, fault.what) for fault in faults if isinstance(fault, Fault)] == [
+        (3, "users[1].uid must be a whole number, found `x`"),
+        (4, "users[2] lacks name"),
+    ]
+
+
+@pytest.mark.parametrize("text", ["hunter2-{a: 1", "[hunter2]", "{hunter2: 1}", "!unsafe [hunter2]"])
+def test_secret_is_never_quoted(text: str) -> None:
+    """Whatever is wrong with a `no_log` value, no message shows it."""
+    option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})
+
+    faults = list(judge_value(option, yaml.compose(text, Loader=yaml.CSafeLoader), quotable=True))
+
+    assert faults
+    assert "hunter2" not in str(faults)
+
+
+WORDS = st.sampled_from(["a", "b", "on", "auto", "zsh", "5", "1.5", "true", "no", "a=1", "", "x,y", "10M", "name", "uid"])
+LEAVES = st.one_of(WORDS, st.integers(-3, 3), st.floats(-2, 2), st.booleans(), st.just(None))
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["name", "uid", "shell", "secret", "other"]), inner, max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+@given(name=st.sampled_from(sorted(SPECS)), value=VALUES)
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_never_laxer_than_ansible(name: str, value: Any) -> None:
+    """What Ansible's own validator refuses, we refuse."""
+    node = yaml.compose(yaml.safe_dump(value), Loader=yaml.CSafeLoader)
+    try:
+        refused = bool(ArgumentSpecValidator({name: SPECS[name]}).validate({name: value_of(node)}).error_messages)
+    except TypeError:
+        refused = True  # Ansible 2.19 itself stumbles over a number where a mapping with options belongs
+
+    faults = [found for found in judge_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
+
+    assert faults or not refused

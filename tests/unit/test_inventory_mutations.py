@@ -1,0 +1,178 @@
+"""Mutated inventories: never a traceback, never accepted where the mutation breaks them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from primus_bootstrap import content
+from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.inventory import find_problems, load_cluster
+from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.names import is_known_variable
+
+TOPOLOGIES = sorted(path.parent for path in content.topologies_dir().glob("*/hosts.yaml"))
+FILES = sorted(
+    path.relative_to(content.topologies_dir())
+    for topology in TOPOLOGIES
+    for path in [topology / "hosts.yaml", *topology.glob("*_vars/**/*.yml")]
+    if path.is_file()
+)
+SEARCH = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+ODD = st.sampled_from(
+    ["\t", "  ", ":", "- ", "[", "]", "{", "}", "#", "&a ", "*a", "!x ", "!vault ", '"', "'", "|", ">", "%", "\0", "\x07", "é", "{{ x }}", "<<: ", "---\n", "\n", "~", "0x", "1:", "null"]
+)
+
+
+def _copy(file: Path, folder: Path) -> tuple[Path, Path]:
+    """Copy one topology without its state folder; return the folder and the file to mutate."""
+    target = folder / "site"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(content.topologies_dir() / file.parts[0], target, ignore=shutil.ignore_patterns(".primus"))
+    return target, target.joinpath(*file.parts[1:])
+
+
+@st.composite
+def _scrambled(draw: st.DrawFn, text: str) -> str:
+    """Return the text after one to three slips of an editor."""
+    for _ in range(draw(st.integers(1, 3))):
+        lines = text.splitlines(keepends=True)
+        at = draw(st.integers(0, max(0, len(lines) - 1)))
+        other = draw(st.integers(0, max(0, len(lines) - 1)))
+        place = draw(st.integers(0, len(text)))
+        text = draw(
+            st.sampled_from(
+                [
+                    "".join(lines[:at] + lines[at + 1 :]),
+                    "".join(lines[:at] + lines[at : at + 1] * 2 + lines[at + 1 :]),
+                    "".join([*lines[:at], " " * draw(st.integers(1, 4)), *lines[at:]]),
+                    "".join([*lines[:at], lines[at].lstrip() if lines else "", *lines[at + 1 :]]),
+                    "".join([*lines[:at], lines[other] if lines else "", *lines[at:]]),
+                    text[:place],
+                    text[:place] + text[place + 1 :],
+                    text[:place] + draw(ODD) + text[place:],
+                ]
+            )
+        )
+    return text
+
+
+@given(data=st.data(), file=st.sampled_from(FILES))
+@settings(SEARCH, max_examples=250)
+def test_scrambled_inventory_never_tracebacks(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whatever an editor does to a file, the answer is a cluster or problems with a place, a cause and a fix."""
+    folder, mutated = _copy(file, tmp_path_factory.getbasetemp())
+    mutated.write_text(data.draw(_scrambled(mutated.read_text(encoding="utf-8"))), encoding="utf-8")
+
+    try:
+        cluster = load_cluster(folder)
+    except InventoryError as error:
+        assert error.problems
+        for problem in error.problems:
+            assert problem.what
+            assert problem.fix
+            assert Path(problem.file).exists()
+    else:
+        assert cluster.hosts
+        for host in cluster.hosts[:2]:
+            cluster.connection(host.name)
+
+
+@given(data=st.data(), noise=st.binary(max_size=200))
+@settings(SEARCH, max_examples=200)
+def test_noise_never_tracebacks(data: st.DataObject, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Bytes that no one would call an inventory are refused, with a problem."""
+    text = data.draw(st.sampled_from([b"", b"all:\n", b"all:\n  hosts:\n    ", b"all: {vars: {baseline_timezone: ", b"$ANSIBLE_VAULT;1.1;AES256\n", b"[all]\n"]))
+    folder = tmp_path_factory.getbasetemp() / "noise"
+    folder.mkdir(exist_ok=True)
+    (folder / "hosts.yaml").write_bytes(text + noise)
+
+    find_problems(folder)
+    find_problems(folder, ask_vault_pass="x")
+
+
+def _keys(text: str, names: set[str]) -> list[tuple[int, str]]:
+    """Return the lines whose key is one of some names."""
+    found = []
+    for number, line in enumerate(text.splitlines()):
+        key = re.match(r"\s*([A-Za-z_]\w*):(\s|$)", line)
+        if key and key[1] in names:
+            found.append((number, key[1]))
+    return found
+
+
+def _typo(data: st.DataObject, word: str) -> str:
+    """Return the word with one slip."""
+    at = data.draw(st.integers(1, len(word) - 2))
+    return data.draw(st.sampled_from([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word[:at] + word[at + 1] + word[at] + word[at + 2 :]]))
+
+
+def _replace_key(path: Path, line: int, old: str, new: str) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[line] = lines[line].replace(old, new, 1)
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+@given(data=st.data(), topology=st.sampled_from(TOPOLOGIES))
+@settings(SEARCH, max_examples=100)
+def test_misspelt_group_is_never_accepted(data: st.DataObject, topology: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One slip in a group's name is always found."""
+    folder, file = _copy(Path(topology.name) / "hosts.yaml", tmp_path_factory.getbasetemp())
+    line, name = data.draw(st.sampled_from(_keys(file.read_text(encoding="utf-8"), set(load_groups()))))
+    wrong = _typo(data, name)
+    assume(wrong not in load_groups())
+    _replace_key(file, line, name, wrong)
+
+    assert find_problems(folder)
+
+
+@given(data=st.data(), file=st.sampled_from(FILES))
+@settings(SEARCH, max_examples=150)
+def test_misspelt_variable_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One slip in a variable's name is always found, on its line."""
+    folder, path = _copy(file, tmp_path_factory.getbasetemp())
+    text = path.read_text(encoding="utf-8")
+    known = {word for word in re.findall(r"\w+", text) if is_known_variable(word) and not word.startswith("site_") and len(word) > 3}
+    places = [place for place in _keys(text, known) if file.name != "hosts.yaml" or place[1] not in load_groups()]
+    places = [(line, name) for line, name in places if not (file.name != "hosts.yaml" and text.splitlines()[line].startswith(" "))]
+    assume(places)
+    line, name = data.draw(st.sampled_from(places))
+    wrong = _typo(data, name)
+    assume(not is_known_variable(wrong))
+    _replace_key(path, line, name, wrong)
+
+    assert (line + 1, "unknown-variable") in {(problem.line, problem.rule) for problem in find_problems(folder)}
+
+
+@given(data=st.data(), file=st.sampled_from(FILES))
+@settings(SEARCH, max_examples=100)
+def test_doubled_key_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A key that stands twice in one mapping is always found."""
+    folder, path = _copy(file, tmp_path_factory.getbasetemp())
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    simple = [number for number, line in enumerate(lines) if re.match(r"\s*[A-Za-z]\w*: +[^|>&*\s{\[]", line)]
+    assume(simple)
+    at = data.draw(st.sampled_from(simple))
+    path.write_text("".join([*lines[: at + 1], lines[at], *lines[at + 1 :]]), encoding="utf-8")
+
+    assert "duplicate-key" in {problem.rule for problem in find_problems(folder)}
+
+
+@given(data=st.data(), file=st.sampled_from(FILES))
+@settings(SEARCH, max_examples=100)
+def test_tab_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A tab in the indentation is always found, on its line."""
+    folder, path = _copy(file, tmp_path_factory.getbasetemp())
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    indented = [number for number, line in enumerate(lines) if re.match(r" +[A-Za-z]\w*:", line)]
+    assume(indented)
+    at = data.draw(st.sampled_from(indented))
+    lines[at] = "\t" + lines[at].lstrip()
+    path.write_text("".join(lines), encoding="utf-8")
+
+    assert (at + 1, "tab") in {(problem.line, problem.rule) for problem in find_problems(folder)}

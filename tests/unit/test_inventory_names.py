@@ -1,0 +1,87 @@
+"""Known names and near misses."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primus_bootstrap.inventory import names
+from primus_bootstrap.inventory.groups import load_groups
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "slips"),
+    [("abc", "abc", 0), ("abc", "acb", 1), ("abc", "ab", 1), ("abc", "abcd", 1), ("abc", "axc", 1), ("abc", "xyz", 3), ("", "ab", 2)],
+)
+def test_edit_distance(one: str, other: str, slips: int) -> None:
+    """A letter too many, too few, wrong, or two swapped is one slip."""
+    assert names.edit_distance(one, other, 9) == slips
+
+
+@given(st.text("abc", max_size=6), st.text("abc", max_size=6))
+def test_edit_distance_is_the_same_both_ways(one: str, other: str) -> None:
+    """The order of the words does not count, and a limit only cuts off."""
+    distance = names.edit_distance(one, other, 9)
+
+    assert names.edit_distance(other, one, 9) == distance
+    assert names.edit_distance(one, other, 2) == min(distance, 2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ansible_host",
+        "ansible_user",
+        "ansible_port",
+        "ansible_ssh_common_args",
+        "ansible_ssh_private_key_file",
+        "ansible_become_method",
+        "ansible_become_password",
+        "ansible_python_interpreter",
+        "ansible_perl_interpreter",
+        "ansible_connection",
+        "ansible_shell_executable",
+        "ansible_group_priority",
+        "kube_pods_subnet",
+        "ip",
+        "cluster_name",
+        "host_key",
+        "baseline_timezone",
+        "site_anything",
+    ],
+)
+def test_known_variable(name: str) -> None:
+    """Roles, Kubespray, Ansible and the user's own prefix may set variables."""
+    assert names.is_known_variable(name)
+
+
+@pytest.mark.parametrize("name", ["ansible_distribution", "ansible_winrm_path", "inventory_hostname", "colour", "Site_x", "hosts"])
+def test_unknown_variable(name: str) -> None:
+    """Facts, what Ansible sets itself, and names of nobody are no variables of hosts.yaml."""
+    assert not names.is_known_variable(name)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("gpu_nodes", "gpu_node"),
+        ("gpu-node", "gpu_node"),
+        ("Kube_Node", "kube_node"),
+        ("kube_control_plan", "kube_control_plane"),
+        ("kube-master", "kube_control_plane"),
+        ("ectd", "etcd"),
+        ("node_gpu", "gpu_node"),
+        ("rack01", ""),
+        ("gpu_node_berlin", ""),
+        ("site_gpu_nodes", ""),
+    ],
+)
+def test_nearest_group(wrong: str, right: str) -> None:
+    """A slip of the fingers or an old spelling finds its group; a name of the user's own finds none."""
+    assert names.nearest_group(wrong) == right
+
+
+def test_known_groups_are_not_near_misses_of_each_other_in_practice() -> None:
+    """Every known group is its own nearest: a table of names that suggests another would send users in circles."""
+    assert {name: names.nearest(name, load_groups()) for name in load_groups()} == {name: name for name in load_groups()}

@@ -1,0 +1,56 @@
+"""group_vars/ and host_vars/: the same files as Ansible, in the same order, and a word about those it passes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from inventory_rig import write_inventory
+
+from primus_bootstrap.inventory import find_problems, load_cluster
+
+HOSTS = "gpu_node: {hosts: {n1: {ansible_host: 10.0.0.1}}}\n"
+
+
+@pytest.mark.parametrize("name", ["all", "all.yml", "all.yaml", "all.json", "all/main", "all/main.yml", "all/deeper/main.yaml"])
+def test_every_way_to_name_a_file(tmp_path: Path, name: str) -> None:
+    """No ending, .yml, .yaml, .json and folders are read, by Ansible and by us."""
+    folder = write_inventory(tmp_path / "site", HOSTS, **{f"group_vars/{name}": '{"site_a": 1, "colour": 2}\n'})
+
+    (problem,) = find_problems(folder)
+
+    assert (problem.file, problem.line) == (str(folder / "group_vars" / name), 1)
+    (folder / "group_vars" / name).write_text('{"site_a": 1}', encoding="utf-8")
+    assert load_cluster(folder).view.variables("n1")["site_a"] == 1
+
+
+@pytest.mark.parametrize("name", ["all/.hidden.yml", "all/backup.yml~", "all/notes.md", "all/folder.d/main.yml", "README.md", ".gitkeep"])
+def test_files_that_nobody_reads(tmp_path: Path, name: str) -> None:
+    """Hidden files, backups, other endings and folders with a dot hold no variables."""
+    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars/all/main.yml": "site_a: 1\n", f"group_vars/{name}": "site_a: 2\n"})
+
+    assert load_cluster(folder).view.variables("n1")["site_a"] == 1
+
+
+def test_later_files_of_a_folder_win(tmp_path: Path) -> None:
+    """Files of one folder count in the order of their names."""
+    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars/all/b.yml": "site_a: b\n", "group_vars/all/a.yml": "site_a: a\n"})
+    cluster = load_cluster(folder)
+
+    assert cluster.view.variables("n1")["site_a"] == "b"
+
+
+def test_empty_file_is_fine(tmp_path: Path) -> None:
+    """A file of variables may be empty or hold only comments."""
+    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars/all.yml": "# nothing yet\n", "host_vars/n1.yml": ""})
+
+    assert find_problems(folder) == ()
+
+
+def test_link_into_nowhere_is_named(tmp_path: Path) -> None:
+    """A dangling link is an error: Ansible takes it for no file at all."""
+    folder = write_inventory(tmp_path / "site", HOSTS)
+    (folder / "group_vars").mkdir()
+    (folder / "group_vars" / "all.yml").symlink_to(tmp_path / "gone.yml")
+
+    assert [problem.rule for problem in find_problems(folder)] == ["unreadable"]

@@ -1,0 +1,207 @@
+"""The verbs that work on files: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from primus_bootstrap import content
+from primus_bootstrap.cli import inventory_verbs
+from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.inventory import names, required, specs
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.scaffold import templates
+from primus_bootstrap.inventory.secrets import password_of, read_vault_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typer.testing import Result
+
+DATA = Path(__file__).parents[1] / "data" / "import"
+PLAIN = "all:\n  children:\n    demo:\n      hosts:\n        n1: {ansible_host: 10.0.0.1}\n        n2: {ansible_host: 10.0.0.2}\n"
+CACHES = (specs.load_options, names.known_variables, required._plays)
+
+
+def run(*arguments: str | Path) -> Result:
+    """Run one verb as the command line would; errors of the user's are raised, since `main` is what renders them."""
+    app = typer.Typer()
+    inventory_verbs.register(app)
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cluster with one role that needs two secrets; returns its hosts.yaml."""
+    role, playbooks = tmp_path / "roles" / "demo" / "meta", tmp_path / "playbooks"
+    role.mkdir(parents=True)
+    playbooks.mkdir()
+    option = "{type: str, required: true, no_log: true, description: Shared by the hosts.}"
+    text = f"argument_specs:\n  main:\n    options:\n      demo_key: {option}\n      demo_password: {option}\n"
+    (role / "argument_specs.yml").write_text(text)
+    (playbooks / "demo.yml").write_text("- name: Demo\n  hosts: demo\n  roles: [demo]\n")
+    (tmp_path / "site").mkdir()
+    hosts = tmp_path / "site" / "hosts.yaml"
+    hosts.write_text(PLAIN.replace("demo:", "gpu_node:\n      children: {demo: }\n    demo:"))
+    monkeypatch.setattr(content, "roles_dir", lambda: tmp_path / "roles")
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    for cached in CACHES:
+        cached.cache_clear()
+    yield hosts
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize("template", templates())
+def test_new_folder_of_every_template_validates(tmp_path: Path, template: str) -> None:
+    """What `init` writes is right as it stands: `validate` gives its one line with the numbers."""
+    result = run("init", tmp_path / "new", "--template", template)
+
+    assert f"wrote {tmp_path / 'new' / 'hosts.yaml'}\n" in result.stdout
+    assert "primus-bootstrap plan" in result.stderr
+    assert " hosts, " in run("validate", tmp_path / "new" / "hosts.yaml").stdout
+
+
+def test_validate_counts(tmp_path: Path) -> None:
+    """One line: hosts, groups, variables by name, and how many values wait for the hosts."""
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(PLAIN.replace("demo:", "gpu_node:") + "  vars: {baseline_swap_off: '{{ site_swap }}', site_swap: true}\n")
+
+    assert run("validate", hosts).stdout == f"{hosts}: 2 hosts, 1 group, 3 variables; 1 value is judged on the hosts (templates, Vault)\n"
+
+
+def test_validate_as_json(tmp_path: Path) -> None:
+    """The same for machines, with the place of every value that is judged later."""
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(PLAIN.replace("demo:", "gpu_node:") + "  vars: {baseline_swap_off: '{{ site_swap }}', site_swap: true}\n")
+    data = json.loads(run("validate", hosts, "--json").stdout)
+
+    assert (data["hosts"], data["groups"], data["variables"], data["deferred"], data["problems"]) == (2, 1, 3, 1, [])
+    assert data["deferred_values"][0]["variable"] == "baseline_swap_off"
+    assert data["deferred_values"][0]["line"] == 7
+
+
+def test_validate_raises_every_problem(tmp_path: Path) -> None:
+    """All problems come at once; the error carries exit code 2."""
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(PLAIN.replace("demo:", "gpu_nodee:") + "  vars: {baseline_swap_of: true}\n")
+    with pytest.raises(InventoryError) as caught:
+        run("validate", hosts)
+
+    assert len(caught.value.problems) >= 2
+    assert caught.value.exit_code == 2
+
+
+def test_schema_prints_each_form() -> None:
+    """Table, Markdown and a JSON Schema that is valid and describes the variable that was asked for."""
+    schema = json.loads(run("schema", "cluster_name", "--format", "json-schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+
+    assert list(schema["properties"]) == ["cluster_name"]
+    assert run("schema", "--role", "cluster", "--format", "markdown").stdout.startswith("# Variables\n")
+    assert "cluster_name" in run("schema", "--role", "cluster").stdout
+    assert "slurm_controller" in run("schema", "--groups").stdout
+
+
+def test_table_is_never_cut() -> None:
+    """Without a terminal the table is as wide as its text: the meaning of the last column is whole."""
+    meaning = " ".join(specs.load_options()["cluster_name"].description)
+
+    assert meaning in run("schema", "cluster_name").stdout
+
+
+def test_import_writes_says_and_validates(tmp_path: Path) -> None:
+    """The new file is on stdout, the changes are on stderr with the old file's lines, and a right result ends with 0."""
+    source = Path(shutil.copy(DATA / "kubespray.ini", tmp_path))
+    result = run("import", source)
+
+    assert result.stdout == f"wrote {tmp_path / 'hosts.yaml'}\n"
+    assert f"{source}:34: kube_version=v1.34.3: now 1.34.3 (Kubespray takes no v since v2.28)\n" in result.stderr
+    assert load_cluster(tmp_path / "hosts.yaml").groups["kube_control_plane"] == ("node1", "node2", "node3")
+
+
+def test_import_with_problems_keeps_the_file(tmp_path: Path) -> None:
+    """Where something is left to mend the file is written all the same, and the problems are raised with its lines."""
+    source = tmp_path / "old.ini"
+    source.write_text("[kube-node]\nn1 ip=10.0.0.1\nn2 ip=10.0.0.1\n")
+    with pytest.raises(InventoryError) as caught:
+        run("import", source)
+
+    assert (tmp_path / "hosts.yaml").exists()
+    assert {problem.file for problem in caught.value.problems} == {str(tmp_path / "hosts.yaml")}
+
+
+def test_secrets_make_an_invalid_inventory_valid(demo: Path) -> None:
+    """Missing secrets are generated, sealed and found again; the values are in no output, and the second time nothing is to do."""
+    with pytest.raises(InventoryError):
+        load_cluster(demo)
+    result = run("secrets", "init", demo)
+    password_file = demo.parent / ".primus" / "site" / "vault-password"
+    vault = read_vault_file(demo.parent / "group_vars" / "all" / "vault.yml", password_of(password_file))
+    values = [line.split(": ")[1] for line in vault.splitlines() if not line.startswith("#")]
+
+    assert "generated demo_key\ngenerated demo_password\n" in result.stdout
+    assert f"--vault-password-file {password_file}" in result.stderr
+    assert len(values) == 2
+    assert not [value for value in values if value in result.output]
+    assert load_cluster(demo, vault_password_file=password_file).name == "site"
+    assert run("secrets", "init", demo).stdout == "no secret is missing; nothing was written\n"
+
+
+def test_secrets_that_are_set_stay(demo: Path) -> None:
+    """A value of the user's, wherever it stands, is not generated again."""
+    (demo.parent / "host_vars").mkdir()
+    for host in ("n1", "n2"):
+        (demo.parent / "host_vars" / f"{host}.yml").write_text('demo_password: \'{{ lookup("env", "PW") }}\'\n')
+    data = json.loads(run("secrets", "init", demo, "--json").stdout)
+
+    assert data["added"] == ["demo_key"]
+
+
+def test_secrets_take_places_from_the_user(demo: Path, tmp_path: Path) -> None:
+    """The Vault file and the password file can be anywhere; nothing is put into the default places."""
+    password_file, vault_file = tmp_path / "keys" / "prod", demo.parent / "group_vars" / "gpu_node" / "secret.yml"
+    run("secrets", "init", demo, "--output", vault_file, "--vault-password-file", password_file)
+
+    assert vault_file.read_text().startswith("$ANSIBLE_VAULT")
+    assert not (demo.parent / ".primus").exists()
+    assert load_cluster(demo, vault_password_file=password_file).name == "site"
+
+
+def test_secrets_need_the_password_of_what_is_sealed(demo: Path) -> None:
+    """Where a Vault file cannot be opened it may hold the value already: nothing is generated beside it."""
+    run("secrets", "init", demo)
+    (demo.parent / ".primus" / "site" / "vault-password").unlink()
+    with pytest.raises(PlanError) as caught:
+        run("secrets", "init", demo)
+
+    assert "vault.yml cannot be read without its Vault password" in caught.value.what
+
+
+def test_secrets_do_not_hide_other_problems(demo: Path) -> None:
+    """Only what is missing is forgiven: a misspelt name still stops everything."""
+    demo.write_text(demo.read_text() + "  vars: {demo_keyy: x}\n")
+    with pytest.raises(InventoryError):
+        run("secrets", "init", demo)
+
+    assert not (demo.parent / "group_vars").exists()
+
+
+def test_import_elsewhere_names_the_variable_folders(tmp_path: Path) -> None:
+    """Folders of variables beside the old file would be lost for the new one: the copy is asked for."""
+    source = Path(shutil.copy(DATA / "kubespray.ini", tmp_path))
+    (tmp_path / "group_vars").mkdir()
+    result = run("import", source, "--output", tmp_path / "new" / "hosts.yaml")
+
+    assert f"copy it to {tmp_path / 'new' / 'group_vars'}" in result.stderr
+    assert (tmp_path / "new" / "hosts.yaml").exists()

@@ -1,0 +1,207 @@
+"""primus_bootstrap.launch on whole machines: what nine sysfs trees, two of them broken, are said to be."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.launch_rig import MACHINES, TREES, Outcome, damage, expand, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Look = Callable[..., Outcome]
+
+
+@pytest.fixture
+def look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Look:
+    """Return a function that expands a machine and runs host-env on it."""
+
+    def look_at(machine: str, *arguments: str, **site: Any) -> Outcome:
+        return run(capsys, expand(machine, tmp_path / "root"), tmp_path / "out", *arguments, **site)
+
+    return look_at
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_every_machine_gives_its_golden_files(machine: str, look: Look) -> None:
+    """The files of each machine are those under tests/data/sysfs/golden; UPDATE_GOLDEN=1 writes them anew."""
+    outcome = look(machine, variables={"NCCL_IB_TC": {"value": 106, "reason": "the fabric's lossless class"}})
+    golden = TREES / "golden" / machine
+    if os.environ.get("UPDATE_GOLDEN"):
+        shutil.rmtree(golden, ignore_errors=True)
+        shutil.copytree(outcome.out / "etc", golden)
+    expected = {str(path.relative_to(golden)): path.read_text() for path in golden.rglob("*") if path.is_file()}
+    got = {str(path.relative_to(outcome.out / "etc")): path.read_text() for path in (outcome.out / "etc").rglob("*") if path.is_file()}
+
+    assert got == expected
+
+
+def test_mi300x_takes_the_eight_ports_beside_its_gpus(look: Look) -> None:
+    """Of eleven ports the frontend, the dead one and the storage card are left out, each with its reason."""
+    outcome = look("mi300x-roce")
+
+    assert outcome.facts["model"] == "MI300X"
+    assert outcome.facts["count"] == 8
+    assert outcome.facts["fp8"] == "fnuz"
+    assert [item["reason"] for item in outcome.facts["ignored"]] == ["a display adapter"]
+    ports = outcome.ports()
+    assert {name for name, said in ports.items() if said == "chosen"} == {f"bnxt_re{index}:1" for index in range(8)}
+    assert "cluster's route" in ports["bnxt_re8:1"]
+    assert "DOWN" in ports["bnxt_re9:1"]
+    assert "PCIe switch" in ports["mlx5_0:1"]
+    assert 'NCCL_IB_GID_INDEX="3"' in outcome.env("30-network.env")
+    assert 'NCCL_SOCKET_IFNAME="=bond0.20"' in outcome.env("30-network.env")
+    assert [device["nics"] for device in outcome.facts["devices"]] == [[f"bnxt_re{index}:1"] for index in range(8)]
+
+
+def test_a_denied_compute_port_does_not_bring_the_storage_port_in(look: Look) -> None:
+    """A site's pattern removes one port; the storage port of the same rate stays out."""
+    ports = look("mi300x-roce", nic_deny=["rdma7"]).ports()
+
+    assert "denied" in ports["bnxt_re7:1"]
+    assert "PCIe switch" in ports["mlx5_0:1"]
+
+
+def test_h200_uses_infiniband_and_leaves_gid_and_nvswitch_alone(look: Look) -> None:
+    """The storage card of the same rate is out, NVSwitches are no GPUs, and no GID index is set on InfiniBand."""
+    outcome = look("h200-ib")
+
+    assert (outcome.facts["model"], outcome.facts["count"], outcome.facts["arch"]) == ("H200", 8, "sm_90")
+    assert outcome.facts["network"]["kind"] == "ib"
+    assert outcome.facts["network"]["hca_list"] == "=" + ",".join(f"mlx5_{n}:1" for n in (0, 1, 2, 3, 10, 11, 12, 13))
+    assert "GID" not in outcome.env("30-network.env")
+    assert outcome.facts["network"]["socket_interface"]["name"] == "eno1"
+
+
+def test_a_card_of_mi250x_counts_as_two(look: Look) -> None:
+    """Four cards are eight GPUs, as the runtimes show them; the count of cards stands beside it."""
+    outcome = look("mi250x", count=8)
+
+    assert (outcome.facts["count"], outcome.facts["cards"]) == (8, 4)
+    assert outcome.verdicts()["gpu_count"] == "pass"
+
+
+def test_a_fact_that_is_not_there_leaves_the_variable_unset_with_the_reason(look: Look) -> None:
+    """RoCE ports without an IPv4 GID give no NCCL_IB_GID_INDEX, and gpu.json says why."""
+    outcome = look("mi250x")
+    unset = {item["variable"]: item["reason"] for item in outcome.facts["profile"]["unset"]}
+
+    assert "NCCL_IB_GID_INDEX" not in outcome.env("30-network.env")
+    assert "mlx5_0:1: none" in unset["NCCL_IB_GID_INDEX"]
+
+
+def test_virtual_functions_in_a_guest_are_gpus(look: Look) -> None:
+    """A guest with eight VFs of MI300X has eight MI300X that are virtual, and no fabric."""
+    outcome = look("mi300x-vf", model="MI300X", count=8)
+
+    assert (outcome.facts["virtual"], outcome.facts["network"]["kind"]) == (True, "none")
+    assert outcome.verdicts() == {"gpu_model": "pass", "gpu_count": "pass", "rdma_ports": "skipped", "socket_interface": "pass"}
+
+
+def test_mixed_models_fail_and_get_no_models_values(look: Look) -> None:
+    """Two models on a host are named with their counts, and neither one's layer is used."""
+    outcome = look("mixed")
+    record = outcome.output["verdicts"][0]
+
+    assert (outcome.code, record["verdict"], outcome.facts["model"]) == (4, "fail", "")
+    assert "2 x MI300X" in record["reason"]
+    assert "2 x MI325X" in record["reason"]
+    assert not (outcome.out / "etc/primus/env.d/20-model.env").exists()
+
+
+def test_an_unknown_device_is_unknown_and_never_a_known_model(look: Look) -> None:
+    """An id that no list has gives `unknown` with address and id; a consumer card and an FPGA are not counted."""
+    outcome = look("unknown")
+    record = outcome.output["verdicts"][0]
+
+    assert (outcome.code, record["verdict"], outcome.facts["count"]) == (0, "unknown", 2)
+    assert "0000:05:00.0 (1002:7fff)" in record["reason"]
+    assert {item["device_id"] for item in outcome.facts["ignored"]} == {"1002:73bf", "10ee:5000"}
+
+
+def test_a_host_without_gpu_is_skipped_unless_some_are_expected(look: Look) -> None:
+    """No GPU is no failure by itself; an expected count makes it one, with a fix."""
+    outcome = look("cpu", count=8)
+    records = {record["check"]: record for record in outcome.output["verdicts"]}
+
+    assert records["gpu_model"]["verdict"] == "skipped"
+    assert (records["gpu_count"]["verdict"], records["gpu_count"]["reason"]) == ("fail", "no GPU on the PCI bus")
+    assert "gpu_env_count" in records["gpu_count"]["fix"]
+    assert outcome.env("30-network.env") == 'GLOO_SOCKET_IFNAME="eno1"'
+
+
+def test_broken_details_cost_only_what_hangs_on_them(look: Look) -> None:
+    """Garbage in NUMA and RDMA files does not hide the GPUs, and each broken port says what could not be read."""
+    outcome = look("broken-details")
+
+    assert (outcome.facts["model"], outcome.facts["count"]) == ("MI300X", 4)
+    assert {device["numa_node"] for device in outcome.facts["devices"]} == {None}
+    assert outcome.ports() == {
+        "mlx5_0:1": "chosen",
+        "mlx5_1:1": "its state is unreadable, not ACTIVE",
+        "mlx5_2:1": "its rate cannot be read",
+        "mlx5_3:1": "its state is unreadable, not ACTIVE",
+        "mlx5_5:1": "its link layer is neither InfiniBand nor Ethernet",
+    }
+    assert outcome.verdicts()["socket_interface"] == "unknown"
+
+
+def test_a_gpu_that_cannot_be_read_makes_the_host_unknown(look: Look) -> None:
+    """What may be a GPU and cannot be read is never left out of the count in silence."""
+    outcome = look("broken-ids", count=1)
+
+    assert outcome.verdicts()["gpu_model"] == "unknown"
+    assert outcome.verdicts()["gpu_count"] == "unknown"
+    assert [problem.split(":")[1] for problem in outcome.facts["problems"]] == ["26", "46", "85"]
+
+
+def test_another_model_than_expected_fails_and_still_writes_what_is_there(look: Look) -> None:
+    """The files say what was found, whatever the inventory hoped for."""
+    outcome = look("h200-ib", model="H100")
+
+    assert (outcome.code, outcome.verdicts()["gpu_model"]) == (4, "fail")
+    assert outcome.facts["model"] == "H200"
+
+
+def test_a_missing_sysfs_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty root is not a host without GPUs."""
+    outcome = run(capsys, tmp_path / "nowhere", tmp_path / "out")
+
+    assert outcome.verdicts()["gpu_model"] == "unknown"
+
+
+DAMAGES = [
+    "missing",
+    "dangling",
+    "loop",
+    "folder",
+    "\x00\xff",
+    "",
+    "-1",
+    "0x",
+    "9" * 5000,
+    "ÿ: ACTIVE",
+    "nan Gb/sec",
+    "0xffffffffffffffffffff",
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_damage_to_a_tree_gives_a_traceback(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve random files or folders of a machine are broken at once: there is a verdict, and files that can be read back."""
+    dice = random.Random(seed)  # noqa: S311 - the same breakage each time
+    root = expand(dice.choice(["mi300x-roce", "h200-ib", "mi250x"]), tmp_path / "root")
+    paths = sorted(root.rglob("*"))
+    for path in dice.sample(paths, 12):
+        if os.path.lexists(path):
+            damage(path, dice.choice(DAMAGES))
+    outcome = run(capsys, root, tmp_path / "out")
+
+    assert outcome.code in (0, 4)
+    assert outcome.facts["verdict"] in ("ok", "none", "mixed", "unknown")

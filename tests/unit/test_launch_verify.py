@@ -1,0 +1,90 @@
+"""primus_bootstrap.launch.verify_env: a wrong value is named, and a look that fails is unknown, never good."""
+
+from __future__ import annotations
+
+import grp
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.launch import verify_env
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_facts(root: Path, **changes: Any) -> None:
+    """Write the part of gpu.json that is read."""
+    variables = [{"variable": "PRIMUS_TEST_VARIABLE", "value": "1"}]
+    (root / "etc/primus/env.d").mkdir(parents=True)
+    (root / "etc/primus/env.d/10-base.env").write_text('PRIMUS_TEST_VARIABLE="1"\n')
+    (root / "etc/primus/gpu.json").write_text(json.dumps({"schema": "primus.gpu/1", "profile": {"variables": variables}, **changes}))
+
+
+def found(root: Path) -> dict[str, str]:
+    """Return each check's verdict."""
+    return {record.check: record.verdict for record in verify_env.verify(root)}
+
+
+def test_a_login_shell_without_the_variable_fails_with_its_name(tmp_path: Path) -> None:
+    """The files of a test folder are not this machine's, so a real login shell does not have the variable."""
+    write_facts(tmp_path)
+    record = next(record for record in verify_env.verify(tmp_path) if record.check == "gpu_env_login")
+
+    assert record.verdict == "fail"
+    assert "PRIMUS_TEST_VARIABLE is 'not set' instead of '1'" in record.reason
+    assert record.fix
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"profile": {"variables": [{}]}}', '{"profile": []}'])
+def test_facts_that_cannot_be_read_fail(text: str, tmp_path: Path) -> None:
+    """Truncated or foreign content is named, not a traceback."""
+    write_facts(tmp_path)
+    (tmp_path / "etc/primus/gpu.json").write_text(text)
+
+    assert found(tmp_path) == {"gpu_facts": "fail"}
+
+
+def test_facts_of_another_schema_fail(tmp_path: Path) -> None:
+    """A file of a later version is not taken for ours."""
+    write_facts(tmp_path, schema="primus.gpu/2")
+
+    assert found(tmp_path)["gpu_facts"] == "fail"
+
+
+@pytest.mark.parametrize("command", [["/nonexistent/program"], [sys.executable, "-c", "raise SystemExit(3)"]])
+def test_a_look_that_fails_is_unknown(command: list[str]) -> None:
+    """A missing systemd-run says nothing about the values."""
+    record = verify_env._compare("gpu_env_service", {"A": "1"}, verify_env._seen(command))
+
+    assert (record.verdict, bool(record.reason)) == ("unknown", True)
+
+
+def test_an_environment_with_the_values_passes() -> None:
+    """Values are compared as the program saw them, with = and line breaks in others left alone."""
+    code = "import os,sys; sys.stdout.buffer.write(b'A==x y\\0B=1\\n2\\0')"
+
+    assert verify_env._compare("gpu_env_login", {"A": "=x y"}, verify_env._seen([sys.executable, "-c", code])).verdict == "pass"
+
+
+def test_device_nodes_are_compared_with_the_rule(tmp_path: Path) -> None:
+    """No node is skipped, a right one passes, a wrong one is named."""
+    write_facts(tmp_path)
+    group = grp.getgrgid(os.getgid()).gr_name
+    rules = tmp_path / "etc/udev/rules.d/70-primus-gpu.rules"
+    rules.parent.mkdir(parents=True)
+    rules.write_text(f'# a comment\nSUBSYSTEM=="kfd", KERNEL=="kfd", GROUP="{group}", MODE="0660"\n')
+    without = found(tmp_path)["gpu_device_access"]
+    node = tmp_path / "dev/dri/renderD128"
+    node.parent.mkdir(parents=True)
+    node.touch()
+    node.chmod(0o660)
+    right = found(tmp_path)["gpu_device_access"]
+    node.chmod(0o600)
+    wrong = next(record for record in verify_env.verify(tmp_path) if record.check == "gpu_device_access")
+
+    assert (without, right, wrong.verdict) == ("skipped", "pass", "fail")
+    assert f"renderD128 is {group} 0600" in wrong.reason

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Run the Molecule scenarios of roles on two local hosts, Debian 12 and 13.
+#   tools/molecule.sh all | changed | ROLE...
+# changed: the roles that differ from the main branch (all of them where that cannot be told).
+# Every role starts on fresh hosts; its scenarios follow each other on them, default first. With PRIMUS_MOLECULE_KEEP=1
+# the hosts are taken as they are and left running, which is quicker while writing a role.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+LAB=${PRIMUS_MOLECULE_LAB:-molecule}
+KEEP=${PRIMUS_MOLECULE_KEEP:-}
+LIMIT_S=${PRIMUS_MOLECULE_LIMIT_S:-900}
+FOLDER=$PWD/.cache/molecule/$LAB
+BIN=$PWD/.venv/bin
+# What every role's scenarios stand on: a change there tests them all.
+SHARED='^(\.config/molecule/|tools/molecule\.sh|primus_bootstrap/lab/|constraints\.txt|roles/_common/)'
+
+die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
+
+all_roles() { find roles -mindepth 4 -maxdepth 4 -path '*/molecule/*/molecule.yml' 2> /dev/null | cut -d/ -f2 | sort -u; }
+
+# The commit to compare with: where we left main, or, on main itself, the state before its last merge.
+base_commit() {
+    local main base
+    for main in origin/main main; do
+        base=$(git merge-base HEAD "$main" 2> /dev/null) || continue
+        [ "$base" != "$(git rev-parse HEAD)" ] || base=$(git rev-parse --verify --quiet 'HEAD^1') || return 1
+        printf '%s\n' "$base"
+        return 0
+    done
+    return 1
+}
+
+changed_roles() {
+    local base files
+    if ! base=$(base_commit); then
+        echo 'molecule: no main branch to compare with; all roles' >&2
+        all_roles
+        return
+    fi
+    files=$(git diff --name-only "$base" && git ls-files --others --exclude-standard)
+    if grep -qE "$SHARED" <<< "$files"; then
+        echo "molecule: what all scenarios share changed since ${base:0:12}; all roles" >&2
+        all_roles
+        return
+    fi
+    echo "molecule: roles that changed since ${base:0:12}" >&2
+    comm -12 <(all_roles) <(sed -n 's,^roles/\([^/]*\)/.*,\1,p' <<< "$files" | sort -u)
+}
+
+lab() { timeout 1800 "$BIN/primus-bootstrap" lab "$@" --name "$LAB" --dir "$FOLDER"; }
+
+run_scenario() {
+    local role=$1 scenario=$2 started=$SECONDS log=$FOLDER/$1-$2.log
+    export MOLECULE_EPHEMERAL_DIRECTORY=$FOLDER/tmp/$role-$scenario
+    if (cd "roles/$role" && NO_COLOR=1 ANSIBLE_NOCOLOR=1 MOLECULE_COMMAND_BORDERS=0 timeout "$LIMIT_S" "$BIN/molecule" test --destroy never --scenario-name "$scenario") > "$log" 2>&1; then
+        printf 'molecule: %-24s pass  %4d s\n' "$role/$scenario" $((SECONDS - started))
+    else
+        sed 's/^/    /' "$log" | tail -n 60
+        printf 'molecule: %-24s FAIL  %4d s, all of it in %s\n' "$role/$scenario" $((SECONDS - started)) "$log"
+        return 1
+    fi
+}
+
+run_role() {
+    local role=$1 scenario failed=0
+    [ -n "$KEEP" ] || lab down > /dev/null 2>&1
+    lab up --nodes 2 > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
+    # `default` first: an alternative then also shows that the role changes what is there.
+    for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do
+        run_scenario "$role" "$scenario" || failed=1
+    done
+    return $failed
+}
+
+[ $# -gt 0 ] || die 'which roles?' 'tools/molecule.sh all, changed, or the names of roles'
+[ -x "$BIN/molecule" ] || die 'molecule is not installed' 'make setup'
+case $1 in
+    all) roles=$(all_roles) ;;
+    changed) roles=$(changed_roles) ;;
+    *) roles=$* ;;
+esac
+for role in $roles; do
+    [ -d "roles/$role/molecule" ] || die "roles/$role has no scenarios" "choose from: $(all_roles | tr '\n' ' ')"
+done
+[ -n "$roles" ] || { echo 'molecule: no role to test'; exit 0; }
+
+mkdir -p "$FOLDER"
+exec 9> "$FOLDER/molecule.lock"
+flock --timeout 3600 9 || die "another run has held $FOLDER/molecule.lock for an hour" 'end it, or choose another lab: PRIMUS_MOLECULE_LAB=name'
+export PRIMUS_MOLECULE_HOSTS=$FOLDER/hosts.yaml PATH=$BIN:$PATH
+[ -n "$KEEP" ] || trap 'lab down > /dev/null 2>&1 9>&-' EXIT
+status=0
+for role in $roles; do
+    run_role "$role" || status=1
+done
+exit $status

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# All the set-up that `make lab` and `make test` need: distribution packages, .venv, the package and its pinned dependencies.
+# Does nothing, quickly, when nothing is missing. apt, pip and proxies are used as they are configured on this machine.
+#   PRIMUS_SETUP_PACKAGES=skip   leave the distribution's packages alone (without a container engine there is no lab)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# make puts .venv first; the environment itself must be made by the machine's Python.
+PATH=${PATH//$PWD\/.venv\/bin:/}
+STAMP=.venv/.primus-setup
+# Container engine and its network, image builder, and what the tests and the Makefile call.
+PACKAGES=(aardvark-dns ca-certificates git iproute2 iptables make mmdebstrap netavark openssh-client podman runc uidmap)
+# Docker, where it is there and answers, takes podman's place.
+PODMAN_PACKAGES=' aardvark-dns iptables netavark podman runc uidmap '
+
+say() { printf 'setup: %s\n' "$*"; }
+die() { printf 'setup: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
+
+# What the result depends on: change any of it, and setup runs again.
+wanted_stamp() { { printf '%s\n' "$PWD" "${PRIMUS_SETUP_PACKAGES:-}"; cat pyproject.toml constraints.txt tools/setup.sh; } | sha256sum; }
+
+is_done() {
+    [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$(wanted_stamp)" ] && [ -x .venv/bin/primus-bootstrap ] && .venv/bin/python -S -c '' &&
+        { [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ] || { has_command mmdebstrap && { has_command podman || has_command docker; }; }; }
+}
+
+# sbin too: not every user has it on the path.
+has_command() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1; }
+
+is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
+
+as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
+
+# Print a Python that ansible-core 2.19 runs on and that can make environments.
+find_python() {
+    local candidate
+    for candidate in python3 python3.11 python3.12 python3.13; do
+        if "$candidate" -c 'import sys, ensurepip, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2> /dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+missing_packages() {
+    local package docker=no
+    ! has_command podman && has_command docker && docker info > /dev/null 2>&1 && docker=yes
+    for package in "${PACKAGES[@]}"; do
+        [ $docker = no ] || [ "${PODMAN_PACKAGES/ $package /}" = "$PODMAN_PACKAGES" ] || continue
+        is_installed "$package" || echo "$package"
+    done
+    find_python > /dev/null || python_packages
+}
+
+# Debian 12 and 13 and Ubuntu 24.04 have a Python that is new enough under its own name; Ubuntu 22.04 has one beside it.
+python_packages() {
+    if apt-cache show python3.11-venv > /dev/null 2>&1; then echo python3.11-venv; else echo python3-venv; fi
+}
+
+install_packages() {
+    local missing available=() package
+    mapfile -t missing < <(missing_packages)
+    [ ${#missing[@]} -gt 0 ] || return 0
+    [ "$(id -u)" = 0 ] || has_command sudo || die "these packages are missing, and there is neither root nor sudo: ${missing[*]}" \
+        "have root run: apt-get install ${missing[*]} (or go on without a lab: PRIMUS_SETUP_PACKAGES=skip)"
+    say "installing from the distribution: ${missing[*]}"
+    as_root apt-get update --quiet=2 || say 'apt-get update had errors; going on with the lists that are there'
+    for package in "${missing[@]}"; do
+        # Ubuntu 22.04 has no netavark: its podman has a network of another kind.
+        if apt-cache show "$package" > /dev/null 2>&1; then available+=("$package"); fi
+    done
+    [ ${#available[@]} -gt 0 ] || die "apt knows none of these packages: ${missing[*]}" 'check the sources in /etc/apt, then run this again'
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends "${available[@]}" > .cache/setup-apt.log 2>&1 9>&- ||
+        { tail -n 20 .cache/setup-apt.log >&2; die 'apt-get install failed' 'see the lines above and .cache/setup-apt.log'; }
+}
+
+make_environment() {
+    local python
+    python=$(find_python) || die "no Python from 3.11 to 3.13 with venv is here ($(python3 --version 2>&1))" \
+        'apt-get install python3-venv (Debian 12 and 13, Ubuntu 24.04) or python3.11-venv (Ubuntu 22.04)'
+    if ! .venv/bin/python -c 'import pip' 2> /dev/null; then
+        say "making .venv with $("$python" --version)"
+        rm -rf .venv
+        "$python" -m venv .venv
+    fi
+    say 'installing Python packages into .venv'
+    timeout 1800 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt ||
+        die 'pip could not install the packages' "see the lines above; pip's own settings (index, proxy, certificates) are used as they are"
+}
+
+! is_done || exit 0
+mkdir -p .cache
+exec 9> .cache/setup.lock
+flock --timeout 1800 9 || die 'another setup has been running for half an hour' "end it: fuser $PWD/.cache/setup.lock"
+! is_done || exit 0
+if [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ]; then
+    say "leaving the distribution's packages alone"
+elif has_command apt-get && has_command dpkg-query; then
+    install_packages
+else
+    die "the lab needs Debian or Ubuntu, and there is no apt here" \
+        'use a Debian 12 or 13 or Ubuntu 22.04 or 24.04 machine, or go on without a lab: PRIMUS_SETUP_PACKAGES=skip'
+fi
+make_environment
+wanted_stamp > "$STAMP"
+say 'done'
