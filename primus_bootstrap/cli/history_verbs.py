@@ -74,6 +74,7 @@ def report(
     hosts: HostsFile = DEFAULT_HOSTS,
     *,
     run: Annotated[str, typer.Option("--run", help="The run's id, or the beginning of it; default is the last one.", metavar="ID")] = "",
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Also what was skipped, with its reason.")] = False,
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +87,7 @@ def report(
         emit_json(found.to_json())
         return
     emit(f"{found.verb} {found.cluster}, run {found.run}, started {clock_text(found.started)}\n")
-    print_report(found)
+    print_report(found, everything=everything)
 
 
 def runs(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswordFile = None, as_json: AsJson = False) -> None:

@@ -41,9 +41,9 @@ def _globals(
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
+inventory_verbs.register(app)
 run_verbs.register(app)
 history_verbs.register(app)
-inventory_verbs.register(app)
 fleet_verbs.register(app)
 app.add_typer(lab_verbs.app, name="lab")
 

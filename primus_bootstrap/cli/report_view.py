@@ -10,9 +10,10 @@ from rich.table import Table
 from primus_bootstrap.cli.console import coloured, emit, emit_table
 from primus_bootstrap.cli.live import duration_text
 from primus_bootstrap.engine.history import runs_dir
+from primus_bootstrap.verdicts import OUTCOMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from primus_bootstrap.engine.report import Failure, HostReport, Report
     from primus_bootstrap.inventory.cluster import Cluster
@@ -26,11 +27,18 @@ def clock_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
-def print_report(report: Report) -> None:
-    """Print a report: hosts, failures, verdicts that are no pass, one line that sums it up."""
+def print_report(report: Report, *, everything: bool = False) -> None:
+    """Print a report: hosts, failures, verdicts that are no pass, one line that sums it up.
+
+    What was skipped is only counted, unless `everything` asks for it: on a host that cannot do a lot it would bury the rest.
+    """
     _print_hosts(report.hosts)
-    for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts)):
+    words = ("fail", "unknown", "skipped") if everything else ("fail", "unknown")
+    for text in (*_failure_texts(report.hosts), *_verdict_texts(report.hosts, words)):
         emit(text)
+    skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
+    if skipped and not everything:
+        emit(f"\n{skipped} checks were skipped, each with its reason: primus-bootstrap report --all")
     if report.problem:
         emit(f"\n{report.problem}")
     emit(f"\n{summary_line(report)}")
@@ -73,19 +81,18 @@ def _failure_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
         yield f"\n{', '.join(names)}: {where}\n  {cause}{fix}"
 
 
-def _verdict_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
-    """Yield each verdict that is no pass once, with every host that has it; first those that matter."""
+def _verdict_texts(hosts: Iterable[HostReport], words: Sequence[str]) -> Iterator[str]:
+    """Yield each verdict of these words once, with every host that has it; the words' order is the order."""
     found: dict[tuple[str, str, str, str], list[str]] = {}
     for host in hosts:
         for verdict in host.verdicts:
-            found.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
+            if verdict.verdict in words:
+                found.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
     if found:
         yield ""
-    for word in ("fail", "unknown", "skipped"):
-        for (outcome, check, reason, fix), names in found.items():
-            if outcome == word:
-                mend = f"\n  fix: {fix}" if fix and word != "skipped" else ""
-                yield f"{word} {check} on {', '.join(dict.fromkeys(names))}: {reason}{mend}"
+    for (word, check, reason, fix), names in sorted(found.items(), key=lambda item: words.index(item[0][0])):
+        mend = f"\n  fix: {fix}" if fix and word != "skipped" else ""
+        yield f"{word} {check} on {', '.join(dict.fromkeys(names))}: {reason}{mend}"
 
 
 def what_now(cluster: Cluster, report: Report) -> str:

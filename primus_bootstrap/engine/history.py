@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.engine.journal import RunFolder, read_journal
 from primus_bootstrap.engine.lock import read_holder
-from primus_bootstrap.engine.report import report_from_events, report_from_json
+from primus_bootstrap.engine.report import PhaseReport, report_from_events, report_from_json
 from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
@@ -89,9 +90,9 @@ def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") 
     """Return how many seconds a phase took of late: the median over runs with as many hosts, else over all; None if new."""
     same: list[float] = []
     other: list[float] = []
-    for report in _reports(state_dir):
-        for done in report.phases:
-            if report.verb == verb and done.phase == phase and done.state == "done":
+    for folder in list_runs(state_dir):
+        for done in _phases_of(folder.report, verb) if folder.report.is_file() else ():
+            if done.phase == phase and done.state == "done":
                 (same if done.hosts == hosts else other).append(done.seconds)
         if len(same) == _ESTIMATE_RUNS:
             break
@@ -99,10 +100,20 @@ def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") 
     return median(newest) if newest else None
 
 
+@lru_cache(maxsize=KEPT_RUNS)
+def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
+    """Return the phases of a run of that verb; a written report never changes, so it is read once for all phases."""
+    data = json.loads(report.read_text(encoding="utf-8"))
+    return tuple(PhaseReport(**phase) for phase in data["phases"]) if data["verb"] == verb else ()
+
+
 def prune_runs(state_dir: Path) -> None:
-    """Remove the oldest runs, so that the newest `KEPT_RUNS` stay."""
-    for folder in list_runs(state_dir)[KEPT_RUNS:]:
-        shutil.rmtree(folder.path, ignore_errors=True)
+    """Remove the oldest runs, so that the newest `KEPT_RUNS` stay, and what a kill left of a run before its first line."""
+    kept = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
+    root = runs_dir(state_dir)
+    for path in root.iterdir() if root.is_dir() else ():
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def running(state_dir: Path) -> str:

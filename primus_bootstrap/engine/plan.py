@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Known groups that only collect others, or that name a way to hosts: no service is missing where no phase reads them.
 _COLLECTING_GROUPS = ("k8s_cluster", "bastion")
+# These look at hosts and bring no service up, whatever groups their plays name.
+_CHECKING_PHASES = ("preflight", "verify")
 _NAMES_SHOWN = 3
 
 
@@ -99,7 +101,7 @@ def _few(hosts: tuple[str, ...]) -> str:
 
 
 def _uncovered(cluster: Cluster, known: tuple[Phase, ...]) -> tuple[str, ...]:
-    read = {name for phase in known for pattern in phase.patterns for name in groups_in(pattern)}
+    read = {name for phase in known if phase.name not in _CHECKING_PHASES for pattern in phase.patterns for name in groups_in(pattern)}
     return tuple(name for name in load_groups() if cluster.groups.get(name) and name not in read and name not in _COLLECTING_GROUPS)
 
 

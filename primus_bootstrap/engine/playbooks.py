@@ -65,9 +65,9 @@ def load_phases(playbooks_dir: Path) -> tuple[Phase, ...]:
 
 
 def groups_in(pattern: str) -> tuple[str, ...]:
-    """Return the plain names that an Ansible host pattern mentions, without operators and slices."""
-    parts = re.split(r"[:,]", re.sub(r"\[[^\]]*\]", "", pattern))
-    return tuple(name for part in parts if (name := part.strip().lstrip("&!")))
+    """Return the names that an Ansible host pattern selects from; what it only excludes (`!name`) is left out."""
+    parts = [part.strip() for part in re.split(r"[:,]", re.sub(r"\[[^\]]*\]", "", pattern))]
+    return tuple(part.lstrip("&") for part in parts if part and not part.startswith("!"))
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

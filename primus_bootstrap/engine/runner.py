@@ -102,7 +102,14 @@ class AnsibleRunner:
 
     def _settings(self, job: Job) -> str:
         """Return what the shim has to know, as JSON."""
-        return json.dumps({"parent": os.getpid(), "lock": str(job.lock), "private": str(job.private_dir), "grace_s": self.grace_s})
+        settings = {
+            "parent": os.getpid(),
+            "lock": str(job.lock),
+            "private": str(job.private_dir),
+            "leftovers": [str(path) for path in _leftovers(job)],
+            "grace_s": self.grace_s,
+        }
+        return json.dumps(settings)
 
     def _start_script(self, job: Job) -> Path:
         """Write what ansible-runner starts: a name without spaces that becomes the shim, under the same pid."""
@@ -137,10 +144,15 @@ def _tell(pid_file: Path, cancel: threading.Event, done: threading.Event) -> Non
             return
 
 
+def _leftovers(job: Job) -> tuple[Path, Path]:
+    """Return what ansible-runner leaves and nobody may keep: event files, and the command with its whole environment."""
+    return job.artifacts_dir / "job_events", job.artifacts_dir / "command"
+
+
 def _clean(job: Job) -> None:
-    """Remove what ansible-runner leaves: event files, the command with its whole environment, the private folder."""
-    shutil.rmtree(job.artifacts_dir / "job_events", ignore_errors=True)
-    (job.artifacts_dir / "command").unlink(missing_ok=True)
+    events, command = _leftovers(job)
+    shutil.rmtree(events, ignore_errors=True)
+    command.unlink(missing_ok=True)
     shutil.rmtree(job.private_dir, ignore_errors=True)
 
 

@@ -6,10 +6,11 @@ its group, leaves them changing hosts. This program therefore
 * is told by the kernel when the engine dies, even by SIGKILL (PR_SET_PDEATHSIG);
 * adopts every process below it whose parent died (PR_SET_CHILD_SUBREAPER), so that none can leave its sight;
 * holds `lock.children` and hands the locked descriptor on: the lock is held for as long as one of them lives;
-* on SIGTERM tells Ansible once, waits, then kills what is left; at any end it removes the run's private folder.
+* on SIGTERM tells Ansible once, waits, then kills what is left; at any end it removes the run's private folder, and
+  what ansible-runner kept of events where the engine is no longer there to do it.
 
 Run as `python -I shim.py PROGRAM ARGUMENTS`; its settings come in `PRIMUS_SHIM`, a JSON object: `parent` (pid of the
-engine), `lock` and `private` (paths), `grace_s`.
+engine), `lock` and `private` (paths), `leftovers` (paths that an engine that died leaves), `grace_s`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,16 @@ def main(argv: list[str]) -> int:
         return status
     finally:
         shutil.rmtree(private, ignore_errors=True)
+        if os.getppid() != settings["parent"]:
+            for path in settings["leftovers"]:
+                _remove(path)
+
+
+def _remove(path: str) -> None:
+    if Path(path).is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        Path(path).unlink(missing_ok=True)
 
 
 def _before_exec() -> None:

@@ -36,6 +36,7 @@ def target_of(cluster: Cluster, host: str) -> Target:
         ssh_arguments=(*shlex.split(connection.ssh_common_args), *shlex.split(connection.ssh_extra_args)),
         # `auto`, `auto_silent` and their like leave the choice to Ansible.
         python="" if python.startswith("auto") else python,
+        local=text("ansible_connection").rpartition(".")[2] == "local",
         password=text("ansible_password", "ansible_ssh_pass", "ansible_ssh_password"),
         become_password=text("ansible_become_password", "ansible_become_pass", "ansible_sudo_pass"),
     )

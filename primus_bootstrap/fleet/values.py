@@ -36,7 +36,7 @@ class Target:
     """One host and how to reach it; passwords travel through a pipe, never in an argument list.
 
     Empty strings mean "not set": ssh's own configuration then decides. `ssh_arguments` are OpenSSH words, as in
-    `ansible_ssh_common_args`.
+    `ansible_ssh_common_args`. `local` is this machine itself, with no connection at all (`ansible_connection: local`).
     """
 
     host: str
@@ -46,6 +46,7 @@ class Target:
     key_file: str = ""
     ssh_arguments: tuple[str, ...] = ()
     python: str = ""
+    local: bool = False
     password: str = field(default="", repr=False)
     become_password: str = field(default="", repr=False)
 

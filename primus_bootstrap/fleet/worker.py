@@ -13,15 +13,17 @@ from gevent import monkey
 monkey.patch_all()
 
 import contextlib
+import io
 import json
 import logging
 import os
 import resource
-import shlex
 import socket
+import subprocess
 import sys
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -30,7 +32,7 @@ import gevent
 from gevent.lock import BoundedSemaphore
 from gevent.os import make_nonblocking, nb_read
 from gevent.pool import Pool
-from paramiko import AuthenticationException, BadHostKeyException, PasswordRequiredException, ProxyCommand, SSHException
+from paramiko import AuthenticationException, BadHostKeyException, PasswordRequiredException, PKey, SSHException
 from pyinfra.api import Config, Inventory, State
 from pyinfra.api.exceptions import PyinfraError
 
@@ -49,8 +51,8 @@ KEPT_BYTES = 1 << 20
 HANDSHAKES = 48
 # A host that is not through by then waits rather than works, and lets the next one in.
 HANDSHAKE_PATIENCE_S = 1.0
-# File descriptors: a socket and one to spare; the pipes and the process of a proxy command.
-FDS_DIRECT, FDS_PROXY, FDS_OWN = 2, 10, 64
+# File descriptors of a host: a socket and one to spare; a proxy command's pair and pipes while it starts.
+FDS_DIRECT, FDS_PROXY, FDS_OWN = 2, 8, 64
 # Hosts that share one pyinfra state, whose set-up costs the square of their number.
 HOSTS_PER_STATE = 100
 
@@ -90,13 +92,47 @@ class Slots:
             give_back()
 
 
-def open_way(route: Route, timeout_s: float) -> Any:
-    """Return a connected socket, or the proxy command that stands for one."""
+class Way:
+    """The bytes' way to a host: a connected socket, and the proxy command at its other end where there is one."""
+
+    def __init__(self, sock: socket.socket, proxy: subprocess.Popen[bytes] | None = None) -> None:
+        """Keep both ends."""
+        self.socket = sock
+        self._proxy = proxy
+
+    @property
+    def proxy_words(self) -> str:
+        """The last line that the proxy command wrote to its stderr."""
+        if self._proxy is None or self._proxy.stderr is None:
+            return ""
+        with gevent.Timeout(0.5, False):  # noqa: FBT003 (it ends the block and raises nothing)
+            lines = self._proxy.stderr.read().decode(errors="replace").strip().splitlines()
+            return lines[-1].strip() if lines else ""
+        return ""
+
+    def close(self) -> None:
+        """Close the socket; the proxy command ends with it, or is ended."""
+        self.socket.close()
+        if self._proxy is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._proxy.terminate()
+
+
+def open_proxy(command: str) -> Way:
+    """Start a proxy command on one end of a socket pair; paramiko's own class never sees the end of a pipe, and spins."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        proxy = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
+    return Way(ours, proxy)
+
+
+def open_way(route: Route, timeout_s: float) -> Way:
+    """Return the connected way to a host."""
     if route.proxy_command:
-        return ProxyCommand(f"sh -c {shlex.quote(f'exec {route.proxy_command}')}")
+        return open_proxy(route.proxy_command)
     where = f"{route.address} port {route.port}"
     try:
-        return socket.create_connection((route.address, route.port), timeout=timeout_s)
+        return Way(socket.create_connection((route.address, route.port), timeout=timeout_s))
     except TimeoutError:
         raise UnansweredError("timeout", f"no answer from {where} within {timeout_s:g} s") from None
     except socket.gaierror as error:
@@ -107,17 +143,7 @@ def open_way(route: Route, timeout_s: float) -> Any:
         raise UnansweredError("unreachable", f"{where}: {error.strerror or error}") from None
 
 
-def proxy_words(way: Any) -> str:
-    """Return the last line that a proxy command wrote to its stderr."""
-    if not isinstance(way, ProxyCommand) or way.process.stderr is None:
-        return ""
-    with gevent.Timeout(0.5, False):  # noqa: FBT003 (it ends the block and raises nothing)
-        lines = way.process.stderr.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
-    return ""
-
-
-def log_in(host: Any, route: Route, way: Any) -> None:
+def log_in(host: Any, route: Route, way: Way) -> None:
     """Let pyinfra shake hands and authenticate over the connected way."""
     try:
         host.connect(show_errors=False, raise_exceptions=True)
@@ -128,17 +154,32 @@ def log_in(host: Any, route: Route, way: Any) -> None:
             raise UnansweredError("host_key_changed", f"{route.key_name} shows another host key than the pinned one: {key}") from None
         if "No host key" in str(met):
             raise UnansweredError("host_key_unknown", f"no host key of {route.key_name} is pinned") from None
-        if isinstance(met, AuthenticationException) and not isinstance(met, PasswordRequiredException):
+        if isinstance(met, PasswordRequiredException):
+            raise UnansweredError("key_file", str(error)) from None
+        if isinstance(met, AuthenticationException):
             keys = ", ".join(route.key_files) or "the agent and the default keys"
             raise UnansweredError("auth", f"{who} does not accept {keys}: {met}") from None
         if isinstance(met, (SSHException, OSError, EOFError)):
-            words = proxy_words(way)
-            if words or route.proxy_command:
-                raise UnansweredError("bastion", words or f"{route.proxy_command}: {met}") from None
+            if route.proxy_command:
+                raise UnansweredError("bastion", way.proxy_words or f"{route.proxy_command}: {met}") from None
             raise UnansweredError(
                 "protocol", f"{route.address} port {route.port}: {met or 'the connection ended in the handshake'}"
             ) from None
         raise UnansweredError("key_file", str(error)) from None
+
+
+@cache
+def held_by_agent(key_file: str) -> bool:
+    """Return whether a key has a passphrase and there is an agent, which then is the one to ask."""
+    if not os.environ.get("SSH_AUTH_SOCK"):
+        return False
+    try:
+        PKey.from_path(key_file)
+    except (SSHException, TypeError):  # what a passphrase is answered with depends on the format of the file
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
 
 
 def drain(read: Any) -> tuple[bytes, bool]:
@@ -172,6 +213,15 @@ def run_command(host: Any, command: str, stdin: str) -> Answer:
     return Answer(host.name, code, text, errors, sent=sent, received=time.time(), truncated=more_out or more_err)
 
 
+def run_here(name: str, command: str, stdin: str) -> Answer:
+    """Run a command on this machine itself."""
+    sent = time.time()
+    done = subprocess.run(["sh", "-c", command], input=stdin.encode(), capture_output=True, check=False)
+    (stdout, more_out), (stderr, more_err) = (drain(io.BytesIO(data).read) for data in (done.stdout, done.stderr))
+    text, errors = stdout.decode(errors="replace"), stderr.decode(errors="replace")
+    return Answer(name, done.returncode % 256, text, errors, sent=sent, received=time.time(), truncated=more_out or more_err)
+
+
 class Visit:
     """What every visit to a host shares: the request, pinned keys, the places for handshakes."""
 
@@ -192,7 +242,7 @@ class Visit:
             **({"ssh_password": target.password} if target.password else {}),
         }
 
-    def prepare(self, host: Any, target: Target, route: Route, way: Any) -> None:
+    def prepare(self, host: Any, target: Target, route: Route, way: Way) -> None:
         """Give pyinfra the route, and a known_hosts file of this host alone."""
         # Over a ready connection paramiko uses host name and port for one thing: the name of the host key.
         port = 22 if route.key_name != route.address else route.port
@@ -201,10 +251,10 @@ class Visit:
         timeout_s = self.request["timeout_s"]
         data = host.connector.data
         data.update(ssh_hostname=route.key_name, ssh_port=port, ssh_user=route.user or None)
-        if target.key_file:
+        if target.key_file and not held_by_agent(route.key_files[0]):
             data["ssh_key"] = route.key_files[0]
         data["ssh_paramiko_connect_kwargs"] |= {
-            "sock": way, "banner_timeout": timeout_s, "auth_timeout": timeout_s, "channel_timeout": timeout_s,
+            "sock": way.socket, "banner_timeout": timeout_s, "auth_timeout": timeout_s, "channel_timeout": timeout_s,
             **({"key_filename": list(route.key_files), "look_for_keys": False} if route.key_files and not target.key_file else {}),
             **({"allow_agent": False} if route.identities_only else {}),
         }  # fmt: skip
@@ -214,6 +264,9 @@ class Visit:
         budget_s, began, stage, way = self.request["timeout_s"], time.monotonic(), "connecting", None
         try:
             with gevent.Timeout(budget_s):
+                if target.local:
+                    stage = "running the command"
+                    return run_here(target.host, self.request["command"], self.request["stdin"].get(target.host, ""))
                 route = route_of(target)
                 way = open_way(route, budget_s)
                 self.prepare(host, target, route, way)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import jinja2
 import jinja2.meta
+import yaml
 
-from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.errors import InventoryError, Problem
 from primus_bootstrap.inventory.values import is_template, is_vaulted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from primus_bootstrap.inventory.positions import Definition
     from primus_bootstrap.inventory.reading import Reading
@@ -33,23 +34,47 @@ class Address:
     definition: Definition
 
 
-def resolved(reading: Reading, variable: str) -> Iterator[Address]:
-    """Yield the value of every host that has the variable; one that only a run can resolve is left out."""
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """One variable of every host that has it. `failures` say why a template has no value; a missing Vault password is none."""
+
+    found: tuple[Address, ...]
+    failures: tuple[Problem, ...]
+
+
+def resolve(reading: Reading, variable: str) -> Addresses:
+    """Return the value of every host; once for each variable of an inventory."""
+    if variable not in reading.addresses:
+        reading.addresses[variable] = _resolve(reading, variable)
+    return reading.addresses[variable]
+
+
+def _resolve(reading: Reading, variable: str) -> Addresses:
     renderers: dict[int, Callable[[str], str] | None] = {}
+    found: list[Address] = []
+    failures: list[Problem] = []
     for host, definition in reading.merged.of(variable).items():
         node = definition.node
+        if not isinstance(node, yaml.ScalarNode):
+            continue
         if not is_template(node) and not is_vaulted(node):
-            yield Address(host, str(node.value), definition)
+            found.append(Address(host, str(node.value), definition))
             continue
         if id(node) not in renderers:
             renderers[id(node)] = None if is_vaulted(node) else _renderer(str(node.value))
-        if render := renderers[id(node)]:
-            yield Address(host, render(host).strip(), definition)
-            continue
         try:
-            yield Address(host, str(reading.view.variables(host)[variable]), definition)
-        except InventoryError:
-            continue  # a fact, or a missing Vault password: the run judges it
+            render = renderers[id(node)]
+            text = render(host).strip() if render else str(reading.view.variables(host)[variable])
+            found.append(Address(host, text, definition))
+        except (InventoryError, jinja2.TemplateError, TypeError, ValueError, ArithmeticError) as error:
+            problems = error.problems if isinstance(error, InventoryError) else (_unresolved(host, definition, error),)
+            failures += [problem for problem in problems if problem.rule != "vault-password"]
+    return Addresses(tuple(found), tuple(failures))
+
+
+def _unresolved(host: str, definition: Definition, error: Exception) -> Problem:
+    what = f"`{definition.name}` of {host} cannot be resolved: {error}"
+    return Problem(definition.origin.file, definition.origin.line, what, "mend the template for this host's name", "template")
 
 
 def _renderer(template: str) -> Callable[[str], str] | None:
@@ -85,7 +110,7 @@ def looks_like_address(text: str) -> bool:
     return bool(_LIKE_IPV4.fullmatch(text) or _LIKE_IPV6.fullmatch(text))
 
 
-def by_value(addresses: Iterator[Address]) -> Mapping[str, list[Address]]:
+def by_value(addresses: Iterable[Address]) -> Mapping[str, list[Address]]:
     """Return the addresses by what they mean: `10.0.0.1`, or a name in lower case."""
     found: dict[str, list[Address]] = {}
     for address in addresses:

@@ -77,6 +77,8 @@ def expand_hosts(pattern: str) -> list[str]:
         return list(expand_hostname_range(name)) if detect_range(name) else [name]
     except AnsibleError as error:
         raise ValueError(str(error)) from error
+    except ValueError as error:
+        raise ValueError("its brackets or bounds do not match") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,14 @@ class ManagersView:
             raise PlanError(f"no such host pattern: {pattern}", fix=f"name hosts or groups of hosts.yaml ({error})") from error
 
     def variables(self, host: str) -> Mapping[str, Any]:
-        """Return the merged variables of one host; a template or Vault value is resolved when it is asked for."""
+        """Return the merged variables of one host; a template or Vault value is resolved when it is asked for.
+
+        Raises:
+            PlanError: there is no such host.
+        """
         found = self.inventory.get_host(host)
+        if found is None:
+            raise PlanError(f"no such host: {host}", fix="name a host of hosts.yaml")
         with _quiet():
             raw = self.managers.get_vars(host=found)
         return HostVariables(self, host, raw)
@@ -152,6 +160,8 @@ def _resolve(view: ManagersView, host: str, name: str, raw: Mapping[str, Any]) -
     value = raw[name]
     if isinstance(value, (bool, int, float)) or value is None:
         return value
+    if isinstance(value, str) and "{" not in value:
+        return str(value)
     try:
         with _quiet(), view.vault.active():
             return _plain(Templar(loader=view.loader, variables=dict(raw)).template(value))
@@ -184,10 +194,15 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def open_view(path: Path, loader: Any, vault: Vault, sealed: Iterable[Path]) -> tuple[Any, Any]:
+def open_view(path: Path, loader: Any, vault: Vault, files: Iterable[Path], sealed: Iterable[Path]) -> tuple[Any, Any]:
     """Load hosts.yaml with Ansible's yaml inventory plugin and nothing else; return (inventory manager, variable manager).
 
-    `sealed` are the variable files that cannot be decrypted: Ansible would stop at them, so it finds them empty.
+    Args:
+        path: hosts.yaml.
+        loader: Ansible's file reader.
+        vault: The secrets.
+        files: The variable files beside it: read now, because Ansible reads them late and stops at what it cannot read.
+        sealed: Those that cannot be decrypted: Ansible finds them empty.
 
     Raises:
         ValueError: Ansible cannot load it.
@@ -212,6 +227,8 @@ def open_view(path: Path, loader: Any, vault: Vault, sealed: Iterable[Path]) -> 
             inventory_loader.get("yaml").parse(data, loader, str(path))
             data.processed_sources.append(str(path))
             inventory.reconcile_inventory()
+            for file in files:
+                loader.load_from_file(str(real / file.relative_to(path.parent)), cache="all", unsafe=True, trusted_as_template=True)
         except AnsibleError as error:
             raise ValueError(str(error)) from error
         managers = VariableManager(loader=loader, inventory=inventory)

@@ -80,6 +80,9 @@ def validate(
             return _Validator(path / _FILE_NAME if path.is_dir() else path, file, loader, vault, forgive).run()
         except InventoryError as error:
             return Validation(error.problems, (), None)
+        except OSError as error:
+            problem = Problem(str(path), 0, f"cannot be read: {error.strerror}", "check the path and its permissions", "unreadable")
+            return Validation((problem,), (), None)
 
 
 def _find(path: Path) -> Path:
@@ -159,9 +162,13 @@ class _Validator:
     ) -> Cluster | None:
         """Let Ansible load it and apply the rules; add their problems."""
         try:
-            inventory, managers = ansible_view.open_view(self.path, self.loader, self.vault, [path for path, _, _ in files.sealed])
+            inventory, managers = ansible_view.open_view(
+                self.path, self.loader, self.vault, files.paths, [path for path, _, _ in files.sealed]
+            )
         except ValueError as error:
-            problems.append(Problem(str(self.shown), 0, f"Ansible cannot load it: {error}", "mend what Ansible names", "ansible"))
+            if not problems:
+                what = f"Ansible cannot load it: {error}"
+                problems.append(Problem(str(self.shown), 0, what, "mend what Ansible names", "ansible"))
             return None
         groups: dict[str, tuple[str, ...]] = {
             name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()

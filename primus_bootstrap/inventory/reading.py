@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from primus_bootstrap.inventory.addresses import Addresses
     from primus_bootstrap.inventory.ansible_view import ManagersView
     from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.merged import Merged
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One inventory, read. `groups` holds every group with its children's hosts, `all` included."""
+    """One inventory, read.
+
+    `groups` holds every group with its children's hosts, `all` included. `addresses` remembers what `addresses.resolve` found.
+    """
 
     shown: str
     written: Written
@@ -25,6 +29,7 @@ class Reading:
     host_origins: Mapping[str, Origin]
     merged: Merged
     view: ManagersView
+    addresses: dict[str, Addresses] = field(default_factory=dict)
 
     @property
     def hosts(self) -> tuple[str, ...]:

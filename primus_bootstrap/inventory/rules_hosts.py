@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.errors import Problem
-from primus_bootstrap.inventory.addresses import Address, by_value, looks_like_address, parse_address, resolved
+from primus_bootstrap.inventory.addresses import Address, by_value, looks_like_address, parse_address, resolve
 from primus_bootstrap.inventory.names import edit_distance
 from primus_bootstrap.inventory.values import is_template, is_vaulted
 
@@ -25,6 +25,7 @@ _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
+_NEEDED = ("ansible_host", "ansible_user", "ansible_connection")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _KEY_TYPE = re.compile(r"(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-[\w-]+@openssh\.com)")
 
@@ -91,6 +92,27 @@ def kube_host_name(reading: Reading) -> Iterator[Problem]:
             )
 
 
+def no_value(reading: Reading) -> Iterator[Problem]:
+    """Ansible takes an empty or a nested value here, and fails with words that name neither host nor file."""
+    for variable in (*_IP_VARIABLES, *_PORT_VARIABLES, *_NEEDED):
+        for definition in reading.merged.by_name.get(variable, ()):
+            node, origin = definition.node, definition.origin
+            if not isinstance(node, yaml.ScalarNode):
+                yield Problem(origin.file, origin.line, f"{variable} must be a single value", "write it behind the `:`", "type")
+            elif node.value == "" or node.tag == "tag:yaml.org,2002:null":
+                yield Problem(origin.file, origin.line, f"{variable} has no value", "give it a value, or delete the line", "type")
+
+
+def unresolvable(reading: Reading) -> Iterator[Problem]:
+    """What leads to a host is needed before its facts are known, so a template that fails here fails in every run."""
+    for variable in (*_PORT_VARIABLES, *_NEEDED):
+        reported = set()
+        for problem in resolve(reading, variable).failures:
+            if (problem.file, problem.line) not in reported:
+                reported.add((problem.file, problem.line))
+                yield problem
+
+
 def not_an_address(reading: Reading) -> Iterator[Problem]:
     """A wrong digit in an address shows first as a host that does not answer, or as another host that does."""
     for variable in _IP_VARIABLES:
@@ -134,9 +156,9 @@ def _address_fix(text: str) -> str:
 def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
     """Judge every value of a variable, and report each definition once, by its first host."""
     reported = set()
-    for address in resolved(reading, variable):
+    for address in resolve(reading, variable).found:
         origin = address.definition.origin
-        if origin in reported:
+        if origin in reported or not address.text:
             continue
         found = judge(variable, address.text)
         if found:
@@ -147,19 +169,19 @@ def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tupl
 
 def duplicate_address(reading: Reading) -> Iterator[Problem]:
     """Two names of one machine: it would be set up twice at once, and counted twice in every quorum."""
-    ports = {address.host: address.text for variable in _PORT_VARIABLES for address in resolved(reading, variable)}
-    local = {address.host for address in resolved(reading, "ansible_connection") if address.text != "ssh"}
-    reached = (address for address in resolved(reading, "ansible_host") if address.host not in local)
+    ports = {address.host: address.text for variable in _PORT_VARIABLES for address in resolve(reading, variable).found}
+    local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
+    reached = (address for address in resolve(reading, "ansible_host").found if address.host not in local)
     for address, several in by_value(reached).items():
         for port in sorted({ports.get(one.host, "22") for one in several}):
             yield from _shared("ansible_host", address, [one for one in several if ports.get(one.host, "22") == port])
     for variable in _IP_VARIABLES:
-        for address, several in by_value(resolved(reading, variable)).items():
+        for address, several in by_value(resolve(reading, variable).found).items():
             yield from _shared(variable, address, several)
 
 
 def _shared(variable: str, address: str, several: list[Address]) -> Iterator[Problem]:
-    if len(several) < 2:
+    if len(several) < 2 or not address:
         return
     first = several[0]
     reported = set()
@@ -179,7 +201,7 @@ def near_host(reading: Reading) -> Iterator[Problem]:
     Only where most hosts have an address: elsewhere the name service knows them.
     """
     addressed = {host for variable in ("ansible_host", "ansible_ssh_host", "ip") for host in reading.merged.of(variable)}
-    local = {address.host for address in resolved(reading, "ansible_connection") if address.text != "ssh"}
+    local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
     bare = [host for host in reading.hosts if host not in addressed and host not in local and not parse_address(host)]
     if not bare or 2 * len(addressed) <= len(reading.hosts):
         return
@@ -209,9 +231,13 @@ def bad_port(reading: Reading) -> Iterator[Problem]:
     """A port that is no number stops ssh with a message that names neither the host nor the file."""
     for variable in _PORT_VARIABLES:
         reported = set()
-        for address in resolved(reading, variable):
+        for address in resolve(reading, variable).found:
             origin = address.definition.origin
-            if origin not in reported and not (address.text.isascii() and address.text.isdigit() and 0 < int(address.text) < 65536):
+            if (
+                origin not in reported
+                and address.text
+                and not (address.text.isascii() and address.text.isdigit() and 0 < int(address.text) < 65536)
+            ):
                 reported.add(origin)
                 yield Problem(origin.file, origin.line, f"{variable}: `{address.text}` is no port", "give a number from 1 to 65535", "port")
 
@@ -257,6 +283,8 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     variable_twice,
     name_of_host_and_group,
     kube_host_name,
+    no_value,
+    unresolvable,
     not_an_address,
     duplicate_address,
     near_host,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.errors import Problem
-from primus_bootstrap.inventory.addresses import parse_address, resolved
+from primus_bootstrap.inventory.addresses import parse_address, resolve
 from primus_bootstrap.inventory.values import is_template, is_vaulted, value_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def bad_subnet(reading: Reading) -> Iterator[Problem]:
                 continue
             text, origin = _text(definition), definition.origin
             if _network(text) is None:
-                what = f"{name}: `{text}` is no subnet"
+                what = f"{name}: `{text}` is no subnet" if text else f"{name} must be one subnet"
                 yield Problem(origin.file, origin.line, what, _subnet_fix(text), "subnet")
 
 
@@ -73,7 +73,7 @@ def subnets_overlap(reading: Reading) -> Iterator[Problem]:
 def _hosts_inside(reading: Reading, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
     inside: dict[str, tuple[str, Definition]] = {}
     for variable in _HOST_ADDRESSES:
-        for found in resolved(reading, variable):
+        for found in resolve(reading, variable).found:
             address = parse_address(found.text)
             if found.host in hosts and address is not None and address in subnet.network:
                 inside.setdefault(found.host, (f"{variable} {address}", found.definition))
@@ -94,15 +94,15 @@ def node_prefix(reading: Reading) -> Iterator[Problem]:
     pods = next((subnet for subnet in _subnets(reading) if subnet.name == "kube_pods_subnet"), None)
     prefix, at_prefix = _number(reading, "kube_network_node_prefix")
     most, at_most = _number(reading, "kubelet_max_pods")
-    if pods is None or prefix is None or most is None or pods.network.version != 4:
+    if pods is None or prefix is None or most is None or pods.network.version != 4 or not 0 < prefix <= 32 or most < 1:
         return
     origin = at_prefix or _origin(pods) or reading.group_origin("kube_node" if reading.groups.get("kube_node") else "kube_control_plane")
-    blocks = 2 ** (prefix - pods.network.prefixlen) if 0 < prefix <= 32 and prefix >= pods.network.prefixlen else 0
+    blocks = 2 ** (prefix - pods.network.prefixlen) if prefix >= pods.network.prefixlen else 0
     if blocks < len(nodes):
         what = f"{pods} holds {blocks} blocks of /{prefix} (kube_network_node_prefix), too few for {len(nodes)} nodes"
         fix = f"widen kube_pods_subnet to at least /{max(0, prefix - (len(nodes) - 1).bit_length())}"
         yield Problem(origin.file, origin.line, what, fix, "node-prefix")
-    room = 2 ** (32 - prefix) - 2 if 0 < prefix <= 32 else 0
+    room = 2 ** (32 - prefix) - 2
     if room < most:
         origin = at_prefix or at_most or origin
         what = f"a block of /{prefix} (kube_network_node_prefix) holds {max(room, 0)} pods, and kubelet_max_pods is {most}"
@@ -120,15 +120,16 @@ def _number(reading: Reading, name: str) -> tuple[int | None, Origin | None]:
 
 
 def bad_number(reading: Reading) -> Iterator[Problem]:
-    """These two are Kubespray's, so no argument spec of ours judges them."""
-    for name in ("kube_network_node_prefix", "kubelet_max_pods"):
+    """These two are Kubespray's, so no argument spec of ours judges them; it compares them as numbers."""
+    for name, least, most in (("kube_network_node_prefix", 1, 128), ("kubelet_max_pods", 1, 99_999)):
         for definition in reading.merged.by_name.get(name, ()):
-            node = definition.node
-            if is_template(node) or is_vaulted(node) or (isinstance(value_of(node), int) and not isinstance(value_of(node), bool)):
+            node, origin = definition.node, definition.origin
+            if is_template(node) or is_vaulted(node):
                 continue
-            yield Problem(
-                definition.origin.file, definition.origin.line, f"{name} must be a whole number", "write it without quotes", "type"
-            )
+            value = value_of(node)
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+                what = f"{name} must be a whole number from {least} to {most}"
+                yield Problem(origin.file, origin.line, what, "write the number without quotes", "type")
 
 
 def _subnets(reading: Reading) -> list[_Subnet]:
@@ -163,7 +164,8 @@ def _network(text: str) -> IpNetwork | None:
 
 def _subnet_fix(text: str) -> str:
     try:
-        return f"write {ipaddress.ip_network(text, strict=False)}" if "/" in text else f"add the prefix length: {text}/16"
+        network = ipaddress.ip_network(text, strict=False)
+        return f"write {network}" if "/" in text else f"add the prefix length: {text}/16"
     except ValueError:
         return "write a subnet such as 10.233.64.0/18"
 

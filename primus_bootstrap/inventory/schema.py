@@ -61,6 +61,9 @@ def judge_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[
 
 def _unknown(definition: Definition) -> Iterator[Problem]:
     name, origin = definition.name, definition.origin
+    if name == "ansible_group_priority" and definition.node.tag != "tag:yaml.org,2002:int":
+        # Ansible reads it while it loads the file, and stops with a message that names no line.
+        yield Problem(origin.file, origin.line, f"{name} must be a whole number", "write the number without quotes", "type")
     if names.is_known_variable(name):
         if not name.isidentifier():
             yield Problem(

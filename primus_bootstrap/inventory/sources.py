@@ -14,7 +14,7 @@ from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory.values import line_of, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 VAULT_HEADER = b"$ANSIBLE_VAULT;"
@@ -22,7 +22,15 @@ _INI_SECTION = re.compile(r"^\s*\[[^\]\s,]+\]\s*(?:[#;].*)?$", re.MULTILINE)
 _INI_HOST = re.compile(r"^\s*[\w.-]+(?:\s+\w+=\S+)+\s*$", re.MULTILINE)
 _TAB_INDENT = re.compile(r"^ *\t", re.MULTILINE)
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_BRACKET = re.compile(r"[\[\]{}]")
+_MOST_LEVELS = 100
+_DEEP_INDENT = re.compile(r"^(?: {100}|(?:[-?:] +){50})", re.MULTILINE)
 _MOST_NODES = 20_000_000  # values after every alias is expanded; 12,500 hosts with twenty variables each are half a million
+# The tags of mappings and lists that Ansible's YAML reader takes.
+_COLLECTION_TAGS: Mapping[type, tuple[str, ...]] = {
+    yaml.MappingNode: ("tag:yaml.org,2002:map", "tag:yaml.org,2002:set", "!unsafe"),
+    yaml.SequenceNode: ("tag:yaml.org,2002:seq", "tag:yaml.org,2002:omap", "tag:yaml.org,2002:pairs", "!unsafe"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ def _parse(data: bytes, shown: str) -> Source:
         return Source(shown, problems=(_undecodable(data, shown, data.count(b"\n", 0, error.start) + 1),))
     if "\0" in text:
         return Source(shown, problems=(_undecodable(data, shown, text.count("\n", 0, text.index("\0")) + 1),))
+    if _may_be_deep(text) and (line := _too_deep(text)):
+        return Source(shown, problems=(Problem(shown, line, "is nested too deeply", "flatten the structure", "not-yaml"),))
     try:
         # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
         node = yaml.compose(text.replace("\t", " ") if _is_json(text) else text, Loader=yaml.CSafeLoader)
@@ -77,6 +87,32 @@ def _parse(data: bytes, shown: str) -> Source:
     problems = _Check(shown).tree(node)
     broken = any(problem.rule != "duplicate-key" for problem in problems)
     return Source(shown, None if broken else node, tuple(problems))
+
+
+def _may_be_deep(text: str) -> bool:
+    """Tell quickly whether the nesting must be counted: brackets in text and comments count here as well."""
+    depth = 0
+    for bracket in _BRACKET.findall(text):
+        depth += 1 if bracket in "[{" else -1
+        if depth > _MOST_LEVELS:
+            return True
+    return bool(_DEEP_INDENT.search(text))
+
+
+def _too_deep(text: str) -> int:
+    """Return the line where the nesting passes the limit, and 0 where it does not: libyaml's composer would overflow the stack."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+            if depth > _MOST_LEVELS:
+                return int(event.start_mark.line) + 1
+    except yaml.YAMLError:
+        pass  # what is wrong is said when the text is composed, which stops at the same place
+    return 0
 
 
 def _is_json(text: str) -> bool:
@@ -220,6 +256,8 @@ class _Check:
             return 1
         self.open.add(id(node))
         size = 1
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _COLLECTION_TAGS[type(node)]:
+            self._unknown_tag(node)
         if isinstance(node, yaml.MappingNode):
             self._keys(node)
             size += sum(self._walk(key) + self._walk(value) for key, value in node.value)
@@ -238,10 +276,13 @@ class _Check:
         try:
             value_of(node)
         except ConstructorError:
-            # Neither the tag nor the value is quoted: an unquoted password may begin with `!`.
-            self._add(node, "has a YAML tag (`!…`) that Ansible does not know", "put the value in quotes", "yaml-tag")
+            self._unknown_tag(node)
         except (ValueError, TypeError, OverflowError, KeyError, IndexError):
             self._add(node, f"is read as a {kind}, and is none", "put the value in quotes", "yaml-tag")
+
+    def _unknown_tag(self, node: yaml.Node) -> None:
+        # Neither the tag nor the value is quoted: an unquoted password may begin with `!`.
+        self._add(node, "has a YAML tag (`!…`) that Ansible does not know here", "put the value in quotes", "yaml-tag")
 
     def _keys(self, node: yaml.MappingNode) -> None:
         first: dict[str, yaml.Node] = {}

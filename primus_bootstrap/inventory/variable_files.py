@@ -25,11 +25,16 @@ _NO_VARIABLES = (".md", ".txt", ".rst", ".bak", ".orig")
 
 @dataclass(slots=True)
 class VariableFiles:
-    """What stands in the two folders. `sealed` are (path, shown name, group or host) of files whose Vault password is missing."""
+    """What stands in the two folders.
+
+    `paths` are the files that Ansible reads, `sealed` (path, shown name, group or host) of those whose Vault password is missing,
+    `owners` where each ("group" or "host", name) has its files.
+    """
 
     definitions: list[Definition] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     sealed: list[tuple[Path, str, str]] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
     owners: dict[tuple[str, str], Origin] = field(default_factory=dict)
 
 
@@ -64,6 +69,7 @@ class _Reader:
     def _file(self, path: Path, kind: str, owner: str) -> None:
         shown = self.shown(path)
         source = read_source(path, shown, decrypt=self.decrypt)
+        self.found.paths.append(path)
         self.found.problems.extend(source.problems)
         if source.sealed:
             self.found.sealed.append((path, shown, owner))
@@ -82,8 +88,12 @@ class _Reader:
 def read_variable_files(base: Path, shown_base: str, *, decrypt: Callable[[bytes], bytes] | None) -> VariableFiles:
     """Read both folders beside hosts.yaml as Ansible does; which owners exist is judged elsewhere."""
     reader = _Reader(base, shown_base, decrypt, VariableFiles())
-    reader.folder("group_vars", "group")
-    reader.folder("host_vars", "host")
+    for name, kind in (("group_vars", "group"), ("host_vars", "host")):
+        try:
+            reader.folder(name, kind)
+        except OSError as error:
+            problem = Problem(reader.shown(base / name), 0, f"cannot be read: {error.strerror}", "make the folder readable", "unreadable")
+            reader.found.problems.append(problem)
     return reader.found
 
 

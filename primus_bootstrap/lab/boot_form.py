@@ -42,7 +42,7 @@ def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     Raises:
         MachineError: systemd starts in none.
     """
-    memory = machine.cache / "boot-form.json"
+    memory = _memory(machine, image)
     key = _circumstances(machine, image)
     remembered = _recall(memory, key)
     if remembered:
@@ -56,9 +56,9 @@ def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     return form
 
 
-def forget_boot_form(machine: Machine) -> None:
+def forget_boot_form(machine: Machine, image: Image) -> None:
     """Forget what worked, so that the next `find_boot_form` tries again."""
-    (machine.cache / "boot-form.json").unlink(missing_ok=True)
+    _memory(machine, image).unlink(missing_ok=True)
 
 
 def candidates(machine: Machine) -> tuple[BootForm, ...]:
@@ -80,6 +80,11 @@ def candidates(machine: Machine) -> tuple[BootForm, ...]:
         for runtime in _runtimes(machine)
         for limit_title, limits in _limits()
     )
+
+
+def _memory(machine: Machine, image: Image) -> Path:
+    # One a release: a newer systemd asks more of the machine.
+    return machine.cache / f"boot-form-{image.suite}.json"
 
 
 def _poorer() -> list[tuple[str, tuple[str, ...], str]]:

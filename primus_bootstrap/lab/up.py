@@ -233,7 +233,7 @@ def _make(machine: Machine, lab: Lab, nodes: list[LabNode], say: Say) -> list[st
     try:
         _start_new(machine, lab, nodes, images=images, archives=archives, form=form)
     except LabError:
-        forget_boot_form(machine)
+        forget_boot_form(machine, newest)
         again = find_boot_form(machine, newest, say)
         if again == form:
             raise

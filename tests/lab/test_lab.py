@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import ROOT, RunningLab, run_cli
+
+from tests.lab.lab_rig import ROOT, RunningLab, engine_argv, run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ def test_plain_ansible_works_on_the_written_inventory(lab: RunningLab) -> None:
 
 
 def test_nodes_reach_the_mirror_and_each_other(lab: RunningLab) -> None:
-    """apt works in a node as it does on this machine, and nodes find each other by name."""
+    """Packages come to a node as they come to this machine, and nodes find each other by name."""
     updated = lab.execute("node2", "apt-get", "update", timeout_s=180)
 
     assert updated.returncode == 0, updated.stderr
@@ -174,19 +174,18 @@ def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
 def test_up_makes_a_removed_or_half_made_host_again(healed: RunningLab) -> None:
     """A container that vanished, or was created and never started, is made again; the others are not touched."""
     boot = healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
-    engine = "podman" if shutil.which("podman") else "docker"
-    sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
     image = subprocess.run(
-        [*sudo, engine, "inspect", "--format", "{{.Config.Image}}", healed.container("node2")],
+        [*engine_argv(), "inspect", "--format", "{{.Config.Image}}", healed.container("node2")],
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     ).stdout.strip()
     for node in ("node2", "node3"):
-        subprocess.run([*sudo, engine, "rm", "--force", healed.container(node)], capture_output=True, timeout=60, check=True)
+        healed.fault("kill", node)
+        subprocess.run([*engine_argv(), "rm", "--force", healed.container(node)], capture_output=True, timeout=60, check=True)
     labels = [f"--label=primus.lab={healed.name}", "--label=primus.lab.node=node3", f"--label=primus.lab.folder={healed.folder}"]
-    half = [*sudo, engine, "create", "--name", healed.container("node3"), *labels, image, "/sbin/init"]
+    half = [*engine_argv(), "create", "--name", healed.container("node3"), *labels, image, "/sbin/init"]
     subprocess.run(half, capture_output=True, timeout=60, check=True)
 
     said = healed.lab("up").stderr

@@ -1,0 +1,129 @@
+"""A private sshd for the fleet's tests: real connections over loopback, with keys of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.fleet.fanout import ask_all
+from primus_bootstrap.fleet.values import Answer, Target, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+needs_sshd = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/sbin/sshd").exists(), reason="needs root and /usr/sbin/sshd (Debian: openssh-server)"
+)
+
+
+@dataclass
+class LoopbackSshd:
+    """An sshd on every loopback address at one port, whose sessions start no interactive shell's files."""
+
+    folder: Path
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        for name in ("host_key", "user_key"):
+            if not (self.folder / name).exists():
+                make_key(self.folder / name)
+        self.port = self.port or free_port()
+        config = self.folder / "sshd_config"
+        # SHLVL keeps bash from reading ~/.bashrc, which on some machines costs more than the whole test.
+        config.write_text(
+            f"Port {self.port}\nListenAddress 0.0.0.0\nHostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/user_key.pub\n"
+            "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nMaxStartups 2000\nSetEnv SHLVL=2\nAllowTcpForwarding yes\n",
+            encoding="utf-8",
+        )
+        Path("/run/sshd").mkdir(exist_ok=True)
+        self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return
+            time.sleep(0.05)
+        raise AssertionError("sshd does not listen")
+
+    def stop(self) -> None:
+        """End it."""
+        if self.process:
+            self.process.terminate()
+            self.process.wait(timeout=10)
+
+    @property
+    def public_key(self) -> str:
+        """The host key without its comment."""
+        return " ".join((self.folder / "host_key.pub").read_text(encoding="utf-8").split()[:2])
+
+    @property
+    def key_file(self) -> str:
+        """The key that may log in."""
+        return str(self.folder / "user_key")
+
+    def known_hosts(self, *addresses: str) -> str:
+        """Pin this sshd's key for addresses (`127.0.0.1` unless said), and return the file."""
+        path = self.folder / "known_hosts"
+        names = addresses or ("127.0.0.1",)
+        path.write_text("".join(f"[{address}]:{self.port} {self.public_key}\n" for address in names), encoding="utf-8")
+        return str(path)
+
+    def target(self, host: str = "host1", address: str = "127.0.0.1") -> Target:
+        """Return a host behind this sshd."""
+        return Target(host, address, self.port, getpass.getuser(), self.key_file)
+
+
+@pytest.fixture(scope="module")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSshd]:
+    """Give a running sshd that the tests of a module share."""
+    server = LoopbackSshd(tmp_path_factory.mktemp("sshd"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """Give a port whose owner accepts connections and never says a word."""
+    with socket.create_server(("0.0.0.0", 0), backlog=64) as listener:  # noqa: S104 (loopback addresses only are used)
+        kept: list[socket.socket] = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    kept.append(listener.accept()[0])
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield int(listener.getsockname()[1])
+        listener.shutdown(socket.SHUT_RDWR)
+        for one in kept:
+            one.close()
+
+
+def make_key(path: Path, passphrase: str = "") -> None:
+    """Make an Ed25519 key pair."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+
+
+def free_port() -> int:
+    """Return a loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def ask(targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = "") -> dict[str, Answer]:
+    """Run a command everywhere and return the answers by host."""
+    task = Task(command, {target.host: stdin for target in targets}, timeout_s, known_hosts)
+    return {answer.host: answer for answer in ask_all(targets, task)}

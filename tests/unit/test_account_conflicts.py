@@ -1,0 +1,73 @@
+"""The module `account_conflicts`, asked about this machine's own accounts: root is 0 and daemon is 1 on every Linux."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+conflicts: Any = load_role_module("users_groups", "account_conflicts")
+
+# Numbers and names that no distribution gives away.
+GROUP = {"name": "primus-test-group", "gid": 48111}
+ACCOUNT = {"name": "primus-test-account", "uid": 48112}
+
+
+def problems(groups: list[dict[str, Any]], accounts: list[dict[str, Any]], *, visudo: bool = True) -> list[str]:
+    """Return what the module finds."""
+    found: list[str] = conflicts.find_problems(groups, accounts, visudo=visudo)
+    return found
+
+
+def test_new_names_with_new_numbers_are_fine() -> None:
+    """A host that knows neither the names nor the numbers has no problem; existing ones with their own numbers neither."""
+    found = problems([GROUP, {"name": "root", "gid": 0}], [{**ACCOUNT, "groups": ["daemon"]}, {"name": "daemon", "uid": 1}])
+
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "accounts", "cause"),
+    [
+        ([{"name": "new", "gid": 0}], [], "gid 0 of group new belongs to root on this host. Fix: choose another gid"),
+        ([{"name": "root", "gid": 48111}], [], "group root has gid 0 on this host and 48111 in hosts.yaml. Fix: state gid: 0"),
+        ([GROUP], [{"name": "new", "uid": 1}], "uid 1 of account new belongs to daemon on this host. Fix: choose another uid"),
+        ([GROUP], [{"name": "daemon", "uid": 48112}], "account daemon has uid 1 on this host and 48112 in hosts.yaml. Fix: "),
+        ([GROUP], [{"name": "new"}], "account new has no uid. Fix: add uid"),
+        ([GROUP], [ACCOUNT, ACCOUNT], "account primus-test-account is listed twice. Fix: "),
+        ([GROUP], [ACCOUNT, {**ACCOUNT, "name": "twin"}], "uid 48112 is given to primus-test-account, twin. Fix: "),
+        ([GROUP, {**GROUP, "name": "twin"}], [], "gid 48111 is given to primus-test-group, twin. Fix: "),
+        ([GROUP], [{**ACCOUNT, "groups": ["nosuch"]}], "there is no group nosuch. Fix: list it in users_groups_groups"),
+        ([GROUP], [{**ACCOUNT, "group": "nosuch"}], "there is no group nosuch. Fix: list it in users_groups_groups"),
+        ([GROUP], [{"name": "root", "state": "absent"}], "account root is the superuser and cannot be removed. Fix: "),
+    ],
+)
+def test_each_conflict_is_named_with_its_fix(groups: list[dict[str, Any]], accounts: list[dict[str, Any]], cause: str) -> None:
+    """Every kind of conflict gives a sentence that says what, where, and how to mend it."""
+    found = problems(groups, accounts)
+
+    assert any(cause in problem for problem in found), found
+
+
+def test_sudo_rules_need_sudo() -> None:
+    """A host without visudo cannot take rules; accounts without rules do not mind."""
+    with_rules = {**ACCOUNT, "sudo_rules": ["ALL=(ALL) ALL"]}
+
+    assert problems([GROUP], [ACCOUNT], visudo=False) == []
+    assert "has no sudo. Fix: install sudo" in problems([GROUP], [with_rules], visudo=False)[0]
+
+
+def test_all_conflicts_are_named_at_once() -> None:
+    """One run is enough to learn everything that is wrong on a host."""
+    found = problems([{"name": "new", "gid": 0}], [{"name": "eve", "uid": 1}, {"name": "root", "state": "absent"}])
+
+    assert len(found) == 3
+
+
+def test_an_absent_account_may_have_any_number() -> None:
+    """An entry that removes an account needs no uid, and a uid in it conflicts with nobody's."""
+    found = problems([GROUP], [{"name": "gone", "state": "absent"}, {"name": "gone2", "state": "absent", "uid": 1}])
+
+    assert found == []

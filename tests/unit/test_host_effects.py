@@ -1,0 +1,100 @@
+"""The module `host_effects`: what programs on a host see, judged against what was stated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+effects: Any = load_role_module("baseline", "host_effects")
+
+LIMITS = {"nofile": {"soft": 100, "hard": 200, "scale": 1}, "memlock": {"soft": -1, "hard": 8, "scale": 1024}}
+# As /proc/self/limits prints it.
+SHOWN = """Limit                     Soft Limit           Hard Limit           Units
+Max processes             4096                 4096                 processes
+Max open files            100                  200                  files
+Max locked memory         unlimited            8192                 bytes
+"""
+
+
+def make_host(answers: dict[str, tuple[int, str]]) -> Any:
+    """Return a host whose programs answer by name; one that is not there is not installed."""
+
+    def run(argv: Sequence[str]) -> tuple[int, str]:
+        return answers.get(argv[0], (127, f"{argv[0]} is not installed"))
+
+    return effects.Host("n1", check=True, run=run)
+
+
+def outcomes(host: Any) -> dict[str, str]:
+    """Return verdict by check."""
+    return {record["check"].removeprefix("baseline.effect."): record["verdict"] for record in host.verdicts}
+
+
+def test_limits_are_judged_as_a_service_and_as_a_login_sees_them() -> None:
+    """Each view counts for itself, units are the kernel's, and what was skipped is not judged."""
+    host = make_host({"systemd-run": (0, SHOWN), "su": (0, SHOWN.replace("200 ", "150 "))})
+    effects.look_at_limits(host, LIMITS, ["baseline.limit.nproc"])
+
+    assert outcomes(host) == {
+        "limit.nofile.service": "pass", "limit.memlock.service": "pass", "limit.nofile.login": "fail", "limit.memlock.login": "pass",
+    }  # fmt: skip
+    assert len(host.broken) == 1
+    assert host.broken[0].startswith("effect.limit.nofile.login: expected 100 200, found 100 150. Fix: look for another file in ")
+
+
+def test_skipped_limits_are_not_looked_at() -> None:
+    """Where every limit was skipped no session is opened at all."""
+    host = make_host({})
+    effects.look_at_limits(host, LIMITS, ["baseline.limit.nofile", "baseline.limit.memlock"])
+
+    assert host.verdicts == []
+
+
+def test_a_look_that_fails_is_unknown() -> None:
+    """A program that is not installed gives unknown with a reason: neither good nor bad, and no failure."""
+    host = make_host({})
+    effects.look_at_limits(host, {"nofile": LIMITS["nofile"]}, [])
+    effects.look_at_names(host, ["10.0.0.1 cp1"])
+    effects.look_at_upgrades(host)
+
+    assert set(outcomes(host).values()) == {"unknown"}
+    assert {record["reason"] for record in host.verdicts} == {"the look itself failed"}
+    assert host.broken == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ((0, "10.0.0.1        STREAM cp1\n10.0.0.1        DGRAM"), "pass"),
+        ((0, "127.0.1.1       STREAM cp1\n10.0.0.1        STREAM"), "fail"),
+        ((2, ""), "fail"),
+    ],
+)
+def test_a_name_must_lead_to_the_stated_address_first(answer: tuple[int, str], verdict: str) -> None:
+    """The first address is the one that programs take; a name that nobody knows fails."""
+    host = make_host({"getent": answer})
+    effects.look_at_names(host, ["10.0.0.1 cp1"])
+
+    assert outcomes(host) == {"name.cp1": verdict}
+
+
+@pytest.mark.parametrize(
+    ("state", "tracking", "expected"),
+    [
+        ("active", "Reference ID : 1\nLeap status     : Normal", {"time.service": "pass", "time.synchronised": "pass"}),
+        ("active", "Reference ID : 0\nLeap status     : Not synchronised", {"time.service": "pass", "time.synchronised": "unknown"}),
+        ("failed", "506 Cannot talk to daemon", {"time.service": "fail", "time.synchronised": "unknown"}),
+    ],
+)
+def test_time_is_a_service_that_follows_a_server(state: str, tracking: str, expected: dict[str, str]) -> None:
+    """A stopped service fails; one that follows no server yet is unknown."""
+    host = make_host({"systemctl": (0, state), "chronyc": (0, tracking)})
+    effects.look_at_time(host, "chrony.service")
+
+    assert outcomes(host) == expected

@@ -1,0 +1,126 @@
+"""The lab's hosts.yaml: what it says, and that a person's file is never overwritten."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, hosts_text, recorded_subnet
+from primus_bootstrap.lab.values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
+
+SUITES = ("bookworm", "trixie")
+SUBNET = subnet_candidates(DEFAULT_NAME)[0]
+
+
+def a_lab(folder: Path, count: int = 3, subnet: IPv4Network = SUBNET) -> Lab:
+    """Lay out a lab in a folder."""
+    return make_lab(DEFAULT_NAME, folder, subnet=subnet, count=count, suites=SUITES)
+
+
+def test_the_committed_inventory_is_what_lab_up_writes() -> None:
+    """inventory/lab/hosts.yaml is the default lab to the letter, so that `lab up` in a fresh checkout changes no file."""
+    committed = content.topologies_dir() / "lab/hosts.yaml"
+
+    assert committed.read_text() == hosts_text(a_lab(committed.parent, DEFAULT_COUNT))
+
+
+def test_every_node_is_a_gpu_node_with_its_address(tmp_path: Path) -> None:
+    """The file names every host once with its address, in the group of GPU nodes, under the cluster's name."""
+    data = yaml.safe_load(hosts_text(a_lab(tmp_path, 12)))["all"]
+
+    assert data["vars"]["cluster_name"] == "lab"
+    assert data["hosts"]["node12"] == {"ansible_host": "10.187.1.22"}
+    assert list(data["children"]["gpu_node"]["hosts"]) == list(data["hosts"]) == [f"node{number}" for number in range(1, 13)]
+
+
+def test_ansible_reads_it_and_names_key_and_pins_with_any_folder_name(tmp_path: Path) -> None:
+    """Ansible's own reading gives paths beside the file, also where the folder's name has a space."""
+    lab = a_lab(tmp_path / "my lab")
+    ensure_hosts_file(lab, SUITES)
+    ansible = shutil.which("ansible", path=str(Path(sys.executable).parent))
+    assert ansible, "the package depends on ansible"
+    words = "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}"
+    done = subprocess.run(
+        [ansible, "-i", str(lab.hosts_file), "node1", "-c", "local", "-m", "ansible.builtin.debug", "-a", f"msg={words!r}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in done.stdout.replace("\\", "")
+    assert str(lab.known_hosts) in done.stdout
+
+
+def test_it_is_written_once(tmp_path: Path) -> None:
+    """A second call finds it right and writes nothing."""
+    lab = a_lab(tmp_path / "new")
+
+    assert ensure_hosts_file(lab, SUITES) is True
+    before = lab.hosts_file.stat().st_mtime_ns
+    assert ensure_hosts_file(lab, SUITES) is False
+    assert lab.hosts_file.stat().st_mtime_ns == before
+
+
+def test_an_untouched_file_follows_the_number_of_nodes(tmp_path: Path) -> None:
+    """What the lab wrote for three hosts becomes the same for five."""
+    ensure_hosts_file(a_lab(tmp_path, 3), SUITES)
+
+    assert ensure_hosts_file(a_lab(tmp_path, 5), SUITES) is True
+    assert len(hosts_of(tmp_path / "hosts.yaml")) == 5
+
+
+def test_an_edited_file_with_the_same_hosts_is_left_alone(tmp_path: Path) -> None:
+    """Variables, groups and comments of a person stay as they are."""
+    lab = a_lab(tmp_path)
+    text = hosts_text(lab) + "    redis:\n      hosts:\n        node1:\n"
+    lab.hosts_file.write_text(text)
+
+    assert ensure_hosts_file(lab, SUITES) is False
+    assert lab.hosts_file.read_text() == text
+
+
+def test_an_edited_file_with_other_hosts_is_refused(tmp_path: Path) -> None:
+    """The message says what the file names, what the lab would have, and three ways on."""
+    lab = a_lab(tmp_path, 2)
+    text = hosts_text(lab) + "# mine\n"
+    lab.hosts_file.write_text(text)
+
+    with pytest.raises(LabError) as caught:
+        ensure_hosts_file(a_lab(tmp_path, 3), SUITES)
+
+    assert "node2 10.187.1.12) than the lab is to have (node1" in caught.value.what
+    assert "--nodes 2" in caught.value.fix
+    assert lab.hosts_file.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", "[all]\nnode1\n", "all: [1]\n", "all:\n  hosts: {node1: 3}\n", "a: b: c\n", "all:\n"])
+def test_a_file_that_is_no_lab_inventory_is_refused(tmp_path: Path, text: str) -> None:
+    """A file that names no hosts is an error that points at `validate`, never a traceback."""
+    path = tmp_path / "hosts.yaml"
+    path.write_text(text)
+
+    with pytest.raises(LabError) as caught:
+        hosts_of(path)
+
+    assert "validate" in caught.value.fix
+
+
+def test_the_file_remembers_the_subnet(tmp_path: Path) -> None:
+    """After `down`, the same addresses are asked for again; a file without addresses, or with mixed ones, remembers none."""
+    lab = a_lab(tmp_path, subnet=IPv4Network("10.187.9.0/24"))
+    assert recorded_subnet(lab.hosts_file) is None
+    ensure_hosts_file(lab, SUITES)
+
+    assert recorded_subnet(lab.hosts_file) == IPv4Network("10.187.9.0/24")
+
+    lab.hosts_file.write_text("all:\n  hosts:\n    a: {ansible_host: 10.0.0.1}\n    b: {ansible_host: 10.0.1.1}\n")
+    assert recorded_subnet(lab.hosts_file) is None

@@ -1,0 +1,180 @@
+"""Templates of roles, rendered by Ansible's own engine (which refuses an undefined variable) and read back by the program they are for."""
+
+from __future__ import annotations
+
+import ipaddress
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from ansible.errors import AnsibleUndefinedVariable
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FACTS = {
+    "Debian": {"os_family": "Debian", "distribution": "Debian", "distribution_release": "bookworm"},
+    "Ubuntu": {"os_family": "Debian", "distribution": "Ubuntu", "distribution_release": "noble"},
+    "Rocky": {"os_family": "RedHat", "distribution": "Rocky", "distribution_release": "Blue Onyx"},
+}
+ACCOUNTS = [
+    {"name": "alice", "uid": 5001, "groups": ["vision"], "sudo_rules": ["ALL=(ALL) NOPASSWD:ALL", "ALL=(bob) NOPASSWD: /usr/bin/id"]},
+    {"name": "bob", "uid": 5002},
+    {"name": "mallory", "state": "absent"},
+]
+
+
+def templates() -> list[Path]:
+    """Return every template of every role."""
+    return sorted(content.roles_dir().glob("*/templates/**/*.j2"))
+
+
+def trusted(value: Any) -> Any:
+    """Mark every string as a template, as Ansible does with what it loads from a role."""
+    if isinstance(value, dict):
+        return {key: trusted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [trusted(item) for item in value]
+    return trust_as_template(value) if isinstance(value, str) else value
+
+
+def render(role: str, name: str, system: str = "Debian", **variables: Any) -> str:
+    """Render a template with the role's defaults and vars, facts of a system, and what a test adds."""
+    folder = content.roles_dir() / role
+    known: dict[str, Any] = {"ansible_managed": "Ansible managed", "ansible_facts": FACTS[system], "inventory_hostname": "n1", "groups": {}}
+    for part in ("defaults", "vars"):
+        path = folder / part / "main.yml"
+        known |= trusted(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    text = (folder / "templates" / name).read_text(encoding="utf-8")
+    templar = Templar(loader=DataLoader(), variables={**known, **variables})
+    overrides = {"trim_blocks": True, "lstrip_blocks": False, "keep_trailing_newline": True}
+    rendered: str = templar.copy_with_new_env(**overrides).template(trust_as_template(text))
+    return rendered
+
+
+@pytest.mark.parametrize("path", templates(), ids=lambda path: f"{path.parts[-3]}/{path.name}")
+def test_a_template_says_who_wrote_the_file(path: Path) -> None:
+    """Every file that a role writes whole begins with Ansible's mark; a part of a file is put into one that does."""
+    first = path.read_text(encoding="utf-8").splitlines()[0]
+
+    assert "ansible_managed | comment" in first or path.name == "service_hosts.j2"
+
+
+def test_an_undefined_variable_stops_the_rendering() -> None:
+    """What these tests stand on: a template that names what nobody defines fails."""
+    with pytest.raises(AnsibleUndefinedVariable, match="__baseline_service_hosts"):
+        render("baseline", "hosts.j2", ansible_host="10.0.0.1")
+
+
+@pytest.mark.parametrize("system", ["Debian", "Ubuntu"])
+@pytest.mark.parametrize("off", [True, False])
+def test_apt_reads_its_configuration(tmp_path: Path, system: str, *, off: bool) -> None:
+    """The program apt itself shows the proxies, and the automatic upgrades off only where asked for."""
+    program = shutil.which("apt-config")
+    if program is None:
+        pytest.skip("apt-config is not installed on this machine")
+    text = render("baseline", "apt.conf.j2", system, baseline_http_proxy_url="http://proxy:3128", baseline_unattended_upgrades_off=off)
+    path = tmp_path / "apt.conf"
+    path.write_text(text)
+    dump = subprocess.run([program, "-c", str(path), "dump"], capture_output=True, text=True, check=True, timeout=30).stdout
+
+    assert 'Acquire::http::Proxy "http://proxy:3128";' in dump
+    assert ('APT::Periodic::Enable "0";' in dump) is off
+    assert "https::Proxy" not in text
+
+
+@pytest.mark.parametrize(
+    ("system", "suites", "components", "keyring"),
+    [
+        ("Debian", ["bookworm bookworm-updates", "bookworm-security"], "main", "debian-archive-keyring"),
+        ("Ubuntu", ["noble noble-updates", "noble-security"], "main restricted universe multiverse", "ubuntu-archive-keyring"),
+    ],
+)
+def test_a_mirror_replaces_the_distributions_sources(system: str, suites: list[str], components: str, keyring: str) -> None:
+    """Two stanzas in deb822 form: the archive and its security part, from their own mirrors, with the distribution's keys."""
+    urls = {"baseline_apt_mirror_url": "http://mirror/a", "baseline_apt_security_mirror_url": "http://mirror/s"}
+    text = render("baseline", "distribution.sources.j2", system, **urls)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    stanzas = [dict(line.split(": ", 1) for line in part.splitlines()) for part in "\n".join(lines).strip().split("\n\n")]
+
+    assert [stanza["URIs"] for stanza in stanzas] == ["http://mirror/a", "http://mirror/s"]
+    assert [stanza["Suites"] for stanza in stanzas] == suites
+    assert {stanza["Components"] for stanza in stanzas} == {components}
+    assert all(keyring in stanza["Signed-By"] for stanza in stanzas)
+
+
+@pytest.mark.parametrize("system", FACTS)
+def test_chrony_follows_the_stated_servers_or_the_pool(system: str) -> None:
+    """Stated servers replace the distribution's pool."""
+    pool = render("baseline", "chrony.conf.j2", system)
+    own = render("baseline", "chrony.conf.j2", system, baseline_ntp_servers=["10.0.0.1", "10.0.0.2"])
+
+    assert [line.split()[0] for line in pool.splitlines() if "iburst" in line] == ["pool"]
+    assert [line for line in own.splitlines() if "iburst" in line] == ["server 10.0.0.1 iburst", "server 10.0.0.2 iburst"]
+    assert "makestep 1 3" in own
+
+
+def hosts_lines(**variables: Any) -> list[str]:
+    """Render both parts of the hosts block and return its entries."""
+    services = render("baseline", "service_hosts.j2", **variables)
+    text = render("baseline", "hosts.j2", **variables, __baseline_service_hosts=services)
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def test_the_hosts_block_names_this_host_and_the_service_hosts() -> None:
+    """`ip` wins over `ansible_host`; hosts of other groups, loopback addresses and names are left out; nobody twice."""
+    hostvars = {
+        "cp1": {"ip": "10.0.0.1", "ansible_host": "203.0.113.1"},
+        "cp2": {"ansible_host": "fd00::2"},
+        "cp3": {"ansible_host": "cp3.example.com"},
+        "cp4": {"ansible_host": "127.0.0.1"},
+        "cp5": {},
+    }
+    groups = {"kube_control_plane": [*hostvars], "etcd": ["cp1"], "gpu_node": ["n1"]}
+    worker = hosts_lines(groups=groups, hostvars=hostvars, ansible_host="10.0.0.9")
+    member = hosts_lines(groups=groups, hostvars=hostvars, inventory_hostname="cp1", ip="10.0.0.1", ansible_host="203.0.113.1")
+    local = hosts_lines(groups={}, hostvars={}, ansible_host="127.0.0.1")
+
+    assert worker == ["10.0.0.9 n1", "10.0.0.1 cp1", "fd00::2 cp2"]
+    assert member == ["10.0.0.1 cp1", "fd00::2 cp2"]
+    assert local == []
+    assert all(ipaddress.ip_address(line.split()[0]) for line in worker)
+
+
+def test_proxies_reach_logins_without_the_local_machine() -> None:
+    """Both spellings are there, since programs read one or the other, and the machine itself is never asked through a proxy."""
+    text = render("baseline", "environment.j2", baseline_https_proxy_url="http://proxy:3128", baseline_no_proxy=[".example.com"])
+    pairs = dict(line.split("=", 1) for line in text.splitlines() if not line.startswith("#"))
+
+    assert pairs["https_proxy"] == pairs["HTTPS_PROXY"] == "http://proxy:3128"
+    assert pairs["no_proxy"] == "localhost,127.0.0.1,::1,.example.com"
+    assert "http_proxy" not in pairs
+
+
+def test_sudo_reads_the_rules(tmp_path: Path) -> None:
+    """The program visudo accepts the file, and only accounts with rules are in it."""
+    program = shutil.which("visudo")
+    text = render("users_groups", "sudoers.j2", users_groups_accounts=ACCOUNTS)
+    path = tmp_path / "sudoers"
+    path.write_text(text)
+
+    assert [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")] == ["alice", "alice"]
+    if program is None:
+        pytest.skip("visudo is not installed on this machine")
+    subprocess.run([program, "-cf", str(path)], check=True, capture_output=True, timeout=30)
+
+
+def test_the_verification_of_accounts_is_a_script_that_fails() -> None:
+    """On a machine without these accounts the script names each of them and ends with 1."""
+    text = render("users_groups", "verify.sh.j2", users_groups_accounts=ACCOUNTS)
+    done = subprocess.run(["/bin/sh", "-s"], input=text, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 1
+    assert {"group training does not have gid 4000", "account bob cannot open a session with uid 5002"} <= set(done.stderr.splitlines())
+    assert "mallory" not in done.stderr
