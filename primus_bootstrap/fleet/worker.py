@@ -156,7 +156,7 @@ def log_in(host: Any, route: Route, way: Way) -> None:
             raise UnansweredError("host_key_unknown", f"no host key of {route.key_name} is pinned") from None
         if isinstance(met, PasswordRequiredException):
             raise UnansweredError("key_file", str(error)) from None
-        if isinstance(met, AuthenticationException):
+        if isinstance(met, AuthenticationException) or "No authentication methods" in str(met):
             keys = ", ".join(route.key_files) or "the agent and the default keys"
             raise UnansweredError("auth", f"{who} does not accept {keys}: {met}") from None
         if isinstance(met, (SSHException, OSError, EOFError)):

@@ -61,7 +61,7 @@ def _resolve(reading: Reading, variable: str) -> Addresses:
             found.append(Address(host, str(node.value), definition))
             continue
         if id(node) not in renderers:
-            renderers[id(node)] = None if is_vaulted(node) else _renderer(str(node.value))
+            renderers[id(node)] = None if is_vaulted(node) else _renderer(str(node.value), host)
         try:
             render = renderers[id(node)]
             text = render(host).strip() if render else str(reading.view.variables(host)[variable])
@@ -77,7 +77,7 @@ def _unresolved(host: str, definition: Definition, error: Exception) -> Problem:
     return Problem(definition.origin.file, definition.origin.line, what, "mend the template for this host's name", "template")
 
 
-def _renderer(template: str) -> Callable[[str], str] | None:
+def _renderer(template: str, example: str) -> Callable[[str], str] | None:
     """Return a quick renderer for a template that needs nothing but the host's name, and None for any other.
 
     Ansible takes 0.7 ms for a template; 12,500 hosts of a range have 25,000 of them, and all are like this.
@@ -87,7 +87,7 @@ def _renderer(template: str) -> Callable[[str], str] | None:
         if jinja2.meta.find_undeclared_variables(environment.parse(template)) - {"inventory_hostname"}:
             return None
         compiled = environment.from_string(template)
-        compiled.render(inventory_hostname="host1")
+        compiled.render(inventory_hostname=example)
     except (jinja2.TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
         return None
 

@@ -143,7 +143,7 @@ def _shown(node: yaml.Node, *, quotable: bool) -> str:
         return "a list"
     if not quotable:
         return "a value of another kind"
-    quote = node.style if node.style in ("'", '"') else ""
+    quote = node.style if isinstance(node, yaml.ScalarNode) and node.style in ("'", '"') else ""
     text = str(node.value)
     return f"`{quote}{text if len(text) <= 60 else text[:57] + '…'}{quote}`"
 

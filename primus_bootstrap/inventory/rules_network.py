@@ -121,7 +121,7 @@ def _number(reading: Reading, name: str) -> tuple[int | None, Origin | None]:
 
 def bad_number(reading: Reading) -> Iterator[Problem]:
     """These two are Kubespray's, so no argument spec of ours judges them; it compares them as numbers."""
-    for name, least, most in (("kube_network_node_prefix", 1, 128), ("kubelet_max_pods", 1, 99_999)):
+    for name, least, most in (("kube_network_node_prefix", 1, 32), ("kubelet_max_pods", 1, 99_999)):
         for definition in reading.merged.by_name.get(name, ()):
             node, origin = definition.node, definition.origin
             if is_template(node) or is_vaulted(node):
@@ -165,9 +165,9 @@ def _network(text: str) -> IpNetwork | None:
 def _subnet_fix(text: str) -> str:
     try:
         network = ipaddress.ip_network(text, strict=False)
-        return f"write {network}" if "/" in text else f"add the prefix length: {text}/16"
     except ValueError:
         return "write a subnet such as 10.233.64.0/18"
+    return f"write {network}" if "/" in text else f"add the prefix length: {text}/16"
 
 
 def _origin(subnet: _Subnet) -> Origin | None:

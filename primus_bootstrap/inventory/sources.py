@@ -73,11 +73,8 @@ def _parse(data: bytes, shown: str) -> Source:
         return Source(shown, problems=(_undecodable(data, shown, data.count(b"\n", 0, error.start) + 1),))
     if "\0" in text:
         return Source(shown, problems=(_undecodable(data, shown, text.count("\n", 0, text.index("\0")) + 1),))
-    if _may_be_deep(text) and (line := _too_deep(text)):
-        return Source(shown, problems=(Problem(shown, line, "is nested too deeply", "flatten the structure", "not-yaml"),))
     try:
-        # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
-        node = yaml.compose(text.replace("\t", " ") if _is_json(text) else text, Loader=yaml.CSafeLoader)
+        node = _compose(text)
     except (yaml.YAMLError, RecursionError) as error:
         return Source(shown, problems=(_not_yaml(text, shown, error),))
     if node is None:
@@ -87,6 +84,14 @@ def _parse(data: bytes, shown: str) -> Source:
     problems = _Check(shown).tree(node)
     broken = any(problem.rule != "duplicate-key" for problem in problems)
     return Source(shown, None if broken else node, tuple(problems))
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Return the tree; a nesting that would overflow libyaml's stack is a RecursionError."""
+    if _may_be_deep(text) and _is_deep(text):
+        raise RecursionError
+    # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
+    return yaml.compose(text.replace("\t", " ") if _is_json(text) else text, Loader=yaml.CSafeLoader)
 
 
 def _may_be_deep(text: str) -> bool:
@@ -99,20 +104,17 @@ def _may_be_deep(text: str) -> bool:
     return bool(_DEEP_INDENT.search(text))
 
 
-def _too_deep(text: str) -> int:
-    """Return the line where the nesting passes the limit, and 0 where it does not: libyaml's composer would overflow the stack."""
+def _is_deep(text: str) -> bool:
+    """Count the nesting, which needs no stack."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > _MOST_LEVELS:
-                return int(event.start_mark.line) + 1
+                return True
     except yaml.YAMLError:
-        pass  # what is wrong is said when the text is composed, which stops at the same place
-    return 0
+        pass  # said when the text is composed, which stops at the same place
+    return False
 
 
 def _is_json(text: str) -> bool:

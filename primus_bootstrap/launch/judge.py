@@ -63,6 +63,8 @@ def _ports(gpus: GpuFindings, fabric: Fabric, site: Site) -> dict[str, str]:
         base.update(expected=str(site.nic_count), source=f"{_INVENTORY}: gpu_env_nic_count")
         if chosen == site.nic_count:
             return {**base, "verdict": PASS, "reason": ""}
+        if gpus.problems and not fabric.ports:
+            return {**base, "verdict": UNKNOWN, "reason": gpus.reason, "fix": "see gpu_model"}
         rejected = "; ".join(f"{port.name}: {port.reason}" for port in fabric.ports if not port.chosen)
         reason = rejected or fabric.reason or "more ports than expected"
         return {**base, "verdict": FAIL, "reason": reason, "fix": "mend the ports named above, or correct gpu_env_nic_count in hosts.yaml"}

@@ -54,7 +54,7 @@ all:
 
 
 def _ansible_inventory(folder: Path) -> dict[str, Any]:
-    command = [Path(sys.executable).with_name("ansible-inventory"), "-i", folder / "hosts.yaml", "--list"]
+    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(folder / "hosts.yaml"), "--list"]
     environment = {**os.environ, "ANSIBLE_INVENTORY_ENABLED": "yaml", "ANSIBLE_CONFIG": str(content.ansible_cfg())}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     loaded: dict[str, Any] = json.loads(done.stdout)
@@ -73,7 +73,9 @@ def _raw(cluster: Cluster, host: str) -> dict[str, Any]:
 
     view: Any = cluster.view
     merged = view.managers.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
-    loaded: dict[str, Any] = json.loads(json.dumps({name: value for name, value in merged.items() if name not in constants.INTERNAL_STATIC_VARS}))
+    loaded: dict[str, Any] = json.loads(
+        json.dumps({name: value for name, value in merged.items() if name not in constants.INTERNAL_STATIC_VARS})
+    )
     return loaded
 
 

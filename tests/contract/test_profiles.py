@@ -146,3 +146,11 @@ def test_the_playbook_only_wires() -> None:
     assert len(text.splitlines()) <= 40
     assert [(play["hosts"], [role["role"] for role in play["roles"]]) for play in plays] == [("gpu_node", ["gpu_env"])]
     assert "when:" not in text
+
+
+def test_models_that_share_an_id_get_only_what_both_have() -> None:
+    """MI250 and MI250X share everything; two models that differ would share nothing."""
+    both = [entry["variable"] for entry in profiles._shared_entries(["MI250", "MI250X"])]
+
+    assert both == ["HSA_NO_SCRATCH_RECLAIM"]
+    assert profiles._shared_entries(["MI250", "MI100"]) == []

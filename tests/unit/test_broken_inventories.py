@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from inventory_rig import DATA, demo_content
 
 from primus_bootstrap.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster
+from tests.unit.inventory_rig import DATA, demo_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

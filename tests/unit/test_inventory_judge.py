@@ -43,8 +43,14 @@ def _option(name: str) -> Option:
     return parse_option("role", name, SPECS[name])
 
 
+def _node(text: str) -> yaml.Node:
+    node = yaml.compose(text, Loader=yaml.CSafeLoader)
+    assert node is not None
+    return node
+
+
 def _judge(name: str, text: str) -> list[Fault | Later]:
-    return list(judge_value(_option(name), yaml.compose(text, Loader=yaml.CSafeLoader), quotable=True))
+    return list(judge_value(_option(name), _node(text), quotable=True))
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,7 @@ def test_secret_is_never_quoted(text: str) -> None:
     """Whatever is wrong with a `no_log` value, no message shows it."""
     option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})
 
-    faults = list(judge_value(option, yaml.compose(text, Loader=yaml.CSafeLoader), quotable=True))
+    faults = list(judge_value(option, _node(text), quotable=True))
 
     assert faults
     assert "hunter2" not in str(faults)
@@ -173,7 +179,7 @@ VALUES = st.recursive(
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_never_laxer_than_ansible(name: str, value: Any) -> None:
     """What Ansible's own validator refuses, we refuse."""
-    node = yaml.compose(yaml.safe_dump(value), Loader=yaml.CSafeLoader)
+    node = _node(yaml.safe_dump(value))
     try:
         refused = bool(ArgumentSpecValidator({name: SPECS[name]}).validate({name: value_of(node)}).error_messages)
     except TypeError:

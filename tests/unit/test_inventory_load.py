@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from inventory_rig import write_inventory
 
 from primus_bootstrap.errors import InventoryError, PlanError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from primus_bootstrap.inventory.cluster import Origin
+from tests.unit.inventory_rig import write_inventory
 
 HOSTS = """\
 all:
@@ -37,8 +37,10 @@ def _encrypt(text: str, folder: Path, name: str = "") -> str:
     password = folder / "password"
     password.write_text(PASSWORD, encoding="utf-8")
     vault = Path(sys.executable).with_name("ansible-vault")
-    command = [vault, "encrypt_string", "--vault-password-file", password, "--stdin-name", name] if name else [vault, "encrypt", "--vault-password-file", password, "--output", "-", "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60).stdout
+    arguments = ["encrypt_string", "--stdin-name", name] if name else ["encrypt", "--output", "-", "-"]
+    command = [str(vault), *arguments, "--vault-password-file", str(password)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=60)
+    return str(done.stdout)
 
 
 def test_cluster_holds_hosts_groups_and_places(tmp_path: Path) -> None:
@@ -143,12 +145,16 @@ def test_encrypted_file_waits_without_password(tmp_path: Path) -> None:
     result = validate(folder)
 
     assert result.problems == ()
-    assert [(item.variable, item.origin.file) for item in result.deferred if not item.variable] == [("", str(folder / "group_vars/all/vault.yml"))]
+    assert [(item.variable, item.origin.file) for item in result.deferred if not item.variable] == [
+        ("", str(folder / "group_vars/all/vault.yml"))
+    ]
 
 
 def test_encrypted_file_is_read_with_password(tmp_path: Path) -> None:
     """With the password the file's variables are known, and wrong ones are found on their line without being quoted."""
-    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all__vault.yml": _encrypt("site_secret: 42\nbaseline_timezone: [hunter2]\n", tmp_path)})
+    folder = write_inventory(
+        tmp_path / "site", HOSTS, **{"group_vars__all__vault.yml": _encrypt("site_secret: 42\nbaseline_timezone: [hunter2]\n", tmp_path)}
+    )
 
     problems = find_problems(folder, vault_password_file=tmp_path / "password")
 
@@ -158,7 +164,11 @@ def test_encrypted_file_is_read_with_password(tmp_path: Path) -> None:
 
 def test_inline_vault_value_opens_with_password(tmp_path: Path) -> None:
     """A value under Vault is readable with the password, also through another variable's template."""
-    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": _encrypt("hunter2", tmp_path, "site_secret") + 'site_copy: "{{ site_secret }}!"\n'})
+    folder = write_inventory(
+        tmp_path / "site",
+        HOSTS,
+        **{"group_vars__all.yml": _encrypt("hunter2", tmp_path, "site_secret") + 'site_copy: "{{ site_secret }}!"\n'},
+    )
 
     variables = load_cluster(folder, ask_vault_pass=PASSWORD).view.variables("gpu01")
 
@@ -168,7 +178,9 @@ def test_inline_vault_value_opens_with_password(tmp_path: Path) -> None:
 
 def test_inline_vault_value_fails_only_where_needed(tmp_path: Path) -> None:
     """Without the password everything else works; the value itself names its line and what to give."""
-    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": "site_a: 1\n" + _encrypt("hunter2", tmp_path, "site_secret")})
+    folder = write_inventory(
+        tmp_path / "site", HOSTS, **{"group_vars__all.yml": "site_a: 1\n" + _encrypt("hunter2", tmp_path, "site_secret")}
+    )
     cluster = load_cluster(folder)
 
     assert cluster.connection("gpu01").user == "ops"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from primus_bootstrap import content
 from primus_bootstrap.errors import InventoryError
-from primus_bootstrap.inventory import find_problems, load_cluster
+from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.names import is_known_variable
 
@@ -23,9 +23,41 @@ FILES = sorted(
     for path in [topology / "hosts.yaml", *topology.glob("*_vars/**/*.yml")]
     if path.is_file()
 )
-SEARCH = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+SEARCH = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
+)
 ODD = st.sampled_from(
-    ["\t", "  ", ":", "- ", "[", "]", "{", "}", "#", "&a ", "*a", "!x ", "!vault ", '"', "'", "|", ">", "%", "\0", "\x07", "é", "{{ x }}", "<<: ", "---\n", "\n", "~", "0x", "1:", "null"]
+    [
+        "\t",
+        "  ",
+        ":",
+        "- ",
+        "[",
+        "]",
+        "{",
+        "}",
+        "#",
+        "&a ",
+        "*a",
+        "!x ",
+        "!vault ",
+        '"',
+        "'",
+        "|",
+        ">",
+        "%",
+        "\0",
+        "\x07",
+        "é",
+        "{{ x }}",
+        "<<: ",
+        "---\n",
+        "\n",
+        "~",
+        "0x",
+        "1:",
+        "null",
+    ]
 )
 
 
@@ -69,25 +101,28 @@ def test_scrambled_inventory_never_tracebacks(data: st.DataObject, file: Path, t
     folder, mutated = _copy(file, tmp_path_factory.getbasetemp())
     mutated.write_text(data.draw(_scrambled(mutated.read_text(encoding="utf-8"))), encoding="utf-8")
 
-    try:
-        cluster = load_cluster(folder)
-    except InventoryError as error:
-        assert error.problems
-        for problem in error.problems:
-            assert problem.what
-            assert problem.fix
-            assert Path(problem.file).exists()
+    result = validate(folder)
+
+    if result.cluster is None:
+        assert result.problems
+        assert all(problem.what and problem.fix and Path(problem.file).exists() for problem in result.problems)
+        with pytest.raises(InventoryError):
+            load_cluster(folder)
     else:
-        assert cluster.hosts
-        for host in cluster.hosts[:2]:
-            cluster.connection(host.name)
+        assert result.cluster.hosts
+        for host in result.cluster.hosts[:2]:
+            result.cluster.connection(host.name)
 
 
 @given(data=st.data(), noise=st.binary(max_size=200))
 @settings(SEARCH, max_examples=200)
 def test_noise_never_tracebacks(data: st.DataObject, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Bytes that no one would call an inventory are refused, with a problem."""
-    text = data.draw(st.sampled_from([b"", b"all:\n", b"all:\n  hosts:\n    ", b"all: {vars: {baseline_timezone: ", b"$ANSIBLE_VAULT;1.1;AES256\n", b"[all]\n"]))
+    text = data.draw(
+        st.sampled_from(
+            [b"", b"all:\n", b"all:\n  hosts:\n    ", b"all: {vars: {baseline_timezone: ", b"$ANSIBLE_VAULT;1.1;AES256\n", b"[all]\n"]
+        )
+    )
     folder = tmp_path_factory.getbasetemp() / "noise"
     folder.mkdir(exist_ok=True)
     (folder / "hosts.yaml").write_bytes(text + noise)
@@ -109,7 +144,9 @@ def _keys(text: str, names: set[str]) -> list[tuple[int, str]]:
 def _typo(data: st.DataObject, word: str) -> str:
     """Return the word with one slip."""
     at = data.draw(st.integers(1, len(word) - 2))
-    return data.draw(st.sampled_from([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word[:at] + word[at + 1] + word[at] + word[at + 2 :]]))
+    return data.draw(
+        st.sampled_from([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word[:at] + word[at + 1] + word[at] + word[at + 2 :]])
+    )
 
 
 def _replace_key(path: Path, line: int, old: str, new: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from inventory_rig import write_inventory
 
 from primus_bootstrap.inventory import find_problems, load_cluster
+from tests.unit.inventory_rig import write_inventory
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOSTS = "gpu_node: {hosts: {n1: {ansible_host: 10.0.0.1}}}\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,6 +18,9 @@ from primus_bootstrap.lab.apt_settings import (
     read_apt_settings,
 )
 from primus_bootstrap.lab.values import MachineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEB822 = """\
 # the distribution

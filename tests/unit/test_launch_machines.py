@@ -171,9 +171,9 @@ def test_another_model_than_expected_fails_and_still_writes_what_is_there(look: 
 
 def test_a_missing_sysfs_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty root is not a host without GPUs."""
-    outcome = run(capsys, tmp_path / "nowhere", tmp_path / "out")
+    outcome = run(capsys, tmp_path / "nowhere", tmp_path / "out", model="MI300X", count=8, nic_count=8)
 
-    assert outcome.verdicts()["gpu_model"] == "unknown"
+    assert {outcome.verdicts()[check] for check in ("gpu_model", "gpu_count", "rdma_ports")} == {"unknown"}
 
 
 DAMAGES = [
@@ -192,7 +192,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_damage_to_a_tree_gives_a_traceback(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Twelve random files or folders of a machine are broken at once: there is a verdict, and files that can be read back."""
     dice = random.Random(seed)  # noqa: S311 - the same breakage each time

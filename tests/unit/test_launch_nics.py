@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics, routes, sysfs
+from primus_bootstrap.launch import gpus, nics, routes, sysfs
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
@@ -131,3 +131,28 @@ def test_an_interface_that_the_site_names_must_exist(tmp_path: Path) -> None:
     host = host_with_routes(tmp_path, DEFAULT.format("eth0", "0003", 0))
 
     assert routes.choose_interface(host, wanted="ens9").name == ""
+
+
+def gpu(*path: str) -> gpus.Gpu:
+    """Return a GPU at a place in the PCI tree."""
+    return gpus.Gpu(path[-1], "amd", "1002:74a1", "", ("MI300X",), "", 192, "module", virtual=False, numa_node=0, path=path)
+
+
+def test_ports_at_the_cpu_stay_where_few_gpus_have_one_beside_them() -> None:
+    """A host with a port beside half of its GPUs has its compute ports there; with one beside a quarter it has them elsewhere as well."""
+    beside = replace(PORT, device="mlx5_1", path=("pci0000:01", "bridge1", "nic1"))
+    elsewhere = replace(PORT, device="mlx5_2", path=("pci0000:f0", "bridgef", "nicf"))
+    four = [gpu(f"pci0000:0{index}", f"bridge{index}", f"gpu{index}") for index in range(1, 5)]
+
+    assert nics.choose_ports([beside, elsewhere], four[:2]).hca_list == "=mlx5_1:1"
+    assert nics.choose_ports([beside, elsewhere], four).hca_list == "=mlx5_1:1,mlx5_2:1"
+    assert nics.near_ports(four[0], [beside, elsewhere]) == (("mlx5_1:1",), "pcie")
+
+
+def test_without_a_common_switch_the_numa_node_decides_what_is_near() -> None:
+    """Unknown NUMA nodes are near to nothing."""
+    far = replace(PORT, device="mlx5_1", numa_node=1)
+    unknown = replace(PORT, device="mlx5_2", numa_node=None)
+
+    assert nics.near_ports(gpu("g"), [PORT, far, unknown]) == (("mlx5_0:1",), "numa")
+    assert nics.near_ports(gpu("g"), [far, unknown]) == ((), "none")

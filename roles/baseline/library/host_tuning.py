@@ -348,7 +348,7 @@ def main() -> None:
     try:
         tune(host, module.params)
     except OSError as error:
-        host.broken.append(f"{error.filename or 'the host'}: {error.strerror}. Fix: mend that on the host (a full or read-only disk?)")
+        host.broken.append(f"{error.filename or 'the host'}: {error.strerror}. Fix: free space on that disk, or mount it for writing")
     result = {
         "changed": bool(host.diffs),
         "diff": host.diffs,

@@ -1,0 +1,142 @@
+"""What the fleet decides without a host: routes, pinned keys, clocks, answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from primus_bootstrap.fleet import ssh_config
+from primus_bootstrap.fleet.facts import clock_of
+from primus_bootstrap.fleet.known_hosts import host_key_name, split_known_hosts
+from primus_bootstrap.fleet.probe import read_answer
+from primus_bootstrap.fleet.ssh_config import parse_route, route_of
+from primus_bootstrap.fleet.targets import target_of
+from primus_bootstrap.fleet.values import FIXES, Answer, Cause, Target
+from tests.unit.engine_rig import make_cluster
+
+ANSWER = "hostname 10.0.0.5\nport 2200\nuser joe\n"
+
+
+def test_every_cause_has_a_fix() -> None:
+    """No host is unknown without a word on how to mend it."""
+    assert set(FIXES) == set(get_args(Cause))
+
+
+@pytest.mark.parametrize(
+    ("says", "expected"),
+    [
+        ("", ""),
+        ("proxycommand none\nproxyjump none\n", ""),
+        ("proxycommand nc -X %% %h %p %r %n\n", "nc -X % 10.0.0.5 2200 joe box"),
+        ("proxyjump bastion\n", "ssh -o BatchMode=yes -W '[10.0.0.5]:2200' -- ssh://bastion"),
+        ("proxyjump a,me@b:2222\n", "ssh -o BatchMode=yes -J a -W '[10.0.0.5]:2200' -- ssh://me@b:2222"),
+    ],
+)
+def test_a_proxy_is_what_ssh_would_run(says: str, expected: str) -> None:
+    """ProxyCommand's tokens are filled in as ssh_config(5) says; a jump becomes the `ssh -W` that ssh itself would start."""
+    assert parse_route(Target("box", "box"), ANSWER + says).proxy_command == expected
+
+
+def test_a_configuration_file_is_handed_on_to_the_jump_host() -> None:
+    """`-F FILE` reaches the bastion's ssh, as it does with OpenSSH's own -J."""
+    target = Target("box", "box", ssh_arguments=("-F", "/etc/x", "-J", "bastion"))
+
+    assert "-F /etc/x" in parse_route(target, ANSWER + "proxyjump bastion\n").proxy_command
+
+
+def test_the_inventory_wins_over_the_configuration(tmp_path: Path) -> None:
+    """A key file of hosts.yaml is the only one that is tried; without one, the configuration's that exist are."""
+    key = tmp_path / "key"
+    key.touch()
+    says = f"{ANSWER}identityfile {key}\nidentityfile {tmp_path}/missing\nidentitiesonly yes\nhostkeyalias alias\n"
+
+    route, own = (parse_route(Target("box", "box", key_file=name), says) for name in ("", "/other"))
+
+    assert (route.key_files, own.key_files) == ((str(key),), ("/other",))
+    assert (route.identities_only, route.key_name, route.user) == (True, "alias", "joe")
+
+
+def test_ssh_config_is_asked_of_ssh_itself(tmp_path: Path) -> None:
+    """The real ssh resolves names, ports and users of a configuration file that the arguments name."""
+    config = tmp_path / "config"
+    config.write_text("Host box\n  HostName 192.0.2.7\n  Port 2022\n  User joe\n")
+
+    route = route_of(Target("box", "box", ssh_arguments=("-F", str(config))))
+
+    assert (route.address, route.port, route.user, route.key_name) == ("192.0.2.7", 2022, "joe", "192.0.2.7")
+
+
+def test_what_ssh_does_not_accept_is_its_own_words() -> None:
+    """A mistake in the arguments is shown as ssh says it."""
+    with pytest.raises(ValueError, match=r"(?i)bad configuration option: nosuch"):
+        route_of(Target("box", "box", ssh_arguments=("-o", "NoSuch=1")))
+
+
+def test_a_quiet_configuration_costs_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without arguments and without a configuration of the user's, ssh is not started at all."""
+    monkeypatch.setattr(ssh_config, "configuration_matters", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert route_of(Target("box", "192.0.2.7", 2200, "joe", "~/key")).key_files == (str(Path("~/key").expanduser()),)
+
+
+def test_known_hosts_are_cut_by_name() -> None:
+    """A host gets its own lines and the hashed ones; comments and markers are left out."""
+    known = split_known_hosts("# x\na,[b]:22022 ssh-rsa K1 c\n|1|s|h ssh-rsa K2\n@revoked a ssh-rsa K3\n\n")
+
+    assert known.lines_for("a") == "a ssh-rsa K1 c\n|1|s|h ssh-rsa K2\n"
+    assert known.lines_for(host_key_name("b", 22022)).startswith("[b]:22022 ssh-rsa K1")
+    assert known.lines_for("c") == "|1|s|h ssh-rsa K2\n"
+    assert host_key_name("a", 22) == "a"
+
+
+def test_the_clock_takes_the_way_out_of_the_offset() -> None:
+    """A host 2 s ahead, asked over 0.1 s each way, with 0.5 s of its own work, is 2 s ahead, give or take 0.1."""
+    clock = clock_of({"read_at": 102.1, "done_at": 102.6, "synchronised": None}, sent=100.0, received=100.7)
+
+    assert clock.offset_s == pytest.approx(2.0)
+    assert clock.error_s == pytest.approx(0.1)
+    assert clock.synchronised is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause", "detail"),
+    [
+        (Answer("h", 127, stderr="no python3 on this host\n"), "no_python", "no python3"),
+        (Answer("h", 1, stderr="python 3.6 is older than 3.9\n"), "no_python", "older than 3.9"),
+        (Answer("h", 1, stderr="No space left on device\n"), "bad_answer", "No space left"),
+        (Answer("h", 0, "hello\n"), "bad_answer", "not what the probe prints"),
+        (Answer("h", 0, "[]\n"), "bad_answer", "not what the probe prints"),
+        (Answer("h", 0, '{"schema": "primus.probe/9"}\n'), "bad_answer", "primus.probe/9"),
+        (Answer("h", 0, '{"schema": "primus.probe/1", "facts": {}}\n'), "bad_answer", "lacks"),
+        (Answer("h", cause="timeout", detail="slow"), "timeout", "slow"),
+    ],
+)
+def test_what_is_no_answer_is_unknown(answer: Answer, cause: str, detail: str) -> None:
+    """Whatever a host prints that is not this version's probe makes it unknown, with the reason, and never a crash."""
+    probe = read_answer(answer)
+
+    assert (probe.facts, probe.cause) == (None, cause)
+    assert detail in probe.detail
+    assert json.dumps(probe.to_json())
+
+
+def test_targets_carry_what_ansible_would_use(tmp_path: Path) -> None:
+    """Connection variables of the inventory become the target; an automatic interpreter is left to the host."""
+    variables: dict[str, dict[str, Any]] = {
+        "a": {
+            "ansible_host": "192.0.2.1", "ansible_port": 2200, "ansible_user": "joe", "ansible_password": "p1", "ansible_become_pass": "p2",
+            "ansible_ssh_common_args": "-J 'a b'", "ansible_ssh_extra_args": "-4", "ansible_python_interpreter": "auto_silent",
+        },
+        "b": {"ansible_connection": "local", "ansible_python_interpreter": "/opt/python3"},
+    }  # fmt: skip
+    cluster = make_cluster(tmp_path, {"all": ("a", "b")}, variables)
+
+    first, second = (target_of(cluster, host) for host in "ab")
+
+    assert (first.address, first.port, first.user, first.password, first.become_password) == ("192.0.2.1", 2200, "joe", "p1", "p2")
+    assert (first.ssh_arguments, first.python, first.local) == (("-J", "a b", "-4"), "", False)
+    assert (second.python, second.local) == ("/opt/python3", True)

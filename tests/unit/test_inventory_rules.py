@@ -1,0 +1,41 @@
+"""What the rules must leave alone: each inventory here is right, and looks a little like one that is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap.inventory import find_problems
+from tests.unit.inventory_rig import DATA, demo_content, write_inventory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+RIGHT: dict[str, str] = yaml.safe_load((DATA / "right_inventories.yml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _demo_role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch, demo_content(tmp_path_factory.mktemp("content"), monkeypatch):
+        yield
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_inventory_is_left_alone(tmp_path: Path, name: str) -> None:
+    """A rule that finds fault with a right inventory locks its owner out."""
+    assert find_problems(write_inventory(tmp_path / "site", RIGHT[name])) == ()
+
+
+def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
+    """Among 2,000 hosts with addresses the one that is misspelt in a group is found, and only it."""
+    address = "10.0.{{ inventory_hostname[3:] | int // 250 }}.{{ inventory_hostname[3:] | int % 250 + 1 }}"
+    hosts = f"gpu_node: {{hosts: {{'gpu[0001:2000]': {{ansible_host: '{address}'}}}}}}\n"
+    hosts += "slurm_controller: {hosts: {ctl: {ansible_host: 10.9.9.9}}}\nslurm_node: {hosts: {gpu00002: }}\n"
+
+    (problem,) = find_problems(write_inventory(tmp_path / "site", hosts))
+
+    assert problem.rule == "near-host"
+    assert "gpu00002 has no address of its own, and its name is almost that of gpu0002" in problem.what

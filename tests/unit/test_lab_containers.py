@@ -1,0 +1,41 @@
+"""What podman and docker say of networks and containers, read the same way."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.lab.containers import _container, _network
+
+PODMAN: dict[str, Any] = {"name": "primus-lab", "subnets": [{"subnet": "10.187.1.0/24", "gateway": "10.187.1.1"}]}
+DOCKER: dict[str, Any] = {"Name": "primus-lab", "IPAM": {"Config": [{"Subnet": "10.187.1.0/24"}]}}
+CNI: dict[str, Any] = {"name": "primus-lab", "plugins": [{"ipam": {"ranges": [[{"subnet": "10.187.1.0/24"}]]}}, {"type": "firewall"}]}
+
+
+@pytest.mark.parametrize("entry", [PODMAN, DOCKER, CNI], ids=["podman", "docker", "podman with CNI"])
+def test_a_networks_subnet_is_found_in_every_dialect(entry: dict[str, Any]) -> None:
+    """Three shapes of `network inspect`, one meaning."""
+    assert _network(entry) == ("primus-lab", IPv4Network("10.187.1.0/24"))
+
+
+@pytest.mark.parametrize("entry", [{"Name": "host", "IPAM": {"Config": None}}, {"name": "v6", "subnets": [{"subnet": "fd00::/64"}]}])
+def test_a_network_without_ipv4_has_no_subnet(entry: dict[str, Any]) -> None:
+    """The host's own network and IPv6 networks are no reason to stop."""
+    assert _network(entry)[1] is None
+
+
+@pytest.mark.parametrize("networks", [None, {}])
+def test_a_container_off_its_network_has_no_address(networks: dict[str, Any] | None) -> None:
+    """After a disconnect, podman says null and docker an empty table."""
+    found = _container(
+        {
+            "Name": "/primus-lab-node1",
+            "State": {"Status": "running"},
+            "Config": {"Labels": {"primus.lab.node": "node1", "primus.lab.folder": "/f"}, "Image": "localhost/x:1"},
+            "NetworkSettings": {"Networks": networks},
+        }
+    )
+
+    assert (found.name, found.node, found.networks, found.address, found.folder) == ("primus-lab-node1", "node1", (), "", "/f")

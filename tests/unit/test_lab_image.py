@@ -1,0 +1,80 @@
+"""Names of images, and the lock that keeps two builds apart."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.lab import image as image_module
+from primus_bootstrap.lab.apt_settings import AptSettings, Source
+from primus_bootstrap.lab.image import file_lock, image_for
+from primus_bootstrap.lab.machine import Machine
+from primus_bootstrap.lab.values import LabError
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Event
+    from pathlib import Path
+
+
+def test_an_images_name_follows_from_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same recipe gives the same name, another release or another package another one."""
+    machine = Machine("podman", "4.3.1", (), "bookworm", ("bookworm", "trixie"), tmp_path)
+    trixie, bookworm = image_for(machine, "trixie"), image_for(machine, "bookworm")
+
+    assert trixie == image_for(machine, "trixie")
+    assert trixie.reference != bookworm.reference
+    assert trixie.archive.parent == tmp_path / "images"
+
+    monkeypatch.setattr(image_module, "PACKAGES", (*image_module.PACKAGES, "curl"))
+    assert image_for(machine, "trixie").reference != trixie.reference
+
+
+def test_credentials_reach_the_builder_by_path_only(tmp_path: Path) -> None:
+    """mmdebstrap's arguments, which every user of the machine can read, hold no password and no proxy."""
+    secret = tmp_path / "auth.conf"
+    secret.write_text("machine m.example login u password hunter2\n")
+    source = Source(("http://m.example/debian",), ("bookworm",), ("main",))
+    settings = AptSettings("bookworm", (source,), ('Acquire::http::Proxy "http://u:hunter3@proxy:1";',), (), (secret,))
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    argv = " ".join(image_module._mmdebstrap("trixie", settings, folder))
+
+    assert "hunter" not in argv
+    assert str(secret) in argv
+    assert "hunter3" in (folder / "apt.conf").read_text()
+
+
+def hold(path: Path, held: Event, release: Event) -> None:
+    """Hold the lock in another process until told."""
+    with file_lock(path, timeout_s=5, say=lambda _: None, what="it"):
+        held.set()
+        release.wait(30)
+
+
+def test_the_second_waits_says_so_and_goes_on(tmp_path: Path) -> None:
+    """A lock that another process holds is waited for with one message, and an end comes to the waiting."""
+    context = multiprocessing.get_context("spawn")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "lock", held, release))
+    other.start()
+    said: list[str] = []
+    try:
+        assert held.wait(30)
+        with pytest.raises(LabError) as caught, file_lock(tmp_path / "lock", timeout_s=0.5, say=said.append, what="the image"):
+            pass
+        other.kill()
+        other.join(30)
+        started = time.monotonic()
+        with file_lock(tmp_path / "lock", timeout_s=5, say=said.append, what="the image"):
+            waited = time.monotonic() - started
+    finally:
+        release.set()
+        other.join(30)
+
+    assert said == ["waiting for another process that works on the image"]
+    assert "another process has been working on the image" in caught.value.what
+    assert waited < 1, "the lock of a killed process is free at once"

@@ -1,0 +1,253 @@
+"""The script that runs on hosts: what it reads from a tree, how it judges, and that it travels alone."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.fleet.facts import parse_facts
+from primus_bootstrap.fleet.probe import probe_command, probe_input
+from primus_bootstrap.fleet.values import Target
+from primus_bootstrap.verdicts import SCHEMA, parse_verdict
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+SCRIPT = content.roles_dir() / "preflight/files/probe_host.py"
+CHECK: dict[str, Any] = {
+    "host": "h1", "supported_os": ["debian 12", "rocky 9"], "min_python": "3.9", "min_memory_gib": 2, "disk_paths": ["/"],
+    "min_disk_gib": 5, "max_clock_offset_s": 1.0, "require_time_sync": False, "min_mtu": 1280, "names": [], "ports": [], "skip": {},
+    "become": None, "sent": 1000.0,
+}  # fmt: skip
+FACTS: dict[str, Any] = {
+    "os": {"id": "debian", "version": "12", "name": "Debian 12"}, "python": "3.11.2", "sudo": "yes", "sudo_message": "",
+    "clock": {"read_at": 1000.1, "synchronised": True}, "memory": {"total_gib": 8.0}, "machine_id": "0" * 32,
+    "disks": [{"path": "/", "free_gib": 50.0, "free_inodes_percent": 90.0, "read_only": False}],
+    "listening": [], "nics": [{"name": "eth0", "mtu": 1500}], "default_nic": "eth0", "resolved": {"h1": ["127.0.0.1"]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def script() -> ModuleType:
+    """Load the script as a module."""
+    spec = importlib.util.spec_from_file_location("probe_host", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_as_sent(options: dict[str, Any], python: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the script the way the fleet sends it, on this machine."""
+    target = Target("h1", "h1", python=python)
+    return subprocess.run(["sh", "-c", probe_command()], input=probe_input(target, options), capture_output=True, text=True, check=False)
+
+
+def verdicts_of(script: ModuleType, facts: dict[str, Any], **check: Any) -> dict[str, dict[str, Any]]:
+    """Judge facts that differ from good ones, and return the records by check."""
+    return {record["check"]: record for record in script.judge({**FACTS, **facts}, {**CHECK, **check})}
+
+
+def test_python_3_9_understands_it() -> None:
+    """Nothing newer than Python 3.9, the oldest of the supported systems, is in the script's grammar."""
+    assert ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 9))
+
+
+def test_it_reads_this_machine() -> None:
+    """Its real output is what the typed facts expect, and agrees with what this machine says elsewhere."""
+    done = run_as_sent({})
+
+    facts = parse_facts(json.loads(done.stdout)["facts"], sent=time.time(), received=time.time())
+    assert facts.hostname == socket.gethostname()
+    assert facts.kernel == Path("/proc/sys/kernel/osrelease").read_text().strip()
+    assert facts.memory_gib > 0.1
+    assert facts.free_gib("/") is not None
+    assert [nic.name for nic in facts.nics if nic.name == "lo"] == []
+
+
+def test_it_is_quick() -> None:
+    """The best of five runs, the interpreter's start included, takes well under 100 ms."""
+    best = 1.0
+    for _ in range(5):
+        started = time.monotonic()
+        run_as_sent({})
+        best = min(best, time.monotonic() - started)
+
+    assert best < 0.25, f"{best * 1000:.0f} ms"
+
+
+def test_it_leaves_nothing_and_needs_nothing(tmp_path: Path) -> None:
+    """It runs from an empty folder with an empty environment and writes no file there."""
+    done = subprocess.run([sys.executable, "-I", "-S", str(SCRIPT)], cwd=tmp_path, env={}, capture_output=True, check=True)
+
+    assert json.loads(done.stdout)["schema"] == "primus.probe/1"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("python", "words"), [("/nonexistent/python3", "no /nonexistent/python3"), ("false", "")])
+def test_without_a_python_it_says_so(python: str, words: str) -> None:
+    """An interpreter that is missing or no Python ends with an exit code and no answer."""
+    done = run_as_sent({}, python=python)
+
+    assert done.returncode != 0
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_gpus_nics_and_rdma_come_from_sysfs(tmp_path: Path) -> None:
+    """Controllers are counted by id, a virtual function beside its physical one is not; ports say their state."""
+    devices = {
+        "0000:05:00.0": ("0x1002", "0x74a1", "0x120000"), "0000:26:00.0": ("0x1002", "0x74a1", "0x120000"),
+        "0000:05:02.0": ("0x1002", "0x74b5", "0x120000"), "0000:03:00.0": ("0x1a03", "0x2000", "0x030000"),
+        "0000:01:00.0": ("0x15b3", "0x1021", "0x020700"),
+    }  # fmt: skip
+    for slot, (vendor, device, code) in devices.items():
+        folder = tmp_path / "sys/bus/pci/devices" / slot
+        folder.mkdir(parents=True)
+        for name, text in (("vendor", vendor), ("device", device), ("class", code)):
+            (folder / name).write_text(f"{text}\n")
+    (tmp_path / "sys/bus/pci/devices/0000:05:02.0/physfn").symlink_to("../0000:05:00.0")
+    nic = tmp_path / "sys/class/net/ens1"
+    (nic / "device").mkdir(parents=True)
+    for name, text in (("operstate", "up"), ("speed", "400000"), ("mtu", "9000"), ("address", "aa:bb")):
+        (nic / name).write_text(f"{text}\n")
+    (tmp_path / "sys/class/net/veth0").mkdir()
+    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    for name, text in (("state", "4: ACTIVE"), ("link_layer", "Ethernet"), ("rate", "400 Gb/sec (4X NDR)")):
+        (port / name).write_text(f"{text}\n")
+
+    facts = json.loads(run_as_sent({"root": str(tmp_path)}).stdout)["facts"]
+
+    assert [(gpu["id"], gpu["count"]) for gpu in facts["gpus"]] == [("1002:74a1", 2), ("1a03:2000", 1)]
+    assert [(one["name"], one["speed_mbit_per_s"], one["mtu"]) for one in facts["nics"]] == [("ens1", 400000, 9000)]
+    assert [(one["device"], one["state"]) for one in facts["rdma"]] == [("mlx5_0", "4: ACTIVE")]
+    assert (facts["os"]["id"], facts["machine_id"], facts["memory"]["total_gib"]) == ("", "", 0)
+
+
+def test_records_are_what_consumers_read() -> None:
+    """The script's real records pass through the one reader of verdicts unchanged."""
+    answer = json.loads(run_as_sent({"check": {**CHECK, "sent": time.time()}}).stdout)
+
+    assert {record["schema"] for record in answer["verdicts"]} == {SCHEMA}
+    for record in answer["verdicts"]:
+        assert parse_verdict(record).to_json() == record
+        assert record["host"] == "h1"
+        assert record["verdict"] == "pass" or record["reason"]
+        assert record["verdict"] in ("pass", "skipped") or record["fix"]
+
+
+def test_a_good_host_passes(script: ModuleType) -> None:
+    """With everything in order every check passes, without reason or fix."""
+    records = verdicts_of(script, {})
+
+    assert {record["verdict"] for record in records.values()} == {"pass"}
+    assert {record["reason"] + record["fix"] for record in records.values()} == {""}
+
+
+@pytest.mark.parametrize(
+    ("check", "facts", "verdict", "reason"),
+    [
+        ("os", {"os": {"id": "debian", "version": "11", "name": "Debian 11"}}, "fail", "Debian 11 is not a supported system"),
+        ("os", {"os": {"id": "rocky", "version": "9.4", "name": "Rocky"}}, "pass", ""),
+        ("os", {"os": {"id": "rocky", "version": "95", "name": "Rocky 95"}}, "fail", "Rocky 95"),
+        ("os", {"os": {"id": "", "version": "", "name": ""}}, "unknown", "no /etc/os-release"),
+        ("python", {"python": "3.8.10"}, "fail", "Python 3.8.10 is too old"),
+        ("python", {"python": "3.10.1"}, "pass", ""),
+        ("sudo", {"sudo": "no", "sudo_message": "joe is not in the sudoers file"}, "fail", "not in the sudoers file"),
+        ("clock", {"clock": {"read_at": 998.5, "synchronised": True}}, "fail", "1.5 s behind"),
+        ("clock", {"clock": {"read_at": 1002.0, "synchronised": True}}, "fail", "2.0 s ahead of"),
+        ("time_sync", {"clock": {"read_at": 1000.0, "synchronised": False}}, "skipped", "no time service"),
+        ("time_sync", {"clock": {"read_at": 1000.0, "synchronised": None}}, "unknown", "does not say"),
+        (
+            "disk",
+            {"disks": [{"path": "/", "free_gib": 4.9, "free_inodes_percent": None, "read_only": False}]},
+            "fail",
+            "4.9 GiB free, 5 are",
+        ),
+        ("disk", {"disks": [{"path": "/", "free_gib": 90, "free_inodes_percent": 0.2, "read_only": False}]}, "fail", "inodes"),
+        ("disk", {"disks": [{"path": "/", "free_gib": 90, "free_inodes_percent": 50, "read_only": True}]}, "fail", "read-only"),
+        ("disk", {"disks": []}, "skipped", "there is no /"),
+        ("memory", {"memory": {"total_gib": 1.9}}, "fail", "1.9 GiB of memory, 2 are needed"),
+        ("memory", {"memory": {"total_gib": 0}}, "unknown", "does not say"),
+        ("machine_id", {"machine_id": ""}, "fail", "empty or missing"),
+        ("machine_id", {"machine_id": "uninitialized"}, "fail", "malformed"),
+        ("mtu", {"nics": [{"name": "eth0", "mtu": 576}]}, "fail", "eth0 has MTU 576"),
+        ("mtu", {"default_nic": ""}, "unknown", "no IPv4 default route"),
+        ("name_resolution", {"resolved": {"h1": []}}, "fail", "h1 has no address"),
+        ("name_resolution", {"resolved": {"h1": None}}, "unknown", "no answer within"),
+    ],
+)
+def test_what_is_wrong_is_said(script: ModuleType, check: str, facts: dict[str, Any], verdict: str, reason: str) -> None:
+    """Each check tells pass, fail, unknown and skipped apart, and says why."""
+    record = verdicts_of(script, facts)[check]
+
+    assert record["verdict"] == verdict
+    assert reason in record["reason"]
+    assert bool(record["fix"]) == (verdict in ("fail", "unknown"))
+
+
+def test_time_sync_is_demanded_where_the_site_says_so(script: ModuleType) -> None:
+    """What is skipped by default fails where preflight_require_time_sync is on."""
+    facts = {"clock": {"read_at": 1000.0, "synchronised": False}}
+
+    assert verdicts_of(script, facts, require_time_sync=True)["time_sync"]["verdict"] == "fail"
+
+
+def test_what_ansible_found_out_about_sudo_counts(script: ModuleType) -> None:
+    """Where Ansible has tried to become root, its result stands above what sudo says without a password."""
+    yes = verdicts_of(script, {"sudo": "wants_password"}, become={"works": True, "message": ""})["sudo"]
+    no = verdicts_of(script, {"sudo": "root"}, become={"works": False, "message": "Missing sudo password"})["sudo"]
+
+    assert (yes["verdict"], no["verdict"]) == ("pass", "fail")
+    assert "Missing sudo password" in no["reason"]
+
+
+def test_a_skipped_check_keeps_its_reason(script: ModuleType) -> None:
+    """What a site leaves out is neither passed nor failed."""
+    record = verdicts_of(script, {"memory": {"total_gib": 0.5}}, skip={"memory": "a test bed"})["memory"]
+
+    assert (record["verdict"], record["reason"], record["fix"]) == ("skipped", "a test bed", "")
+
+
+def test_a_port_is_free_for_the_one_that_is_meant_to_hold_it() -> None:
+    """A listening port fails with the holder's name, passes where the holder is the meant one, and passes when free."""
+    name = Path("/proc/self/comm").read_text().strip()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        found = {}
+        for meant in ("slurmctld", name):
+            check = {**CHECK, "sent": time.time(), "ports": [{"port": port, "process": meant}]}
+            records = json.loads(run_as_sent({"check": check}).stdout)["verdicts"]
+            found[meant] = next(record for record in records if record["check"] == "port")
+    free = json.loads(run_as_sent({"check": check}).stdout)["verdicts"]
+
+    assert (found["slurmctld"]["verdict"], found[name]["verdict"]) == ("fail", "pass")
+    assert f"port {port} is held by {name}; slurmctld needs it" in found["slurmctld"]["reason"]
+    assert next(record for record in free if record["check"] == "port")["found"] == "free"
+
+
+def test_a_look_up_that_hangs_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that gives no answer costs the script's patience and no more, and the name is unknown."""
+    monkeypatch.setattr(script, "PATIENCE_S", 0.2)
+
+    def hang(*_: object, **__: object) -> list[object]:
+        time.sleep(2)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    started = time.monotonic()
+
+    assert script.resolve(["a", "b"]) == {"a": None, "b": None}
+    assert time.monotonic() - started < 1.0
