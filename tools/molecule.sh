@@ -64,7 +64,8 @@ run_scenario() {
 
 run_role() {
     local role=$1 scenario failed=0
-    [ -n "$KEEP" ] || lab down > /dev/null 2>&1
+    # What Molecule remembers (`prepared`) is about hosts that are gone.
+    [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp"; }
     lab up --nodes 2 > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
     # `default` first: an alternative then also shows that the role changes what is there.
     for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do

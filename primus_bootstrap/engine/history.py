@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,6 @@ from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from primus_bootstrap.engine.report import Report, Result
 
@@ -107,8 +107,16 @@ def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
     return tuple(PhaseReport(**phase) for phase in data["phases"]) if data["verb"] == verb else ()
 
 
-def prune_runs(state_dir: Path) -> None:
-    """Remove the oldest runs, so that the newest `KEPT_RUNS` stay, and what a kill left of a run before its first line."""
+def tidy_runs(state_dir: Path) -> None:
+    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets, or of one before its first line.
+
+    Only whoever holds the cluster's lock may call it.
+    """
+    for note in runs_dir(state_dir).glob("*/private"):
+        private = Path(note.read_text(encoding="utf-8"))
+        if private.name.startswith("primus-"):
+            shutil.rmtree(private, ignore_errors=True)
+        note.unlink()
     kept = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
     root = runs_dir(state_dir)
     for path in root.iterdir() if root.is_dir() else ():

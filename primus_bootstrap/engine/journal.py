@@ -59,6 +59,11 @@ class RunFolder:
         """What came of it; missing where the run was killed."""
         return self.path / "report.json"
 
+    @property
+    def private_note(self) -> Path:
+        """Where the folder of secrets and sockets is, while there is one."""
+        return self.path / "private"
+
     def artifacts(self, number: int) -> Path:
         """Return the folder of what the run's Ansible process of that number printed; counted from 1."""
         return self.path / "artifacts" / str(number)

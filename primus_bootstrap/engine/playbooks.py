@@ -27,14 +27,17 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One play: its host pattern as written, and the roles that it names, in order.
-
-    `fatal` says that a failing host is meant to stop all others: quorum is at stake there.
-    """
+    """One play: its host pattern as written, the roles that it names, in order, and what a failing host does to others."""
 
     pattern: str
     roles: tuple[str, ...]
-    fatal: bool = False
+    any_errors_fatal: bool = False
+    max_fail_percentage: bool = False
+
+    @property
+    def stops_all(self) -> bool:
+        """Whether failures in it are meant to stop all other hosts: quorum is at stake there."""
+        return self.any_errors_fatal or self.max_fail_percentage
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,7 @@ def _plays(path: Path) -> Iterator[Play]:
         else:
             hosts = entry.get("hosts", "")
             pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
-            fatal = bool(entry.get("any_errors_fatal")) or "max_fail_percentage" in entry
-            yield Play(pattern=pattern, roles=tuple(_roles(entry)), fatal=fatal)
+            yield Play(pattern, tuple(_roles(entry)), bool(entry.get("any_errors_fatal")), "max_fail_percentage" in entry)
 
 
 def _roles(entry: dict[str, Any]) -> Iterator[str]:

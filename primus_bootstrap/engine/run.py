@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import shutil
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
 from primus_bootstrap.engine.fixes import known_fix
-from primus_bootstrap.engine.history import prune_runs, runs_dir
+from primus_bootstrap.engine.history import runs_dir, tidy_runs
 from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_name, without_hosts
 from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id
 from primus_bootstrap.engine.lock import children_lock, cluster_lock
@@ -84,7 +85,7 @@ def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a r
     run = new_run_id(started)
     state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
     with cluster_lock(state_dir, verb=options.verb, run=run):
-        prune_runs(state_dir)
+        tidy_runs(state_dir)
         folder = RunFolder(runs_dir(state_dir) / run)
         folder.path.mkdir(mode=0o700, parents=True)
         folder.plan.write_text(json.dumps(plan.to_json(), indent=1) + "\n", encoding="utf-8")
@@ -157,25 +158,26 @@ class _Course:
     def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[bool, tuple[int, bool] | None]:
         phases = {phase.path.name: phase for phase in load_phases(content.playbooks_dir())}
         translator = Translator(steps, [phases[step.playbook].plays for _, step in steps], len(self.plan.steps))
-        private = _private_dir()
-        secrets: list[Path] = []
+        private = _private_dir(self.folder)
+        unread: list[Path] = []
 
         def read(raw: RawEvent) -> None:
-            while secrets:  # Ansible has read them before its first event
-                secrets.pop().unlink(missing_ok=True)
+            while unread:  # Ansible has read its secrets before its first event
+                unread.pop().unlink(missing_ok=True)
             for event in translator.read(raw):
                 self._emit(self._explained(event))
 
         try:
-            job = self._job(process, [step for _, step in steps], private, secrets)
+            job = self._job(process, [step for _, step in steps], private, unread)
             self.runner.run(job, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)
+            self.folder.private_note.unlink()
         for event in translator.abandon():
             self._emit(event)
         return translator.ended, translator.stopped_at
 
-    def _job(self, process: int, steps: Sequence[Step], private: Path, secrets: list[Path]) -> Job:
+    def _job(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> Job:
         site = self.folder.path / f"site-{process}.yml"
         imports = [{"name": step.phase, "import_playbook": str(content.playbooks_dir() / step.playbook)} for step in steps]
         site.write_text(yaml.safe_dump(imports, sort_keys=False, explicit_start=True), encoding="utf-8")
@@ -191,7 +193,7 @@ class _Course:
             playbook=site,
             inventory=self.cluster.path.resolve(),
             limit=self._limit(process, steps),
-            arguments=tuple(_arguments(self.options, private, secrets)),
+            arguments=tuple(_arguments(self.options, private, unread)),
             private_dir=private,
             artifacts_dir=artifacts,
             lock=children_lock(self.cluster.state_dir.absolute()),
@@ -227,26 +229,33 @@ class _Course:
         self.on_event(event)
 
 
-def _private_dir() -> Path:
-    """Make a folder that only this user reads, with a short path: ssh's sockets lie below it."""
-    base = Path("/tmp")  # noqa: S108 - mkdtemp makes it unguessable and 0700
-    return Path(tempfile.mkdtemp(prefix="primus-", dir=base if base.is_dir() else None))
+def _private_dir(folder: RunFolder) -> Path:
+    """Make a folder that only this user reads, with a short path: ssh's sockets lie below it.
+
+    It is noted in the run's folder first, so that the next run removes what a kill at the wrong moment leaves.
+    """
+    memory = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")  # a tmpfs of this user, where there is a login session
+    base = memory if os.access(memory, os.W_OK) else Path("/tmp")  # noqa: S108 - mkdtemp makes it unguessable and 0700
+    path = base / f"primus-{secrets.token_hex(6)}"
+    folder.private_note.write_text(str(path), encoding="utf-8")
+    path.mkdir(mode=0o700)
+    return path
 
 
-def _arguments(options: Options, private: Path, secrets: list[Path]) -> list[str]:
+def _arguments(options: Options, private: Path, unread: list[Path]) -> list[str]:
     arguments: list[str] = []
     for number, given in enumerate(options.extra_vars):
         if given.startswith("@"):
             arguments += ["-e", f"@{Path(given[1:]).expanduser().resolve()}"]
         else:
-            file = _secret(private / f"extra-vars-{number}.json", json.dumps(_key_value(given)), secrets)
+            file = _secret(private / f"extra-vars-{number}.json", json.dumps(_key_value(given)), unread)
             arguments += ["-e", f"@{file}"]
     if options.check:
         arguments += ["--check", "--diff"]
     if options.become_password:
-        arguments += ["--become-password-file", str(_secret(private / "become", options.become_password, secrets))]
+        arguments += ["--become-password-file", str(_secret(private / "become", options.become_password, unread))]
     if options.vault_password:
-        arguments += ["--vault-password-file", str(_secret(private / "vault", options.vault_password, secrets))]
+        arguments += ["--vault-password-file", str(_secret(private / "vault", options.vault_password, unread))]
     if options.vault_password_file:
         arguments += ["--vault-password-file", str(options.vault_password_file.expanduser().resolve())]
     if options.forks:
@@ -259,8 +268,8 @@ def _key_value(given: str) -> Mapping[str, str]:
     return {name.strip(): value}
 
 
-def _secret(path: Path, text: str, secrets: list[Path]) -> Path:
+def _secret(path: Path, text: str, unread: list[Path]) -> Path:
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
-    secrets.append(path)
+    unread.append(path)
     return path

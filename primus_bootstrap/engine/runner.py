@@ -31,6 +31,7 @@ RawEvent = dict[str, Any]
 # ansible-runner keeps all output in memory until one of its password patterns is seen, and asks whether to go on only
 # then. A pattern that every line end matches, with nothing to answer, keeps it small.
 _EVERY_LINE: dict[str, None] = {r"\n": None}
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +70,19 @@ class AnsibleRunner:
     def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
         """See `Runner.run`."""
         config = self._config(job)
-        done = threading.Event()
-        teller = threading.Thread(target=_tell, args=(job.private_dir / shim.PID_FILE, cancel, done), daemon=True)
+        errors: list[BaseException] = []
+        ended = threading.Event()
+        teller = threading.Thread(target=_tell, args=(job.private_dir / shim.PID_FILE, (cancel, errors), ended), daemon=True)
         teller.start()
-        runner = _AnsibleRunner(config, event_handler=_dropping(on_event))
         try:
+            runner = _AnsibleRunner(config, event_handler=_keeping_nothing(on_event, errors))
             runner.run()
         finally:
-            done.set()
+            ended.set()
             teller.join()
             _clean(job)
+        if errors:
+            raise errors[0]
         return int(runner.rc if runner.rc is not None else 1)
 
     def _config(self, job: Job) -> Any:
@@ -87,10 +91,10 @@ class AnsibleRunner:
             artifact_dir=str(job.artifacts_dir.parent),
             ident=job.artifacts_dir.name,
             project_dir=str(job.working_dir),
-            binary=str(self._start_script(job)),
+            binary=sys.executable,
             inventory=str(job.inventory),
             limit=job.limit or None,
-            cmdline=shlex.join([str(job.playbook), *job.arguments]),
+            cmdline=shlex.join(["-I", str(Path(shim.__file__).resolve()), str(job.executable), str(job.playbook), *job.arguments]),
             envvars=dict(job.environment) | {"PRIMUS_SHIM": self._settings(job)},
             passwords=dict(_EVERY_LINE),
             fact_cache_type="memory",
@@ -111,34 +115,33 @@ class AnsibleRunner:
         }
         return json.dumps(settings)
 
-    def _start_script(self, job: Job) -> Path:
-        """Write what ansible-runner starts: a name without spaces that becomes the shim, under the same pid."""
-        script = job.private_dir / "ansible-playbook"
-        words = [sys.executable, "-I", str(Path(shim.__file__).resolve()), str(job.executable)]
-        script.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
-        script.chmod(0o700)
-        return script
 
+def _keeping_nothing(on_event: Callable[[RawEvent], None], errors: list[BaseException]) -> Callable[[RawEvent], bool]:
+    """Hand events on and tell ansible-runner to keep no file of them: results may hold what the journal must not.
 
-def _dropping(on_event: Callable[[RawEvent], None]) -> Callable[[RawEvent], bool]:
-    """Hand events on and tell ansible-runner to keep no file of them: results may hold what the journal must not."""
+    What `on_event` raises is put into `errors`: ansible-runner would leave Ansible running and files open.
+    """
 
     def handle(event: RawEvent) -> bool:
-        on_event(event)
+        if not errors:
+            try:
+                on_event(event)
+            except BaseException as error:  # noqa: BLE001 - raised again once Ansible has ended
+                errors.append(error)
         return False
 
     return handle
 
 
-def _tell(pid_file: Path, cancel: threading.Event, done: threading.Event) -> None:
-    """Wait for `cancel`, then tell the shim, once."""
-    while not done.is_set():
-        if cancel.wait(0.2):
+def _tell(pid_file: Path, reasons: tuple[threading.Event, list[BaseException]], ended: threading.Event) -> None:
+    """Wait for a reason to end, then tell the shim, once."""
+    cancel, errors = reasons
+    while not ended.wait(_POLL_S):
+        if cancel.is_set() or errors:
             try:
                 os.kill(int(pid_file.read_text(encoding="ascii")), signal.SIGTERM)
             except (FileNotFoundError, ValueError):
-                done.wait(0.1)  # it has not written its pid yet, or it has ended
-                continue
+                continue  # it has not written its pid yet, or it has just ended
             except ProcessLookupError:
                 pass
             return

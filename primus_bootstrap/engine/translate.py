@@ -55,6 +55,7 @@ class Translator:
     ended: bool = False
     _order: list[tuple[int, Play]] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
+    _failed_in_play: set[str] = field(default_factory=set)
     _step: int = -1
     _started: float = 0.0
     _counts: dict[str, list[int]] = field(default_factory=dict)
@@ -78,10 +79,11 @@ class Translator:
         elif kind == "playbook_on_no_hosts_remaining":
             self._aborted = True
         elif kind == "playbook_on_stats":
+            recap = Recap(failed=tuple(data.get("failures") or ()), unreachable=tuple(data.get("dark") or ()))
             self.ended = True
-            self._aborted = self._aborted or len(self._seen) < len(self._order)
+            self._aborted = self._aborted or self._gave_up_silently({*recap.failed, *recap.unreachable})
             yield from self._finish()
-            yield Recap(failed=tuple(data.get("failures") or ()), unreachable=tuple(data.get("dark") or ()))
+            yield recap
 
     def abandon(self) -> Iterator[Event]:
         """Close the running phase, if one runs, as one that did not get to its end."""
@@ -94,8 +96,19 @@ class Translator:
         """The number of the step that Ansible gave up, and whether its play means all hosts to stop; None after a full run."""
         if not self.ended or not self._gave_up:
             return None
-        index, play = self._order[max(len(self._seen), 1) - 1]
-        return self.steps[index][0], play.fatal
+        index, play = self._current
+        return self.steps[index][0], play.stops_all
+
+    @property
+    def _current(self) -> tuple[int, Play]:
+        return self._order[max(len(self._seen), 1) - 1]
+
+    def _gave_up_silently(self, lost: set[str]) -> bool:
+        """Tell whether Ansible stopped before the end without an event that says so.
+
+        It leaves later plays out when a whole play failed, and the rest of a play when any_errors_fatal stops it.
+        """
+        return len(self._seen) < len(self._order) or (self._current[1].any_errors_fatal and bool(lost & self._failed_in_play))
 
     def _finish(self) -> Iterator[Event]:
         if self._started:
@@ -116,6 +129,7 @@ class Translator:
         if identity in self._seen:
             return
         self._seen.add(identity)
+        self._failed_in_play = set()
         step = self._order[len(self._seen) - 1][0]
         if step != self._step:
             yield from self._finish()
@@ -132,6 +146,8 @@ class Translator:
             status = "ignored"
         self._count(host, status)
         message = fix = ""
+        if status in ("failed", "unreachable"):
+            self._failed_in_play.add(host)
         if status in ("failed", "unreachable", "ignored"):
             cause = cause_of(result)
             message, fix = cause.text, cause.fix

@@ -38,11 +38,8 @@ def ask_all(targets: Sequence[Target], task: Task) -> Iterator[Answer]:
     request = {"targets": [asdict(target) for target in targets], **asdict(task)}
     waiting = dict.fromkeys(target.host for target in targets)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _worker(errors) as worker:
-        try:
-            yield from _answers(worker, json.dumps(request), waiting)
-        finally:
-            if waiting:
-                worker.terminate()
+        # Leaving the block, early as well, closes the worker's stdin, and that ends it.
+        yield from _answers(worker, json.dumps(request), waiting)
         worker.wait()
         errors.seek(0)
         tail = errors.read()[-2000:].strip()

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
 from primus_bootstrap.errors import InventoryError, PlanError, Problem
+from primus_bootstrap.inventory.names import is_ansible_secret
+from primus_bootstrap.inventory.specs import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -116,7 +118,7 @@ class ManagersView:
             PlanError: there is no such host.
         """
         found = self.inventory.get_host(host)
-        if found is None:
+        if found is None or found.implicit:
             raise PlanError(f"no such host: {host}", fix="name a host of hosts.yaml")
         with _quiet():
             raw = self.managers.get_vars(host=found)
@@ -166,23 +168,32 @@ def _resolve(view: ManagersView, host: str, name: str, raw: Mapping[str, Any]) -
         with _quiet(), view.vault.active():
             return _plain(Templar(loader=view.loader, variables=dict(raw)).template(value))
     except AnsibleError as error:
-        raise InventoryError([_unresolved(view, host, name, str(error))]) from error
+        raise InventoryError([_unresolved(view, host, name, error)]) from error
 
 
-def _unresolved(view: ManagersView, host: str, name: str, reason: str) -> Problem:
+def _unresolved(view: ManagersView, host: str, name: str, error: Exception) -> Problem:
     origin = view.locate(host, name)
     file, line = (origin.file, origin.line) if origin else ("hosts.yaml", 0)
-    if "vault" in reason.lower() or "decrypt" in reason.lower():
+    if _is_vault_error(error):
         what = f"`{name}` of {host} is under Vault" + (" and the password does not open it" if view.vault else "")
         return Problem(file, line, what, "give the Vault password: --ask-vault-pass or --vault-password-file", "vault-password")
+    option = load_options().get(name)
+    secret = is_ansible_secret(name) or (option is not None and option.no_log)
+    reason = "its template fails" if secret else str(error).splitlines()[0]  # Ansible's own words may quote a value
+    what = f"`{name}` of {host} cannot be resolved: {reason}"
     owners = {host, *(group.name for group in view.inventory.get_host(host).get_groups())}
-    sealed = [shown for owner, shown in view.sealed if owner in owners]
-    fix = (
-        f"give the Vault password: {', '.join(sealed)} cannot be read without it"
-        if sealed
-        else "define what the template uses for this host"
-    )
-    return Problem(file, line, f"`{name}` of {host} cannot be resolved: {reason.splitlines()[0]}", fix, "template")
+    if sealed := [shown for owner, shown in view.sealed if owner in owners]:
+        return Problem(file, line, what, f"give the Vault password: {', '.join(sealed)} cannot be read without it", "vault-password")
+    return Problem(file, line, what, "define what the template uses for this host", "template")
+
+
+def _is_vault_error(error: BaseException | None) -> bool:
+    """Look through the causes: the template engine wraps Vault's own error, and captures it in a class that it keeps to itself."""
+    while error is not None:
+        if type(error).__name__ in ("AnsibleVaultError", "AnsibleVaultFormatError", "UndecryptableVaultError"):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _plain(value: Any) -> Any:

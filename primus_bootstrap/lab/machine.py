@@ -114,12 +114,14 @@ def _engine(sudo: tuple[str, ...]) -> tuple[str, str]:
         if not prefix and os.geteuid() and engine == "podman":
             tried.append("podman: needs root for a network of its own, and sudo is not installed")
             continue
-        template = "{{.Version}}" if engine == "podman" else "{{.Server.Version}}"
-        answer = run([*prefix, engine, "version", "--format", template], timeout_s=30, check=False)
+        # `info` looks at storage and kernel, `version` of docker at its daemon: what cannot work here fails now.
+        question = ("info", "--format", "{{.Version.Version}}") if engine == "podman" else ("version", "--format", "{{.Server.Version}}")
+        answer = run([*prefix, engine, *question], timeout_s=30, check=False)
         if answer.code == 0:
             return engine, answer.out.strip()
         tried.append(f"{engine}: {last_lines(answer.err, 2)}")
     raise MachineError(
         "no container engine works here:\n  " + "\n  ".join(tried),
-        fix="as root: apt-get install podman runc netavark aardvark-dns iptables (or `make setup` in a checkout)",
+        fix="as root: apt-get install podman runc netavark aardvark-dns iptables (or `make setup` in a checkout); where podman is "
+        "installed, `podman info` as root shows what it lacks, and a container or a sandbox may not be allowed to start containers",
     )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# conmon says this on machines without a system log; it means nothing here.
-_NOISE = ("failed to connect to syslog",)
+# conmon without a system log, and podman 5 on old control groups; neither explains a failure.
+_NOISE = ("failed to connect to syslog", "Using cgroups-v1 which is deprecated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,4 +80,4 @@ def last_lines(text: str, count: int = 6) -> str:
 
 def _clean(raw: bytes) -> str:
     lines = raw.decode(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not line.startswith(_NOISE))
+    return "\n".join(line for line in lines if not any(noise in line for noise in _NOISE))

@@ -1,4 +1,4 @@
-"""Load a role's own Ansible module the way Ansible does: its module_utils answer to `ansible.module_utils.<name>`."""
+"""Load a role's own Ansible module as Ansible does, its module_utils as `ansible.module_utils.<name>`; and stand in for programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap import content
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -28,3 +29,17 @@ def load_role_module(role: str, name: str) -> Any:
     for utility in sorted((folder / "module_utils").glob("*.py")):
         _load(f"ansible.module_utils.{utility.stem}", utility)
     return _load(f"{role}_{name}", folder / "library" / f"{name}.py")
+
+
+class Programs:
+    """Programs of the made-up host: what was called, and what each answers (nothing, with status 0, unless told)."""
+
+    def __init__(self, answers: dict[str, tuple[int, str]] | None = None) -> None:
+        """Keep the answers by program and first argument."""
+        self.answers = answers or {}
+        self.calls: list[str] = []
+
+    def __call__(self, argv: Sequence[str]) -> tuple[int, str]:
+        """Answer one call."""
+        self.calls.append(" ".join(argv))
+        return self.answers.get(" ".join(argv[:2]), (0, ""))

@@ -16,7 +16,7 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
-from primus_bootstrap.engine.history import last_report, list_runs
+from primus_bootstrap.engine.history import last_report, list_runs, tidy_runs
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
@@ -169,7 +169,7 @@ def test_no_secret_is_left_or_seen_in_arguments(tmp_path: Path, monkeypatch: pyt
     """Passwords and key=value reach Ansible; no argument, journal, artifact or other file of the cluster's state shows them."""
     secret = tmp_path / "secret.yml"
     secret.write_text("inner: inner-word\n", encoding="utf-8")
-    command = [Path(sys.executable).with_name("ansible-vault"), "encrypt", "--vault-password-file", "/dev/stdin", str(secret)]
+    command = [str(Path(sys.executable).with_name("ansible-vault")), "encrypt", "--vault-password-file", "/dev/stdin", str(secret)]
     subprocess.run(command, input="vault-word", capture_output=True, text=True, check=True, cwd=tmp_path)
     use = "---\n- name: Use\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Use the secrets\n      ansible.builtin.assert:\n"
     use += "        that: [inner | length == 10, extra == 'extra word=1']\n        quiet: true\n"
@@ -180,8 +180,8 @@ def test_no_secret_is_left_or_seen_in_arguments(tmp_path: Path, monkeypatch: pyt
     def look(event: Event) -> None:
         if isinstance(event, TaskStarted):
             arguments.extend(path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline"))
-            secrets = [path for folder in Path("/tmp").glob("primus-*") for path in folder.iterdir() if path.is_file()]  # noqa: S108
-            arguments.extend(path.read_bytes() for path in secrets)
+            unread = [path for path in private_dir(cluster).iterdir() if path.is_file()]
+            arguments.extend(path.read_bytes() for path in unread)
 
     options = Options(
         vault_password="vault-word",
@@ -335,8 +335,13 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
     wait_until(lambda: not marked(mark), 15)
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=1):
         report = last_report(cluster.state_dir)
+        notes = [path.read_text(encoding="utf-8") for path in cluster.state_dir.rglob("private")]
+        tidy_runs(cluster.state_dir)
 
+    assert not any(Path(note).exists() for note in notes)
     assert marked(mark) == []
+    assert not list(cluster.state_dir.rglob("private"))
+    assert not list(cluster.state_dir.rglob("job_events"))
     assert report is not None
     assert (report.killed, report.exit_code) == (True, 130)
 
@@ -378,6 +383,30 @@ def test_a_killed_shim_takes_ansible_with_it_and_the_lock_outlives_it(tmp_path: 
     assert report.problem
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=10):
         assert children_lock(cluster.state_dir).exists()
+
+
+def test_an_error_in_the_caller_ends_ansible_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `on_event` raises comes out of `apply_plan`, and by then Ansible is gone and the lock is free."""
+    use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+    monkeypatch.setenv("PRIMUS_TEST_MARK", str(tmp_path))
+
+    def refuse(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            raise KeyError("the view broke")
+
+    with pytest.raises(KeyError, match="the view broke"):
+        apply_plan(cluster, make_plan(cluster), Options(), on_event=refuse, cancel=threading.Event())
+
+    assert marked(f"PRIMUS_TEST_MARK={tmp_path}") == []
+    with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=0.1):
+        pass
+
+
+def private_dir(cluster: Cluster) -> Path:
+    """Return the running run's folder of secrets and sockets."""
+    (note,) = cluster.state_dir.rglob("private")
+    return Path(note.read_text(encoding="utf-8"))
 
 
 def marked(mark: str) -> list[bytes]:

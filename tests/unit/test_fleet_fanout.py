@@ -242,11 +242,14 @@ def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch,
 def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
     """Closing the iterator ends the process and with it every connection."""
     before = set(children_of(os.getpid()))
-    answers = fanout.ask_all([sshd.target("one"), sshd.target("two")], Task("true", {}, 30.0, sshd.known_hosts()))
-    next(answers)
+    task = Task("read -r seconds; sleep $seconds", {"one": "0\n", "two": "25\n"}, 30.0, sshd.known_hosts())
+    answers = fanout.ask_all([sshd.target("one"), sshd.target("two")], task)
+    assert next(answers).host == "one"
+    started = time.monotonic()
 
     answers.close()  # type: ignore[attr-defined]
 
+    assert time.monotonic() - started < 10
     assert set(children_of(os.getpid())) <= before
 
 

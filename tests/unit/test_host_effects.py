@@ -98,3 +98,15 @@ def test_time_is_a_service_that_follows_a_server(state: str, tracking: str, expe
     effects.look_at_time(host, "chrony.service")
 
     assert outcomes(host) == expected
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [((0, 'APT::Periodic::Enable "0";'), "pass"), ((0, 'APT::Periodic::Enable "1";'), "fail"), ((0, ""), "fail")],
+)
+def test_apt_must_say_itself_that_upgrades_are_off(answer: tuple[int, str], verdict: str) -> None:
+    """All of apt's files together count; a setting that is missing means that upgrades are on."""
+    host = make_host({"apt-config": answer})
+    effects.look_at_upgrades(host)
+
+    assert outcomes(host) == {"unattended_upgrades": verdict}

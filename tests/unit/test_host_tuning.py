@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.unit.role_module import load_role_module
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tests.unit.role_module import Programs, load_role_module
 
 tuning: Any = load_role_module("baseline", "host_tuning")
-
-
-class Programs:
-    """Programs of the made-up host: what was called, and what each answers (nothing, with status 0, unless told)."""
-
-    def __init__(self, answers: dict[str, tuple[int, str]] | None = None) -> None:
-        """Keep the answers by program and first argument."""
-        self.answers = answers or {}
-        self.calls: list[str] = []
-
-    def __call__(self, argv: Sequence[str]) -> tuple[int, str]:
-        """Answer one call."""
-        self.calls.append(" ".join(argv))
-        return self.answers.get(" ".join(argv[:2]), (0, ""))
 
 
 def make_host(root: Path, *, check: bool = False, answers: dict[str, tuple[int, str]] | None = None) -> Any:

@@ -257,3 +257,47 @@ def test_loading_twice_sees_new_files(tmp_path: Path) -> None:
     write_inventory(folder, HOSTS, **{"group_vars__all.yml": "site_new: 1\n"})
 
     assert load_cluster(folder).view.variables("gpu01")["site_new"] == 1
+
+
+def test_address_inside_a_sealed_file_is_left_to_the_run(tmp_path: Path) -> None:
+    """A template that needs a variable from a file under Vault is no error as long as the password is missing."""
+    files = {
+        "group_vars__all__vault.yml": _encrypt("site_net: 10.0.0\n", tmp_path),
+        "host_vars__store1.yml": 'ansible_host: "{{ site_net }}.9"\n',
+    }
+    folder = write_inventory(tmp_path / "site", HOSTS, **files)
+
+    assert find_problems(folder) == ()
+    assert load_cluster(folder, ask_vault_pass=PASSWORD).connection("store1").address == "10.0.0.9"
+    with pytest.raises(InventoryError) as caught:
+        load_cluster(folder).connection("store1")
+    assert caught.value.problems[0].rule == "vault-password"
+
+
+def test_failing_template_of_a_secret_is_not_quoted(tmp_path: Path) -> None:
+    """What Ansible says about a template may hold the value, so it is left out for secrets."""
+    folder = write_inventory(
+        tmp_path / "site", HOSTS, **{"host_vars__gpu01.yml": "ansible_become_password: \"{{ 'hunter2' | int + 'hunter2' }}\"\n"}
+    )
+
+    with pytest.raises(InventoryError) as caught:
+        load_cluster(folder).view.variables("gpu01")["ansible_become_password"]
+    assert "hunter2" not in str(caught.value.problems[0])
+
+
+@pytest.mark.parametrize("password", ["", " "])
+def test_empty_vault_password_is_no_traceback(tmp_path: Path, password: str) -> None:
+    """An empty answer to the prompt is a wrong password."""
+    folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": _encrypt("site_a: 1\n", tmp_path)})
+
+    assert [problem.rule for problem in find_problems(folder, ask_vault_pass=password)] == ["vault-password"]
+
+
+def test_host_that_is_not_there(tmp_path: Path) -> None:
+    """A connection to nobody is refused, and Ansible's implicit localhost is nobody too."""
+    cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
+
+    with pytest.raises(PlanError):
+        cluster.connection("gpu99")
+    with pytest.raises(PlanError):
+        cluster.connection("localhost")

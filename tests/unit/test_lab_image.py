@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,6 @@ from primus_bootstrap.lab.machine import Machine
 from primus_bootstrap.lab.values import LabError
 
 if TYPE_CHECKING:
-    from multiprocessing.synchronize import Event
     from pathlib import Path
 
 
@@ -33,7 +33,7 @@ def test_an_images_name_follows_from_what_is_in_it(tmp_path: Path, monkeypatch: 
 
 
 def test_credentials_reach_the_builder_by_path_only(tmp_path: Path) -> None:
-    """mmdebstrap's arguments, which every user of the machine can read, hold no password and no proxy."""
+    """The arguments of mmdebstrap, which every user of the machine can read, hold no password and no proxy."""
     secret = tmp_path / "auth.conf"
     secret.write_text("machine m.example login u password hunter2\n")
     source = Source(("http://m.example/debian",), ("bookworm",), ("main",))
@@ -48,32 +48,29 @@ def test_credentials_reach_the_builder_by_path_only(tmp_path: Path) -> None:
     assert "hunter3" in (folder / "apt.conf").read_text()
 
 
-def hold(path: Path, held: Event, release: Event) -> None:
-    """Hold the lock in another process until told."""
-    with file_lock(path, timeout_s=5, say=lambda _: None, what="it"):
-        held.set()
-        release.wait(30)
+HOLDER = """
+import sys
+from pathlib import Path
+from primus_bootstrap.lab.image import file_lock
+with file_lock(Path(sys.argv[1]), timeout_s=5, say=print, what="it"):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
 def test_the_second_waits_says_so_and_goes_on(tmp_path: Path) -> None:
-    """A lock that another process holds is waited for with one message, and an end comes to the waiting."""
-    context = multiprocessing.get_context("spawn")
-    held, release = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(tmp_path / "lock", held, release))
-    other.start()
+    """A lock that another process holds is waited for with one message and up to a limit; a killed holder frees it."""
     said: list[str] = []
-    try:
-        assert held.wait(30)
+    argv = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "held\n"
         with pytest.raises(LabError) as caught, file_lock(tmp_path / "lock", timeout_s=0.5, say=said.append, what="the image"):
             pass
         other.kill()
-        other.join(30)
-        started = time.monotonic()
-        with file_lock(tmp_path / "lock", timeout_s=5, say=said.append, what="the image"):
-            waited = time.monotonic() - started
-    finally:
-        release.set()
-        other.join(30)
+    started = time.monotonic()
+    with file_lock(tmp_path / "lock", timeout_s=5, say=said.append, what="the image"):
+        waited = time.monotonic() - started
 
     assert said == ["waiting for another process that works on the image"]
     assert "another process has been working on the image" in caught.value.what

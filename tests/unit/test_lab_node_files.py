@@ -6,8 +6,6 @@ import io
 import tarfile
 from typing import TYPE_CHECKING
 
-import pytest
-
 from primus_bootstrap.lab.apt_settings import AptSettings, Source
 from primus_bootstrap.lab.machine import Machine
 from primus_bootstrap.lab.node_files import node_archive
@@ -16,6 +14,8 @@ from primus_bootstrap.lab.values import make_lab, subnet_candidates
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def unpack(raw: bytes) -> dict[str, tuple[int, str]]:

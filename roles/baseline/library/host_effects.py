@@ -74,7 +74,7 @@ def look_at_time(host: Host, unit: str) -> None:
 def look_at_upgrades(host: Host) -> None:
     """Compare what apt makes of all its configuration files together."""
     status, output = host.run(["apt-config", "dump", "APT::Periodic::Enable"])
-    found = output if status == 0 else ""
+    found = (output or "not set") if status == 0 else ""
     fix = "look for a file in /etc/apt/apt.conf.d that sets it after 90primus"
     judge(host, "effect.unattended_upgrades", expected='APT::Periodic::Enable "0";', found=found, fix=fix)
 

@@ -1,0 +1,101 @@
+"""What the role `preflight` decides on the controller: twins, refusals, and what counts as having become root."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.verdicts import parse_verdict
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@pytest.fixture
+def filters() -> ModuleType:
+    """Load the role's filter plugins."""
+    spec = importlib.util.spec_from_file_location("preflight", content.roles_dir() / "preflight/filter_plugins/preflight.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def probe(machine_id: str, *verdicts: dict[str, str]) -> dict[str, Any]:
+    """Return what Ansible registers for a probe."""
+    return {"stdout": json.dumps({"facts": {"machine_id": machine_id}, "verdicts": verdicts}) + "\r\n", "stderr": ""}
+
+
+def record(check: str, verdict: str) -> dict[str, str]:
+    """Return a record with a reason and a fix of its own."""
+    return {"check": check, "verdict": verdict, "reason": f"{check} is odd", "fix": f"mend {check}", "host": "a"}
+
+
+def test_hosts_with_one_machine_id_name_each_other(filters: ModuleType) -> None:
+    """Twins fail and name the other, hosts of an earlier play count, hosts without an answer are left out."""
+    hostvars = {
+        "a": {"__preflight_probe": probe("1")},
+        "b": {"__preflight_probe": probe("2")},
+        "c": {"__preflight_probe": probe("1")},
+        "d": {},
+    }
+
+    found = filters.preflight_identities(list("abcd"), hostvars, ["b", "c", "d"], [])["verdicts"]
+
+    assert [(one["host"], one["verdict"], one["reason"]) for one in found] == [
+        ("c", "fail", "a has the same machine-id"),
+        ("b", "pass", ""),
+    ]
+    assert all(parse_verdict(one).to_json() == one for one in found)
+
+
+def test_the_machine_id_check_can_be_left_out(filters: ModuleType) -> None:
+    """A site that clones machines on purpose says why, and the record keeps it."""
+    hostvars = {host: {"__preflight_probe": probe("1")} for host in "ab"}
+
+    found = filters.preflight_identities(list("ab"), hostvars, list("ab"), [{"check": "machine_id_unique", "reason": "test bed"}])
+
+    assert [(one["verdict"], one["reason"], one["fix"]) for one in found["verdicts"]] == [("skipped", "test bed", "")] * 2
+
+
+@pytest.mark.parametrize(("unknown_fails", "refused"), [(False, ["disk"]), (True, ["disk", "unknown: mtu"])])
+def test_only_failures_stop_a_host_unless_the_site_says_so(filters: ModuleType, unknown_fails: bool, refused: list[str]) -> None:  # noqa: FBT001
+    """Unknown is listed apart and stops a host only with preflight_unknown_fails; a skipped check never does."""
+    result = probe("1", record("disk", "fail"), record("mtu", "unknown"), record("os", "pass"), record("sudo", "skipped"))
+    twins = {"msg": json.dumps({"verdicts": [{**record("machine_id_unique", "fail"), "host": "b"}]})}
+
+    found = filters.preflight_findings(result, twins, "a", unknown_fails)
+
+    assert [
+        line.rpartition(": ")[0].removesuffix(": disk is odd. Fix").removesuffix(": mtu is odd. Fix") for line in found["refusals"]
+    ] == refused
+    assert found["unknown"] == ["unknown: mtu: mtu is odd. Fix: mend mtu"]
+
+
+def test_a_host_that_cannot_be_read_is_refused(filters: ModuleType) -> None:
+    """Without Python there is no record, and the host is refused with the reason instead of passing in silence."""
+    found = filters.preflight_findings(
+        {"stdout": "", "stderr": "no python3 on this host\n", "rc": 127}, {"msg": '{"verdicts": []}'}, "a", unknown_fails=False
+    )
+
+    assert found["refusals"][0].startswith("the host cannot be read: no python3 on this host. Fix: install python3")
+
+
+@pytest.mark.parametrize(
+    ("result", "works", "message"),
+    [
+        ({"stdout": "0\r\n"}, True, ""),
+        ({"stdout": "welcome\r\n0\r\n"}, True, ""),
+        ({"stdout": "1000\r\n", "stderr": ""}, False, "1000"),
+        ({"msg": "Task failed: Missing sudo password", "failed": True}, False, "Missing sudo password"),
+        ({}, False, ""),
+    ],
+)
+def test_root_is_what_id_says(filters: ModuleType, result: dict[str, Any], works: bool, message: str) -> None:  # noqa: FBT001
+    """Only `0` as the last word of `id -u` is root; everything else keeps what was said."""
+    assert filters.preflight_become(result) == {"works": works, "message": message}
