@@ -69,8 +69,7 @@ def _item_texts(item: Mapping[str, Any]) -> Iterator[str]:
     """Yield the causes of one turn of a loop, with the item's label before them."""
     label = item.get("_ansible_item_label", item.get("item", ""))
     for text in _texts(item):
-        named = isinstance(label, str) and label and text and not _HOLLOW.match(text)
-        yield f"{label}: {text}" if named else text
+        yield f"{label}: {text}" if text and label and isinstance(label, str) else text
 
 
 def _exception(value: Any) -> str:

@@ -56,6 +56,7 @@ class Translator:
     _order: list[tuple[int, Play]] = field(default_factory=list)
     _seen: set[str] = field(default_factory=set)
     _failed_in_play: set[str] = field(default_factory=set)
+    _changed_items: set[str] = field(default_factory=set)
     _step: int = -1
     _started: float = 0.0
     _counts: dict[str, list[int]] = field(default_factory=dict)
@@ -75,7 +76,9 @@ class Translator:
         elif kind == "playbook_on_task_start":
             yield TaskStarted(self._phase, data.get("role", ""), _task_name(data), self.clock())
         elif kind in _RESULTS:
-            yield from self._result(_RESULTS[kind], data)
+            yield from self._result(_RESULTS[kind], data, str(raw.get("stdout") or ""))
+        elif kind == "runner_item_on_ok" and _says_changed(raw.get("stdout")):
+            self._changed_items.add(str(data.get("host", "")))
         elif kind == "playbook_on_no_hosts_remaining":
             self._aborted = True
         elif kind == "playbook_on_stats":
@@ -137,10 +140,13 @@ class Translator:
             number, bound = self.steps[step]
             yield PhaseStarted(bound.phase, number, self.count, bound.hosts, self._started)
 
-    def _result(self, status: Status, data: Mapping[str, Any]) -> Iterator[Event]:
+    def _result(self, status: Status, data: Mapping[str, Any], stdout: str) -> Iterator[Event]:
         result = data.get("res") or {}
         host = str(data.get("host", ""))
-        if status == "ok" and result.get("changed"):
+        items_changed = host in self._changed_items
+        self._changed_items.discard(host)
+        # Of a no_log task ansible-runner withholds everything, `changed` too; what Ansible printed still says it.
+        if status == "ok" and (result.get("changed") or (result.get("censored") and (items_changed or _says_changed(stdout)))):
             status = "changed"
         if status == "failed" and data.get("ignore_errors"):
             status = "ignored"
@@ -170,6 +176,10 @@ class Translator:
         column = {"ok": 0, "ignored": 0, "changed": 1, "skipped": 2}.get(status)
         if column is not None:
             self._counts.setdefault(host, [0, 0, 0])[column] += 1
+
+
+def _says_changed(stdout: Any) -> bool:
+    return str(stdout or "").startswith("changed: [")
 
 
 def _task_name(data: Mapping[str, Any]) -> str:

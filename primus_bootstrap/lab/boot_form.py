@@ -61,35 +61,37 @@ def forget_boot_form(machine: Machine, image: Image) -> None:
     _memory(machine, image).unlink(missing_ok=True)
 
 
-def candidates(machine: Machine) -> tuple[BootForm, ...]:
-    """Return the forms worth trying, the most capable first."""
-    extras = [("with FUSE mounts", (*_fuse_flags(), *_fake_gpu_flags()), ""), *_poorer()]
+def bases(machine: Machine) -> tuple[BootForm, ...]:
+    """Return the ways to start systemd at all, in the order of trying: runtimes, control group managers, limits."""
     return tuple(
         BootForm(
-            title=", ".join(part for part in (runtime or f"{machine.engine}'s own runtime", limit_title, extra_title) if part),
-            engine_flags=("--runtime", runtime) if runtime and machine.engine == "podman" else (),
-            create_flags=(
-                *_systemd_flags(machine),
-                *(("--runtime", runtime) if runtime and machine.engine == "docker" else ()),
-                *limits,
-                *flags,
-            ),
-            note=note,
+            title=", ".join(part for part in (runtime.name, manager, limit_title) if part),
+            engine_flags=_engine_flags(machine, runtime, manager),
+            create_flags=(*_systemd_flags(machine), *limits),
         )
-        for extra_title, flags, note in extras
         for runtime in _runtimes(machine)
+        for manager in (("", "cgroupfs", "systemd") if machine.engine == "podman" else ("",))
         for limit_title, limits in _limits()
+    )
+
+
+def with_extras(base: BootForm) -> tuple[BootForm, ...]:
+    """Return what a way to start systemd can be given on top, the most capable first, and the bare form last."""
+    no_fuse = "nodes cannot mount file systems (no FUSE here)"
+    extras = (
+        ("with FUSE mounts", (*_fuse_flags(), *_fake_gpu_flags()), ""),
+        ("without FUSE mounts", _fake_gpu_flags(), no_fuse),
+        ("without devices", (), f"{no_fuse} and have no /dev/fakegpu*"),
+    )
+    return tuple(
+        replace(base, title=", ".join(part for part in (base.title, title) if part), create_flags=(*base.create_flags, *flags), note=note)
+        for title, flags, note in extras
     )
 
 
 def _memory(machine: Machine, image: Image) -> Path:
     # One a release: a newer systemd asks more of the machine.
     return machine.cache / f"boot-form-{image.suite}.json"
-
-
-def _poorer() -> list[tuple[str, tuple[str, ...], str]]:
-    note = "nodes cannot mount file systems (no FUSE here)"
-    return [("without FUSE mounts", _fake_gpu_flags(), note), ("without devices", (), f"{note} and have no /dev/fakegpu*")]
 
 
 def _fuse_flags() -> tuple[str, ...]:
@@ -114,12 +116,20 @@ def _systemd_flags(machine: Machine) -> tuple[str, ...]:
     return (*cgroups, *scratch, "--env", "container=docker", "--stop-signal", "SIGRTMIN+3")
 
 
-def _runtimes(machine: Machine) -> tuple[str, ...]:
-    if machine.engine == "docker":
-        return ("",)
+def _runtimes(machine: Machine) -> tuple[Path, ...]:
+    """Return the engine's own runtime (an empty path) and, of podman, the others that are installed."""
+    if machine.engine != "podman":
+        return (Path(),)
+    own = run([*machine.engine_argv, "info", "--format", "{{.Host.OCIRuntime.Path}}"], timeout_s=30, check=False).out.strip()
     search = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
     found = [path for path in (shutil.which(name, path=search) for name in ("crun", "runc")) if path]
-    return ("", *found)
+    return (Path(), *(Path(path) for path in found if not own or Path(path).name != Path(own).name))
+
+
+def _engine_flags(machine: Machine, runtime: Path, manager: str) -> tuple[str, ...]:
+    if machine.engine != "podman":
+        return ()
+    return (*(("--runtime", str(runtime)) if runtime.name else ()), *((f"--cgroup-manager={manager}",) if manager else ()))
 
 
 def _limits() -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -136,7 +146,7 @@ def _limits() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _circumstances(machine: Machine, image: Image) -> str:
-    parts = (machine.engine, machine.engine_version, *machine.engine_argv, platform.release(), image.reference, repr(candidates(machine)))
+    parts = (machine.engine, machine.engine_version, *machine.engine_argv, platform.release(), image.reference, repr(_limits()), _RECIPE)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -149,26 +159,39 @@ def _recall(memory: Path, key: str) -> BootForm | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """How one form did; `state` is systemd's word, or says that nothing started."""
+
+    form: BootForm
+    state: str
+    detail: str
+
+
 def _try_all(machine: Machine, image: Image, say: Say) -> BootForm:
-    failures = []
-    degraded = None
-    for form in candidates(machine):
-        state, detail = _boot_once(machine, image, form)
-        if state == _GOOD:
-            say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
-            return form
-        if state == "degraded" and degraded is None:
-            note = "; ".join(part for part in (form.note, f"systemd is degraded, failed units: {detail}") if part)
-            degraded = BootForm(form.title, form.engine_flags, form.create_flags, note)
-        failures.append(f"{form.title}: {state}: {detail}")
-    if degraded:
-        say(f"systemd starts, but not cleanly: {degraded.title}; {degraded.note}")
-        return degraded
-    raise MachineError(
-        "systemd does not start in a container on this machine:\n  " + "\n  ".join(dict.fromkeys(failures)),
-        fix="run the lab on a machine or virtual machine where root has the usual capabilities; "
-        f"with podman, also try the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
-    )
+    """Find a base that boots, bare, and give it as much on top as it bears; where none boots bare, start from the richest forms."""
+    every = bases(machine)
+    trials: list[_Trial] = []
+    for number in (-1, 0):
+        best = _first_good(machine, image, [with_extras(base)[number] for base in every], trials)
+        if best:
+            break
+    if best is None:
+        raise MachineError(
+            "systemd does not start in a container on this machine:\n" + _summary(trials),
+            fix="run the lab on a machine or virtual machine where root has the usual capabilities; "
+            f"with podman, also try the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
+        )
+    base = every[[trial.form for trial in trials[-len(every) :]].index(best.form)] if False else _base_of(best.form, every)
+    richest = _first_good(machine, image, list(with_extras(base)[:-1]), []) or best
+    if richest.state != best.state == _GOOD:
+        richest = best
+    form = richest.form
+    if richest.state != _GOOD:
+        note = "; ".join(part for part in (form.note, f"systemd is {richest.state}, failed units: {richest.detail}") if part)
+        form = replace(form, note=note)
+    say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
+    return form
 
 
 def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str]:

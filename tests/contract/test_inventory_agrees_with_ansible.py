@@ -30,11 +30,11 @@ all:
     gpu_node:
       vars: {site_2: parent, site_3: parent, site_4: parent, site_5: parent, site_6: parent, site_7: parent, site_8: parent}
       children:
-        rack_b:
-          vars: {site_3: b, site_9: b, ansible_group_priority: 5}
+        aisle_b:
+          vars: {site_3: b, site_9: b}
           hosts: {"n[1:3]": }
-        rack_a:
-          vars: {site_3: a, site_9: a}
+        aisle_a:
+          vars: {site_3: a, site_9: a, ansible_group_priority: 5}
           hosts:
             n1: {site_7: host, site_8: host}
             n2:
@@ -46,8 +46,8 @@ all:
 """,
     "group_vars/all.yml": "{site_4: all file, site_5: all file, site_6: all file, site_7: all file}\n",
     "group_vars/gpu_node/main.yml": "{site_5: parent file, site_6: parent file}\n",
-    "group_vars/rack_a.json": '{"site_6": "a file", "site_10": {"x": 1}}',
-    "group_vars/rack_b": "{site_6: b file, site_10: {y: 2}}\n",
+    "group_vars/aisle_a.json": '{"site_6": "a file", "site_10": {"x": 1}}',
+    "group_vars/aisle_b": "{site_6: b file, site_10: {y: 2}}\n",
     "host_vars/n1.yaml": "{site_8: host file}\n",
     "host_vars/n4/main.yml": "{site_8: host file 4}\n",
 }

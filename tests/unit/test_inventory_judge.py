@@ -152,7 +152,7 @@ def test_each_fault_has_its_own_line() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["hunter2-{a: 1", "[hunter2]", "{hunter2: 1}", "!unsafe [hunter2]"])
+@pytest.mark.parametrize("text", ["hunter2", "'hunter2'", "[hunter2]", "{hunter2: 1}", "!unsafe [hunter2]"])
 def test_secret_is_never_quoted(text: str) -> None:
     """Whatever is wrong with a `no_log` value, no message shows it."""
     option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})

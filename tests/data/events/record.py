@@ -53,6 +53,16 @@ RESULTS = """---
       ansible.builtin.command: echo sesame-open
       changed_when: true
       no_log: true
+    - name: Handle secrets in a loop
+      ansible.builtin.command: echo {{ item }}
+      changed_when: item == 'sesame-two'
+      loop: [sesame-one, sesame-two]
+      no_log: true
+    - name: Handle secrets and change nothing
+      ansible.builtin.command: echo {{ item }}
+      changed_when: false
+      loop: [sesame-one, sesame-two]
+      no_log: true
     - name: Hand over verdicts
       ansible.builtin.command: >-
         echo 'two lines' && echo '{"verdicts": [{"check": "clock", "verdict": "pass"}, {"check": "mtu", "verdict": "fail",

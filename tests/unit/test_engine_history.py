@@ -1,0 +1,114 @@
+"""What earlier runs say: listing, estimates, how each host stands, and tidying up."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.engine import history
+from primus_bootstrap.engine.events import PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
+from primus_bootstrap.engine.history import HostStatus, estimate_s, find_run, host_statuses, list_runs, runs_dir, tidy_runs
+from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id, read_journal
+from primus_bootstrap.engine.report import Tally, write_report
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_run(
+    state_dir: Path, run: str, *, seconds: float, changed: int = 0, hosts: tuple[str, ...] = ("a", "b"), verb: str = "apply"
+) -> None:
+    """Write a run of one phase; `changed` is how many changes each host saw."""
+    tally = Tally()
+    folder = RunFolder(runs_dir(state_dir) / run)
+    folder.path.mkdir(parents=True)
+    journal = Journal(folder.journal)
+    for event in (
+        RunStarted(run, verb, "small", 100.0, (("gpu", hosts),)),
+        PhaseStarted("gpu", 1, 1, hosts, 100.0),
+        PhaseFinished("gpu", seconds, tuple((host, 1, changed, 0) for host in hosts)),
+        Recap((), ()),
+        RunFinished(200.0, 0),
+    ):
+        tally.add(event)
+        journal.write(event)
+    journal.close()
+    folder.report.write_text(write_report(tally.report()), encoding="utf-8")
+
+
+def test_runs_are_listed_newest_first_and_found_by_a_beginning(tmp_path: Path) -> None:
+    """A beginning that only one run has is enough; otherwise the error says how many there are."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
+    write_run(tmp_path, "20260102T000000Z-bbbb", seconds=1)
+
+    assert [folder.run for folder in list_runs(tmp_path)] == ["20260102T000000Z-bbbb", "20260101T000000Z-aaaa"]
+    assert find_run(tmp_path, "20260102").run == "20260102T000000Z-bbbb"
+    with pytest.raises(PlanError, match="2 runs begin with 2026"):
+        find_run(tmp_path, "2026")
+    with pytest.raises(PlanError, match="no run begins with 1999"):
+        find_run(tmp_path, "1999")
+
+
+def test_estimate_is_the_median_of_runs_with_as_many_hosts(tmp_path: Path) -> None:
+    """Runs of another size count only where none has the same size; a diff tells nothing about an apply."""
+    for day, seconds in enumerate((10.0, 30.0, 20.0), start=1):
+        write_run(tmp_path, f"2026010{day}T000000Z-aaaa", seconds=seconds)
+    write_run(tmp_path, "20260104T000000Z-aaaa", seconds=500.0, hosts=("a", "b", "c"))
+    write_run(tmp_path, "20260105T000000Z-aaaa", seconds=900.0, verb="diff")
+
+    assert estimate_s(tmp_path, "gpu", 2) == 20.0
+    assert estimate_s(tmp_path, "gpu", 3) == 500.0
+    assert estimate_s(tmp_path, "gpu", 99) == 25.0
+    assert estimate_s(tmp_path, "slurm", 2) is None
+
+
+def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Path) -> None:
+    """A later run that changed nothing, or that had other hosts, does not hide the earlier one; a diff changes nothing."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1, changed=2)
+    write_run(tmp_path, "20260102T000000Z-aaaa", seconds=1, hosts=("a",))
+    write_run(tmp_path, "20260103T000000Z-aaaa", seconds=1, changed=1, verb="diff")
+
+    assert host_statuses(tmp_path) == {
+        "a": HostStatus("a", "20260102T000000Z-aaaa", "ok", "20260101T000000Z-aaaa"),
+        "b": HostStatus("b", "20260101T000000Z-aaaa", "changed", "20260101T000000Z-aaaa"),
+    }
+
+
+def test_tidying_keeps_the_newest_runs_and_removes_secrets_that_a_kill_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old runs go, folders without a first line go, and so does the private folder that a killed run noted."""
+    monkeypatch.setattr(history, "KEPT_RUNS", 2)
+    for day in range(1, 5):
+        write_run(tmp_path, f"2026010{day}T000000Z-aaaa", seconds=1)
+    (runs_dir(tmp_path) / "20260109T000000Z-dead").mkdir()
+    private, other = tmp_path / "primus-123", tmp_path / "mine"
+    for folder in (private, other):
+        folder.mkdir()
+    (runs_dir(tmp_path) / "20260103T000000Z-aaaa" / "private").write_text(str(private), encoding="utf-8")
+    (runs_dir(tmp_path) / "20260104T000000Z-aaaa" / "private").write_text(str(other), encoding="utf-8")
+
+    tidy_runs(tmp_path)
+
+    assert sorted(path.name[:8] for path in runs_dir(tmp_path).iterdir()) == ["20260103", "20260104"]
+    assert (private.exists(), other.exists()) == (False, True)
+
+
+def test_a_torn_journal_line_is_left_out(tmp_path: Path) -> None:
+    """Every whole line before it is read."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
+    (folder,) = list_runs(tmp_path)
+    whole = list(read_journal(folder.journal))
+    with folder.journal.open("ab") as file:
+        file.write(json.dumps({"event": "Recap", "failed": ["a"]}).encode()[:-3])
+
+    assert list(read_journal(folder.journal)) == whole
+
+
+def test_run_ids_sort_by_time_and_differ() -> None:
+    """Two runs of the same second have different ids."""
+    first, second = new_run_id(0.0), new_run_id(0.0)
+
+    assert first.startswith("19700101T000000Z-")
+    assert first != second

@@ -1,0 +1,110 @@
+"""The plan: phases of `site.yml` bound to hosts, and what cannot be planned."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.playbooks import groups_in, load_phases
+from primus_bootstrap.errors import PlanError
+from tests.unit.engine_rig import make_cluster, write_playbooks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.inventory.cluster import Cluster
+
+PLAY = "---\n- name: Play\n  hosts: {hosts}\n  roles: [{roles}]\n"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Give a cluster of five hosts and four phases, one of which has no host."""
+    phases = {
+        "preflight": PLAY.format(hosts="all", roles="preflight"),
+        "gpu": PLAY.format(hosts="gpu_node", roles="gpu_driver, gpu_env"),
+        "storage": PLAY.format(hosts="redis", roles="redis") + PLAY.format(hosts="juicefs_client", roles="juicefs")[4:],
+        "verify": PLAY.format(hosts="all:!redis", roles="verify_all"),
+    }
+    playbooks = write_playbooks(tmp_path, phases)
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    groups = {"gpu_node": ["g1", "g2", "g3", "g4"], "etcd": ["c1"], "k8s_cluster": ["c1", "g1"], "rack1": ["g1"]}
+    return make_cluster(tmp_path, groups)
+
+
+def test_steps_are_in_the_order_of_site_yml_and_without_empty_phases(cluster: Cluster) -> None:
+    """Each step names playbook, hosts, roles and the reason; a phase whose groups have no host is left out."""
+    plan = make_plan(cluster)
+
+    assert [(step.phase, step.playbook, step.hosts, step.roles) for step in plan.steps] == [
+        ("preflight", "preflight.yml", ("g1", "g2", "g3", "g4", "c1"), ("preflight",)),
+        ("gpu", "gpu.yml", ("g1", "g2", "g3", "g4"), ("gpu_driver", "gpu_env")),
+        ("verify", "verify.yml", ("g1", "g2", "g3", "g4", "c1"), ("verify_all",)),
+    ]
+    assert plan.steps[1].why == "gpu_node: g1, g2, g3, … (4 hosts)"
+
+
+def test_groups_that_no_phase_reads_are_said(cluster: Cluster) -> None:
+    """`etcd` has a host and no phase; a collecting group and a group of the user's own miss nothing."""
+    assert make_plan(cluster).uncovered == ("etcd",)
+
+
+def test_limit_keeps_inventory_order_and_drops_empty_steps(cluster: Cluster) -> None:
+    """Only hosts of the limit stay, in the order of hosts.yaml; a step that has none of them is gone."""
+    plan = make_plan(cluster, limit="g3,c1,g1")
+
+    assert plan.hosts == ("g1", "g3", "c1")
+    assert [step.phase for step in make_plan(cluster, limit="c1").steps] == ["preflight", "verify"]
+
+
+def test_phases_stay_in_the_order_of_site_yml(cluster: Cluster) -> None:
+    """The order in which phases are asked for does not matter."""
+    assert [step.phase for step in make_plan(cluster, phases=("verify", "gpu")).steps] == ["gpu", "verify"]
+
+
+def test_start_leaves_out_what_comes_before(cluster: Cluster) -> None:
+    """`--from gpu` is gpu and everything after it."""
+    assert [step.phase for step in make_plan(cluster, start="gpu").steps] == ["gpu", "verify"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "what", "fix"),
+    [
+        ({"phases": ("gpuu",)}, "no such phase: gpuu", "did you mean gpu? choose from: preflight, gpu, storage, verify"),
+        ({"start": "zzz"}, "no such phase: zzz", "choose from: preflight, gpu, storage, verify"),
+        ({"limit": "gpu_nodes"}, "the limit matches no host: gpu_nodes", "did you mean gpu_node?"),
+        ({"phases": ("storage",)}, "nothing to do: no host of this plan", "put hosts into one of these groups: redis, juicefs_client"),
+        ({"phases": ("preflight",), "start": "gpu"}, "nothing to do: preflight comes before gpu", "name one or the other"),
+    ],
+)
+def test_what_cannot_be_planned_is_named_with_a_fix(cluster: Cluster, wanted: dict[str, object], what: str, fix: str) -> None:
+    """Exit code 3, what is wrong, and the alternatives."""
+    with pytest.raises(PlanError) as caught:
+        make_plan(cluster, **wanted)  # type: ignore[arg-type]
+
+    assert caught.value.exit_code == 3
+    assert caught.value.what.startswith(what)
+    assert caught.value.fix == fix
+
+
+def test_roles_are_read_from_every_section_of_a_play(tmp_path: Path) -> None:
+    """pre_tasks, roles, tasks with blocks, and imported playbooks: all in the order in which Ansible runs them."""
+    play = "---\n- name: P\n  hosts: [a, b]\n  any_errors_fatal: true\n  tasks:\n"
+    play += "    - block:\n        - ansible.builtin.import_role: {name: two}\n"
+    play += "  roles:\n    - {role: one, tags: [x]}\n  pre_tasks:\n    - import_role: {name: zero}\n- import_playbook: more.yml\n"
+    playbooks = write_playbooks(tmp_path, {"first": play})
+    (playbooks / "more.yml").write_text(PLAY.format(hosts="c", roles="three"), encoding="utf-8")
+
+    (phase,) = load_phases(playbooks)
+
+    assert phase.roles == ("zero", "one", "two", "three")
+    assert phase.patterns == ("a,b", "c")
+    assert [play.stops_all for play in phase.plays] == [True, False]
+
+
+def test_names_in_a_pattern() -> None:
+    """Operators and slices are not part of a name; an excluded group is not selected from."""
+    assert groups_in("gpu_node[0:3]:&rack1,!etcd") == ("gpu_node", "rack1")

@@ -1,0 +1,169 @@
+"""What a run makes of what a runner hands over; the runner replays, no process is started."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.events import Event, RunFinished
+from primus_bootstrap.engine.history import last_report, list_runs
+from primus_bootstrap.engine.journal import read_journal
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.report import report_from_events
+from primus_bootstrap.engine.run import Options, apply_plan
+from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from primus_bootstrap.engine.report import Report
+    from primus_bootstrap.engine.runner import Job, RawEvent
+    from primus_bootstrap.inventory.cluster import Cluster
+
+EVENTS = Path(__file__).parents[1] / "data" / "events"
+PLAY = "---\n- name: Play\n  hosts: gpu_node\n  tasks: []\n"
+
+
+@dataclass
+class FakeRunner:
+    """Replays one recording a process, cut to `length` events, and keeps the jobs that it was given."""
+
+    recordings: Sequence[str]
+    length: int | None = None
+    jobs: list[Job] = field(default_factory=list)
+
+    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+        """See `Runner.run`."""
+        name = self.recordings[len(self.jobs)]
+        self.jobs.append(job)
+        for raw in json.loads((EVENTS / f"{name}.json").read_text(encoding="utf-8"))[: self.length]:
+            if not cancel.is_set():
+                on_event(raw)
+        return 0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Give a cluster of three local hosts and one phase of one play."""
+    playbooks = write_playbooks(tmp_path, {"baseline": PLAY})
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    return make_cluster(tmp_path, {"gpu_node": ["a", "b", "c"]}, dict.fromkeys("abc", LOCAL))
+
+
+def run(cluster: Cluster, runner: FakeRunner, options: Options | None = None, *, limit: str | None = None) -> tuple[Report, list[Event]]:
+    """Apply with a fake runner."""
+    events: list[Event] = []
+    plan = make_plan(cluster, limit=limit)
+    report = apply_plan(cluster, plan, options or Options(), on_event=events.append, cancel=threading.Event(), runner=runner)
+    return report, events
+
+
+def test_report_names_hosts_causes_changes_and_verdicts(cluster: Cluster) -> None:
+    """One host of three gets there; a failure that was rescued is not in the report; verdicts are counted by outcome."""
+    report, _ = run(cluster, FakeRunner(["results"]))
+
+    hosts = {host.host: host for host in report.hosts}
+    assert (report.exit_code, {name: host.result for name, host in hosts.items()}) == (4, {"a": "changed", "b": "failed", "c": "failed"})
+    assert [(failure.task, failure.fix) for failure in hosts["c"].failures if failure.fix] == [
+        ("Refuse", "install a newer kernel and reboot.")
+    ]
+    assert hosts["a"].failures == ()
+    assert hosts["a"].verdict_counts == (1, 1, 0, 0)
+    assert [verdict.check for verdict in hosts["a"].verdicts] == ["mtu"]
+    assert ("Change", 3) in [(change.task, change.hosts) for change in report.changes]
+
+
+def test_report_from_the_journal_is_the_report(cluster: Cluster) -> None:
+    """The journal leaves out what changed nothing, and still adds up to the same report."""
+    report, events = run(cluster, FakeRunner(["results"]))
+
+    (folder,) = list_runs(cluster.state_dir)
+    assert report_from_events(read_journal(folder.journal)) == report
+    assert last_report(cluster.state_dir) == report
+    assert len(list(read_journal(folder.journal))) < len(events)
+
+
+def test_a_run_that_was_killed_is_told_from_its_journal(cluster: Cluster) -> None:
+    """No report, a torn last line: hosts that were under way are `interrupted`, and what failed before is still named."""
+    run(cluster, FakeRunner(["results"]))
+    (folder,) = list_runs(cluster.state_dir)
+    lines = folder.journal.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if not any(word in line for word in (b"PhaseFinished", b"Recap", b"RunFinished"))]
+    folder.journal.write_bytes(b"".join(kept) + b'{"event":"HostResult","host":"a","pha')
+    folder.report.unlink()
+
+    report = last_report(cluster.state_dir)
+
+    assert report is not None
+    assert (report.killed, report.exit_code, report.finished) == (True, 130, 0.0)
+    assert {host.host: host.result for host in report.hosts}["a"] == "failed"  # its rescue came after no recap: unknown, so said
+    assert "killed" in report.problem
+
+
+def test_ansible_that_ends_without_a_word_is_a_failure(cluster: Cluster) -> None:
+    """Exit 4 and a problem, never 0, when the events stop before the recap."""
+    report, _ = run(cluster, FakeRunner(["serial"], length=6))
+
+    assert report.exit_code == 4
+    assert report.problem
+
+
+def test_one_process_gets_all_phases_and_only_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job imports the plan's playbooks by absolute path, checks host keys, and has no limit unless there is one."""
+    playbooks = write_playbooks(tmp_path, {"baseline": PLAY, "empty": PLAY.replace("gpu_node", "redis"), "gpu": PLAY + PLAY[4:]})
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, dict.fromkeys("ab", LOCAL))
+    runner = FakeRunner(["serial"])
+
+    run(cluster, runner, Options(check=True, forks=7, extra_vars=("a=b",)))
+
+    (job,) = runner.jobs
+    assert [line for line in job.playbook.read_text(encoding="utf-8").splitlines() if "import" in line] == [
+        f"  import_playbook: {playbooks}/baseline.yml",
+        f"  import_playbook: {playbooks}/gpu.yml",
+    ]
+    assert (job.limit, job.arguments[2:]) == ("", ("--check", "--diff", "--forks", "7"))
+    assert job.environment["ANSIBLE_HOST_KEY_CHECKING"] == "True"
+    assert job.environment["ANSIBLE_INVENTORY_ENABLED"] == "yaml"
+    assert job.environment["https_proxy"] == "http://proxy.example:3128"
+    assert job.environment["ANSIBLE_SSH_ARGS"].startswith("-o 'UserKnownHostsFile=")
+    assert "StrictHostKeyChecking=yes" in job.environment["ANSIBLE_SSH_ARGS"]
+
+
+def test_a_limited_run_hands_its_hosts_over_in_a_file(cluster: Cluster) -> None:
+    """The hosts of the plan, not the user's pattern, so that plan and run cannot differ."""
+    runner = FakeRunner(["results"])
+
+    run(cluster, runner, Options(limited=True), limit="c,a")
+
+    assert runner.jobs[0].limit.startswith("@")
+    assert Path(runner.jobs[0].limit[1:]).read_text(encoding="utf-8") == "a\nc\n"
+
+
+def test_a_cancelled_run_starts_no_further_process(cluster: Cluster) -> None:
+    """Cancelled before the first event: exit 130, the report is there, and every host is `interrupted` or `not_reached`."""
+    cancel = threading.Event()
+    cancel.set()
+    runner = FakeRunner(["results"])
+    events: list[Event] = []
+
+    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=events.append, cancel=cancel, runner=runner)
+
+    assert (report.exit_code, runner.jobs, {host.result for host in report.hosts}) == (130, [], {"not_reached"})
+    assert isinstance(events[-1], RunFinished)
+
+
+def test_state_is_readable_by_its_owner_alone(cluster: Cluster) -> None:
+    """The cluster's state folder and each run's folder are 0700, the journal 0600."""
+    run(cluster, FakeRunner(["results"]))
+
+    (folder,) = list_runs(cluster.state_dir)
+    modes = [path.stat().st_mode & 0o777 for path in (cluster.state_dir, folder.path, folder.journal)]
+    assert modes == [0o700, 0o700, 0o600]

@@ -1,0 +1,132 @@
+"""Recorded events of the real Ansible, read by the translator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from primus_bootstrap.engine.events import (
+    Event,
+    HostResult,
+    PhaseFinished,
+    PhaseStarted,
+    Recap,
+    VerdictFound,
+    event_from_json,
+    event_to_json,
+)
+from primus_bootstrap.engine.plan_values import Step
+from primus_bootstrap.engine.playbooks import Play
+from primus_bootstrap.engine.translate import Translator
+
+EVENTS = Path(__file__).parents[1] / "data" / "events"
+
+
+def translated(name: str, *phases: tuple[str, int], fatal: bool = False) -> tuple[Translator, list[Event]]:
+    """Read a recording; `phases` are (name, number of plays)."""
+    steps = [(number, Step(phase, f"{phase}.yml", ("a",), (), "")) for number, (phase, _) in enumerate(phases, start=1)]
+    plays = [[Play("all", (), any_errors_fatal=fatal)] * count for _, count in phases]
+    translator = Translator(steps, plays, len(steps), clock=iter(range(1, 1000)).__next__)
+    events = [event for raw in json.loads((EVENTS / f"{name}.json").read_text(encoding="utf-8")) for event in translator.read(raw)]
+    return translator, events
+
+
+def test_every_kind_of_result_is_told_apart() -> None:
+    """ok, changed, skipped, ignored and failed, with the cause where something failed; a no_log task hides no change."""
+    _, events = translated("results", ("baseline", 1))
+
+    got = {event.task: (event.status, event.message, event.fix) for event in events if isinstance(event, HostResult) and event.host == "c"}
+    assert got == {
+        "Succeed": ("ok", "", ""),
+        "Change": ("changed", "", ""),
+        "Skip": ("skipped", "", ""),
+        "Fail and go on": ("ignored", "non-zero return code (exit code 1)", ""),
+        "Break": ("failed", "broken for a moment", ""),
+        "Mend it": ("ok", "", ""),
+        "Handle a secret": ("changed", "", ""),
+        "Handle secrets in a loop": ("changed", "", ""),
+        "Handle secrets and change nothing": ("ok", "", ""),
+        "Hand over verdicts": ("ok", "", ""),
+        "Loop and fail once": ("skipped", "", ""),
+        "Refuse": ("failed", "kernel 5.4 is older than 5.15.", "install a newer kernel and reboot."),
+    }
+
+
+def test_verdicts_are_harvested_from_the_output_of_a_task() -> None:
+    """Records inside other output are found; a record without a host gets the host that it came from."""
+    _, events = translated("results", ("baseline", 1))
+
+    found = [event.verdict for event in events if isinstance(event, VerdictFound) and event.verdict.host == "a"]
+    assert [(verdict.check, verdict.verdict, verdict.fix) for verdict in found] == [("clock", "pass", ""), ("mtu", "fail", "set it")]
+
+
+def test_the_recap_leaves_out_what_a_rescue_mended() -> None:
+    """All three hosts failed once and were mended; only the two that failed for good are in the recap."""
+    _, events = translated("results", ("baseline", 1))
+
+    (recap,) = [event for event in events if isinstance(event, Recap)]
+    assert (sorted(recap.failed), recap.unreachable) == (["b", "c"], ())
+
+
+def test_phases_are_told_apart_by_counting_plays_and_batches_are_not_plays() -> None:
+    """Two phases of two plays each, the first of them in batches of one host."""
+    _, events = translated("serial", ("baseline", 2), ("gpu", 2))
+
+    bounds = [(type(event).__name__, event.phase) for event in events if isinstance(event, PhaseStarted | PhaseFinished)]
+    counts = [(event.phase, event.counts) for event in events if isinstance(event, PhaseFinished)]
+    assert bounds == [("PhaseStarted", "baseline"), ("PhaseFinished", "baseline"), ("PhaseStarted", "gpu"), ("PhaseFinished", "gpu")]
+    assert counts == [(phase, (("a", 2, 0, 0), ("b", 2, 0, 0))) for phase in ("baseline", "gpu")]
+
+
+def test_plays_that_never_came_are_an_abort() -> None:
+    """Ansible says nothing about the plays that it leaves out; the phase where it stopped is aborted."""
+    translator, events = translated("fatal", ("kubernetes", 1), ("storage", 2), fatal=True)
+
+    assert [(event.phase, event.aborted) for event in events if isinstance(event, PhaseFinished)] == [("kubernetes", True)]
+    assert translator.stopped_at == (1, True)
+
+
+def test_any_errors_fatal_in_the_last_play_is_an_abort() -> None:
+    """No later play is missing, and yet the hosts that did not fail did not get to its end."""
+    translator, _ = translated("fatal_last", ("kubernetes", 1), fatal=True)
+
+    assert translator.stopped_at == (1, True)
+
+
+def test_a_full_run_was_not_stopped() -> None:
+    """Hosts failed one by one in a play that lets the others go on."""
+    translator, _ = translated("results", ("baseline", 1))
+
+    assert (translator.ended, translator.stopped_at) == (True, None)
+
+
+def test_differences_of_a_loop_are_one_text() -> None:
+    """Every file of the loop is in it, as a unified diff."""
+    _, events = translated("diff", ("baseline", 1))
+
+    (changed,) = [event for event in events if isinstance(event, HostResult)]
+    assert changed.diff.splitlines() == [
+        "--- before",
+        "+++ /srv/site/one.conf",
+        "@@ -0,0 +1 @@",
+        "+name = one",
+        "--- before",
+        "+++ /srv/site/two.conf",
+        "@@ -0,0 +1 @@",
+        "+name = two",
+    ]
+
+
+def test_no_secret_of_a_no_log_task_is_in_an_event() -> None:
+    """The task echoes a word and sets no_log: the word is in no event, in no form."""
+    _, events = translated("results", ("baseline", 1))
+
+    assert "sesame" not in "".join(map(repr, events))
+
+
+def test_events_survive_the_journal() -> None:
+    """What is written as JSON is read back as the same value, of every kind."""
+    _, events = translated("results", ("baseline", 1))
+
+    assert [event_from_json(json.loads(json.dumps(event_to_json(event)))) for event in events] == events
+    assert event_from_json({"event": "FromTheFuture", "x": 1}) is None
