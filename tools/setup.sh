@@ -9,9 +9,9 @@ cd "$(dirname "$0")/.."
 PATH=${PATH//$PWD\/.venv\/bin:/}
 STAMP=.venv/.primus-setup
 # Container engine and its network, image builder, and what the tests and the Makefile call.
-PACKAGES=(aardvark-dns ca-certificates git iproute2 iptables make mmdebstrap netavark openssh-client podman runc uidmap)
+PACKAGES=(aardvark-dns ca-certificates git iproute2 iptables make mmdebstrap netavark nftables openssh-client podman runc uidmap)
 # Docker, where it is there and answers, takes podman's place.
-PODMAN_PACKAGES=' aardvark-dns iptables netavark podman runc uidmap '
+PODMAN_PACKAGES=' aardvark-dns iptables netavark nftables podman runc uidmap '
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }

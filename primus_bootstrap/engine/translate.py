@@ -104,7 +104,8 @@ class Translator:
 
     @property
     def _current(self) -> tuple[int, Play]:
-        return self._order[max(len(self._seen), 1) - 1]
+        """The running play; the last one stands for any that a playbook, edited since the plan was made, has gained."""
+        return self._order[min(max(len(self._seen), 1), len(self._order)) - 1]
 
     def _gave_up_silently(self, lost: set[str]) -> bool:
         """Tell whether Ansible stopped before the end without an event that says so.
@@ -133,7 +134,7 @@ class Translator:
             return
         self._seen.add(identity)
         self._failed_in_play = set()
-        step = self._order[len(self._seen) - 1][0]
+        step = self._current[0]
         if step != self._step:
             yield from self._finish()
             self._step, self._started = step, self.clock()

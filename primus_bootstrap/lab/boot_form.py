@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     if remembered:
         return remembered
     say("trying how systemd starts in a container on this machine")
-    form = _try_all(machine, image, say)
+    form = _search(machine, image)
+    say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
     text = json.dumps({"key": key, "form": asdict(form)}, indent=2)
     part = memory.with_suffix(f".{os.getpid()}.part")
     part.write_text(text + "\n")
@@ -65,7 +67,7 @@ def bases(machine: Machine) -> tuple[BootForm, ...]:
     """Return the ways to start systemd at all, in the order of trying: runtimes, control group managers, limits."""
     return tuple(
         BootForm(
-            title=", ".join(part for part in (runtime.name, manager, limit_title) if part),
+            title=", ".join((runtime.name or f"{machine.engine}'s own runtime", *(part for part in (manager, limit_title) if part))),
             engine_flags=_engine_flags(machine, runtime, manager),
             create_flags=(*_systemd_flags(machine), *limits),
         )
@@ -84,8 +86,7 @@ def with_extras(base: BootForm) -> tuple[BootForm, ...]:
         ("without devices", (), f"{no_fuse} and have no /dev/fakegpu*"),
     )
     return tuple(
-        replace(base, title=", ".join(part for part in (base.title, title) if part), create_flags=(*base.create_flags, *flags), note=note)
-        for title, flags, note in extras
+        replace(base, title=f"{base.title}, {title}", create_flags=(*base.create_flags, *flags), note=note) for title, flags, note in extras
     )
 
 
@@ -146,7 +147,15 @@ def _limits() -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 
 def _circumstances(machine: Machine, image: Image) -> str:
-    parts = (machine.engine, machine.engine_version, *machine.engine_argv, platform.release(), image.reference, repr(_limits()), _RECIPE)
+    parts = (
+        machine.engine,
+        machine.engine_version,
+        *machine.engine_argv,
+        platform.release(),
+        image.reference,
+        repr(bases(machine)),
+        repr(with_extras(BootForm("", (), ()))),
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -163,35 +172,56 @@ def _recall(memory: Path, key: str) -> BootForm | None:
 class _Trial:
     """How one form did; `state` is systemd's word, or says that nothing started."""
 
+    base: BootForm
     form: BootForm
     state: str
     detail: str
 
 
-def _try_all(machine: Machine, image: Image, say: Say) -> BootForm:
-    """Find a base that boots, bare, and give it as much on top as it bears; where none boots bare, start from the richest forms."""
+def _search(machine: Machine, image: Image) -> BootForm:
+    """Find a base that boots bare (or, where none does, with everything), then give it as much as it bears.
+
+    Bare first keeps the number of trials small: a base that does not start is not tried with every extra.
+    """
     every = bases(machine)
     trials: list[_Trial] = []
-    for number in (-1, 0):
-        best = _first_good(machine, image, [with_extras(base)[number] for base in every], trials)
-        if best:
-            break
+    best = None
+    for extra in (-1, 0):
+        best = best or _best_of(machine, image, [(base, with_extras(base)[extra]) for base in every], trials)
     if best is None:
         raise MachineError(
             "systemd does not start in a container on this machine:\n" + _summary(trials),
-            fix="run the lab on a machine or virtual machine where root has the usual capabilities; "
-            f"with podman, also try the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
+            fix="run the lab on a machine or virtual machine where root has the usual capabilities; with podman, also try "
+            f"the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
         )
-    base = every[[trial.form for trial in trials[-len(every) :]].index(best.form)] if False else _base_of(best.form, every)
-    richest = _first_good(machine, image, list(with_extras(base)[:-1]), []) or best
-    if richest.state != best.state == _GOOD:
-        richest = best
-    form = richest.form
-    if richest.state != _GOOD:
-        note = "; ".join(part for part in (form.note, f"systemd is {richest.state}, failed units: {richest.detail}") if part)
-        form = replace(form, note=note)
-    say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
-    return form
+    richer = _best_of(machine, image, [(best.base, form) for form in with_extras(best.base)[:-1]], trials)
+    chosen = richer if richer and (richer.state == _GOOD or best.state != _GOOD) else best
+    if chosen.state == _GOOD:
+        return chosen.form
+    note = "; ".join(part for part in (chosen.form.note, f"systemd is {chosen.state}, failed units: {chosen.detail}") if part)
+    return replace(chosen.form, note=note)
+
+
+def _best_of(machine: Machine, image: Image, forms: list[tuple[BootForm, BootForm]], trials: list[_Trial]) -> _Trial | None:
+    """Try forms until one starts cleanly; else return the first one that started at all."""
+    degraded = None
+    for base, form in forms:
+        trial = _Trial(base, form, *_boot_once(machine, image, form))
+        trials.append(trial)
+        if trial.state == _GOOD:
+            return trial
+        if trial.state == "degraded":
+            degraded = degraded or trial
+    return degraded
+
+
+def _summary(trials: list[_Trial]) -> str:
+    """Say what went wrong, each cause once, with the forms that met it."""
+    causes: dict[str, list[str]] = {}
+    for trial in trials:
+        cause = re.sub(r"[0-9a-f]{12,}", "…", f"{trial.state}: {trial.detail}")
+        causes.setdefault(cause, []).append(trial.form.title)
+    return "\n".join(f"  {cause}\n    with {'; '.join(titles)}" for cause, titles in causes.items())
 
 
 def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str]:

@@ -122,6 +122,6 @@ def _engine(sudo: tuple[str, ...]) -> tuple[str, str]:
         tried.append(f"{engine}: {last_lines(answer.err, 2)}")
     raise MachineError(
         "no container engine works here:\n  " + "\n  ".join(tried),
-        fix="as root: apt-get install podman runc netavark aardvark-dns iptables (or `make setup` in a checkout); where podman is "
+        fix="as root: apt-get install podman runc netavark aardvark-dns iptables nftables (or `make setup` in a checkout); where podman is "
         "installed, `podman info` as root shows what it lacks, and a container or a sandbox may not be allowed to start containers",
     )

@@ -45,7 +45,8 @@ all:
     n6:
 """,
     "group_vars/all.yml": "{site_4: all file, site_5: all file, site_6: all file, site_7: all file}\n",
-    "group_vars/gpu_node/main.yml": "{site_5: parent file, site_6: parent file}\n",
+    "group_vars/gpu_node/main.yml": "{site_5: parent file, site_6: parent file, site_11: first}\n",
+    "group_vars/gpu_node/zones.yml": "{site_11: second}\n",
     "group_vars/aisle_a.json": '{"site_6": "a file", "site_10": {"x": 1}}',
     "group_vars/aisle_b": "{site_6: b file, site_10: {y: 2}}\n",
     "host_vars/n1.yaml": "{site_8: host file}\n",

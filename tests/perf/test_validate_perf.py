@@ -60,8 +60,8 @@ def test_validate_keeps_up_with_ansible(tmp_path: Path, name: str, text: str, ca
     ours, our_mib = _seconds_and_mib([sys.executable, "-c", program])
 
     with capsys.disabled():
-        print(f"\nvalidate, {HOSTS} hosts ({name}), {os.cpu_count()} cores")  # noqa: T201 - the table is the result
-        print(f"  {'program':<28}{'seconds':>10}{'MiB':>8}{'ratio':>8}")  # noqa: T201
-        print(f"  {'ansible-inventory --list':<28}{theirs:>10.1f}{their_mib:>8.0f}{1:>8.2f}")  # noqa: T201
-        print(f"  {'primus-bootstrap validate':<28}{ours:>10.1f}{our_mib:>8.0f}{ours / theirs:>8.2f}")  # noqa: T201
+        print(f"\nvalidate, {HOSTS} hosts ({name}), {os.cpu_count()} cores")
+        print(f"  {'program':<28}{'seconds':>10}{'MiB':>8}{'ratio':>8}")
+        print(f"  {'ansible-inventory --list':<28}{theirs:>10.1f}{their_mib:>8.0f}{1:>8.2f}")
+        print(f"  {'primus-bootstrap validate':<28}{ours:>10.1f}{our_mib:>8.0f}{ours / theirs:>8.2f}")
     assert ours <= MOST_RATIO * theirs

@@ -116,7 +116,7 @@ def test_ansible_that_ends_without_a_word_is_a_failure(cluster: Cluster) -> None
 
 def test_one_process_gets_all_phases_and_only_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job imports the plan's playbooks by absolute path, checks host keys, and has no limit unless there is one."""
-    playbooks = write_playbooks(tmp_path, {"baseline": PLAY, "empty": PLAY.replace("gpu_node", "redis"), "gpu": PLAY + PLAY[4:]})
+    playbooks = write_playbooks(tmp_path, {"baseline": PLAY + PLAY[4:], "empty": PLAY.replace("gpu_node", "redis"), "gpu": PLAY + PLAY[4:]})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, dict.fromkeys("ab", LOCAL))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -301,3 +302,23 @@ def test_host_that_is_not_there(tmp_path: Path) -> None:
         cluster.connection("gpu99")
     with pytest.raises(PlanError):
         cluster.connection("localhost")
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ("nowhere.yaml", "does not exist"),
+        ("nowhere/hosts.yaml", "does not exist"),
+        ("pipe", "is not a regular file"),
+        ("x" * 300, "cannot be read"),
+    ],
+)
+def test_path_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, what: str) -> None:
+    """A path that is no file is said to be so, under the name that the user gave."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+
+    (problem,) = find_problems(Path(given))
+
+    assert problem.file == given
+    assert what in problem.what

@@ -71,6 +71,8 @@ def test_unknown_variable(name: str) -> None:
         ("kube_control_plan", "kube_control_plane"),
         ("kube-master", "kube_control_plane"),
         ("ectd", "etcd"),
+        ("kube_contrl_plne", "kube_control_plane"),
+        ("slrm_nde", "slurm_node"),
         ("node_gpu", "gpu_node"),
         ("rack01", ""),
         ("gpu_node_berlin", ""),

@@ -29,6 +29,18 @@ def test_right_inventory_is_left_alone(tmp_path: Path, name: str) -> None:
     assert find_problems(write_inventory(tmp_path / "site", RIGHT[name])) == ()
 
 
+def test_required_variable_may_lie_under_vault(tmp_path: Path) -> None:
+    """A file that no password opened may hold what a role needs, so its hosts are left to the run; other hosts are not."""
+    hosts = "redis: {hosts: {n1: , n2: }}\n"
+    sealed = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
+
+    for_group = find_problems(write_inventory(tmp_path / "group", hosts, **{"group_vars__redis.yml": sealed}))
+    for_host = find_problems(write_inventory(tmp_path / "host", hosts, **{"host_vars__n1.yml": sealed}))
+
+    assert for_group == ()
+    assert [problem.what for problem in for_host] == ["demo_url is not set for n2, and role demo cannot do without it"]
+
+
 def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
     """Among 2,000 hosts with addresses the one that is misspelt in a group is found, and only it."""
     address = "10.0.{{ inventory_hostname[3:] | int // 250 }}.{{ inventory_hostname[3:] | int % 250 + 1 }}"

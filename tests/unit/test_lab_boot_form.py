@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.lab.boot_form import candidates, find_boot_form, forget_boot_form
+from primus_bootstrap.lab.boot_form import bases, find_boot_form, forget_boot_form, with_extras
 from primus_bootstrap.lab.image import Image
 from primus_bootstrap.lab.machine import Machine
 from primus_bootstrap.lab.values import MachineError
@@ -28,12 +28,18 @@ esac
 """
 
 
+@pytest.fixture(autouse=True)
+def on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scripted engine be found before a real one."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+
 def make(folder: Path, *, refuse: str = "", state: str = "running") -> tuple[Machine, Image]:
     """Write an engine that refuses what the shell line `refuse` refuses, and in which systemd reaches `state`."""
     path = folder / "podman"
     path.write_text(ENGINE.format(folder=folder, refuse=refuse, state=state))
     path.chmod(0o755)
-    machine = Machine(str(path), "4.3.1", (), "bookworm", ("bookworm", "trixie"), folder)
+    machine = Machine("podman", "4.3.1", (), "bookworm", ("bookworm", "trixie"), folder)
     return machine, Image("trixie", "localhost/x:1", folder / "x.tar")
 
 
@@ -44,7 +50,7 @@ def calls(folder: Path) -> list[str]:
 
 def test_the_most_capable_form_comes_first(tmp_path: Path) -> None:
     """FUSE and the fake GPUs are asked for before anything is given up, the engine's own settings before ours."""
-    first = candidates(make(tmp_path)[0])[0]
+    first = with_extras(bases(make(tmp_path)[0])[0])[0]
 
     assert {"/dev/fuse", "SYS_ADMIN", "/dev/null:/dev/fakegpu7"} <= set(first.create_flags)
     assert first.engine_flags == ()
@@ -59,15 +65,16 @@ def test_what_works_is_remembered_and_forgotten(tmp_path: Path) -> None:
 
     form = find_boot_form(machine, image, said.append)
     assert find_boot_form(machine, image, said.append) == form
-    assert len(calls(tmp_path)) == 1
+    once = len(calls(tmp_path))
+    assert once == 2, "bare, and with everything"
 
     forget_boot_form(machine, image)
     find_boot_form(machine, image, said.append)
-    assert len(calls(tmp_path)) == 2
+    assert len(calls(tmp_path)) == 2 * once
 
-    newer = Machine(machine.engine, "5.0.0", (), "bookworm", machine.suites, tmp_path)
+    newer = Machine("podman", "5.0.0", (), "bookworm", machine.suites, tmp_path)
     find_boot_form(newer, image, said.append)
-    assert len(calls(tmp_path)) == 3
+    assert len(calls(tmp_path)) == 3 * once
 
 
 def test_limits_are_lowered_where_they_cannot_be_raised(tmp_path: Path) -> None:
@@ -95,7 +102,7 @@ def test_degraded_is_taken_only_where_nothing_is_better(tmp_path: Path) -> None:
     machine, image = make(tmp_path, state="degraded")
     form = find_boot_form(machine, image, lambda _: None)
 
-    assert len(calls(tmp_path)) == len(candidates(machine))
+    assert len(calls(tmp_path)) == len(bases(machine)) + len(with_extras(bases(machine)[0])) - 1
     assert "failed units: broken.service" in form.note
 
 
@@ -106,14 +113,30 @@ def test_a_machine_where_nothing_starts_says_what_was_tried(tmp_path: Path) -> N
     with pytest.raises(MachineError) as caught:
         find_boot_form(machine, image, lambda _: None)
 
-    assert "with FUSE mounts: does not start: OCI permission denied" in caught.value.what
-    assert "without devices: does not start" in caught.value.what
+    assert caught.value.what.count("does not start: OCI permission denied") == 1
+    assert "low limits, with FUSE mounts" in caught.value.what
+    assert "low limits, without devices" in caught.value.what
+
+
+def test_what_boots_only_with_everything_is_found(tmp_path: Path) -> None:
+    """An engine in which systemd needs SYS_ADMIN to start is not given up on."""
+    machine, image = make(tmp_path, refuse='[[ "$*" == *SYS_ADMIN* ]] || { echo "mount: denied" >&2; exit 126; }')
+    form = find_boot_form(machine, image, lambda _: None)
+
+    assert form.title.endswith("with FUSE mounts")
+
+
+def test_another_group_manager_is_tried(tmp_path: Path) -> None:
+    """Where the engine's own choice of control group manager cannot work, the other one is taken."""
+    machine, image = make(tmp_path, refuse='[[ "$*" == *--cgroup-manager=cgroupfs* ]] || { echo "cgroup" >&2; exit 126; }')
+
+    assert find_boot_form(machine, image, lambda _: None).engine_flags == ("--cgroup-manager=cgroupfs",)
 
 
 def test_docker_gets_what_podman_does_by_itself(tmp_path: Path) -> None:
     """Docker knows no --systemd: control groups, scratch folders and the stop signal are given one by one."""
     machine = Machine("docker", "28", (), "bookworm", ("bookworm",), tmp_path)
-    form = candidates(machine)[0]
+    form = bases(machine)[0]
 
     assert "--systemd=always" not in form.create_flags
     assert {"--tmpfs", "/run", "SIGRTMIN+3"} <= set(form.create_flags)

@@ -1,0 +1,80 @@
+"""`playbooks/site.yml` is the one place that holds the order; the plan follows it, and Ansible agrees on what is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.load import load_cluster
+
+# DESIGN: the phases of the finished house, in order. Those that exist must stand in this order.
+ORDER = (
+    "preflight", "baseline", "gpu", "runtime", "kubernetes", "monitoring", "storage", "gateway", "registry", "slurm", "scheduling",
+    "bench", "verify",
+)  # fmt: skip
+
+
+def ansible_playbook(*arguments: str) -> str:
+    """Return what `ansible-playbook` says about our site.yml and the mi300x example."""
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(content.topologies_dir() / "mi300x" / "hosts.yaml")]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
+    site = str(content.playbooks_dir() / "site.yml")
+    return subprocess.run([*command, *arguments, site], env=environment, capture_output=True, text=True, check=True).stdout
+
+
+def test_site_yml_only_imports_and_in_the_order_of_the_house() -> None:
+    """Every entry of site.yml imports one playbook that exists; the phases stand in the order that the house gives them."""
+    site = content.playbooks_dir() / "site.yml"
+    entries = yaml.safe_load(site.read_text(encoding="utf-8"))
+    names = [phase.name for phase in load_phases(content.playbooks_dir())]
+
+    assert all(set(entry) <= {"name", "ansible.builtin.import_playbook"} for entry in entries)
+    assert all(phase.path.is_file() for phase in load_phases(content.playbooks_dir()))
+    assert names == [name for name in ORDER if name in names]
+
+
+def test_every_playbook_beside_site_yml_is_imported_by_it() -> None:
+    """A phase that nobody imports would never run."""
+    there = {path.name for path in content.playbooks_dir().glob("*.yml")} - {"site.yml"}
+
+    assert there == {phase.path.name for phase in load_phases(content.playbooks_dir())}
+
+
+def test_the_plan_has_the_order_and_the_hosts_that_ansible_has() -> None:
+    """For the largest example: play by play the same hosts as `ansible-playbook --list-hosts`, in the same order."""
+    cluster = load_cluster(content.topologies_dir() / "mi300x")
+    plays = [play for phase in load_phases(content.playbooks_dir()) for play in phase.plays]
+    listed = [
+        set(re.findall(r"^ {6}(\S+)$", block, re.MULTILINE))
+        for block in re.split(r"^  play #", ansible_playbook("--list-hosts"), flags=re.MULTILINE)[1:]
+    ]
+    steps = {step.phase: set(step.hosts) for step in make_plan(cluster).steps}
+
+    assert listed == [set(cluster.select(play.pattern)) for play in plays]
+    assert [step.phase for step in make_plan(cluster).steps] == [phase.name for phase in load_phases(content.playbooks_dir())]
+    for phase in load_phases(content.playbooks_dir()):
+        assert steps[phase.name] == {host for play in phase.plays for host in cluster.select(play.pattern)}
+
+
+def test_the_plan_names_the_roles_that_ansible_runs() -> None:
+    """Every role whose tasks Ansible lists is named by the plan, and no other."""
+    listed = set(re.findall(r"^ {6}([a-z0-9_]+) : ", ansible_playbook("--list-tasks"), re.MULTILINE))
+
+    assert {role for phase in load_phases(content.playbooks_dir()) for role in phase.roles} == listed
+
+
+def test_plays_name_known_groups() -> None:
+    """A misspelt group in a playbook would match nobody, in silence."""
+    known = {"all", *load_groups()}
+    named = {name for phase in load_phases(content.playbooks_dir()) for pattern in phase.patterns for name in re.split(r"[:,]", pattern)}
+
+    assert {name.lstrip("&!") for name in named} <= known
