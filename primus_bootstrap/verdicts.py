@@ -7,7 +7,7 @@ a time-out, a missing file or a failed look-up is never read as good or as bad.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,4 +59,4 @@ def parse_verdict(data: Mapping[str, Any]) -> Verdict:
             names[name] = float(value or 0.0)
         else:
             names[name] = "" if value is None else str(value)
-    return cast("Verdict", Verdict(**{"check": "unnamed", "host": "", **names}))
+    return Verdict(**{"check": "unnamed", "host": "", **names})

@@ -56,14 +56,17 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
+    """A line of the file; `other` is one that is kept as it stands: a comment, or `@cert-authority` of the user's own."""
+
     names: tuple[str, ...]
     key_type: str
     key: str
     comment: str
+    other: str = ""
 
     @property
     def line(self) -> str:
-        return f"{','.join(self.names)} {self.key_type} {self.key} {self.comment}".rstrip()
+        return self.other or f"{','.join(self.names)} {self.key_type} {self.key} {self.comment}".rstrip()
 
 
 def known_hosts_path(cluster: Cluster) -> Path:
@@ -157,7 +160,7 @@ def _index(entries: Sequence[_Entry]) -> dict[str, list[_Entry]]:
     """Sort entries by every word that may find them, so that a look-up does not depend on the size of the fleet."""
     index: dict[str, list[_Entry]] = {}
     for entry in entries:
-        for word in (*entry.names, entry.comment):
+        for word in (*entry.names, entry.comment) if entry.names else ():
             index.setdefault(word, []).append(entry)
     return index
 
@@ -237,10 +240,14 @@ def _add(path: Path, new: Sequence[_Entry]) -> None:
 
 
 def _read(path: Path) -> list[_Entry]:
-    if not path.is_file():
-        return []
-    words = (line.split(None, 3) for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(("#", "@")))
-    return [_Entry(tuple(line[0].split(",")), line[1], line[2], line[3] if len(line) > 3 else "") for line in words if len(line) >= 3]
+    return [_entry(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+
+
+def _entry(line: str) -> _Entry:
+    words = line.split(None, 3)
+    if line.startswith(("#", "@")) or len(words) < 3:
+        return _Entry((), "", "", "", other=line)
+    return _Entry(tuple(words[0].split(",")), words[1], words[2], words[3] if len(words) > 3 else "")
 
 
 def _write(path: Path, entries: Sequence[_Entry]) -> None:

@@ -69,7 +69,8 @@ def test_the_wheel_holds_what_git_tracks(wheel: Path) -> None:
 
 def test_an_installed_copy_works_elsewhere(installed: Path, tmp_path: Path) -> None:
     """`init`, `validate` and `plan` work from the wheel in a folder that knows nothing of the checkout."""
-    for arguments in (["--version"], ["init", "--template", "mi300x", "site"], ["validate", "site/hosts.yaml"], ["plan", "site/hosts.yaml"]):
+    verbs = ["--version", "init --template mi300x site", "validate site/hosts.yaml", "plan site/hosts.yaml"]
+    for arguments in map(str.split, verbs):
         done = _run(str(installed), *arguments, cwd=tmp_path)
 
         assert done.returncode == 0, (arguments, done.stdout, done.stderr)

@@ -141,8 +141,11 @@ def test_ssh_arguments_log_in_and_refuse_a_changed_key(tmp_path: Path, sshd: Pri
 
 
 def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """After `forget_host_keys` the next contact takes the key that the host shows now."""
+    """After `forget_host_keys` the next contact takes the key that the host shows now; lines of the user's own stay."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
+    own = f"# ours\n@cert-authority *.example {sshd.public_key}\n"
+    known_hosts_path(cluster).parent.mkdir(parents=True)
+    known_hosts_path(cluster).write_text(own, encoding="utf-8")
     (old,) = pin_host_keys(cluster, ("a",))
     sshd.change_host_key()
 
@@ -150,3 +153,4 @@ def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> N
     (new,) = pin_host_keys(cluster, ("a",))
 
     assert old.fingerprint != new.fingerprint
+    assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(own)

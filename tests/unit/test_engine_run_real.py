@@ -338,7 +338,7 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
         notes = [path.read_text(encoding="utf-8") for path in cluster.state_dir.rglob("private")]
         tidy_runs(cluster.state_dir)
 
-    assert not any(Path(note).exists() for note in notes)
+    assert not any(note and Path(note).exists() for note in notes)  # empty where the kill came between open and write
     assert marked(mark) == []
     assert not list(cluster.state_dir.rglob("private"))
     assert not list(cluster.state_dir.rglob("job_events"))

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SHIM = [sys.executable, "-I", str(Path(shim.__file__).resolve())]
-# Leaves a process behind as Ansible's workers and ssh do: in a session of its own, its parent gone. Says its pid.
-DETACHED = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(300)\n    os._exit(0)\nos.wait()\n"
+# Leaves a process behind as Ansible's workers and ssh do: in a session of its own, its parent gone.
+DETACHED = """import os, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(300)
+    os._exit(0)
+os.wait()
+"""
 STAY = "time.sleep(300)\n"
 
 
