@@ -27,6 +27,7 @@ _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _NEEDED = ("ansible_host", "ansible_user", "ansible_connection")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_HOST_KEY_SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
 _KEY_TYPE = re.compile(r"(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-[\w-]+@openssh\.com)")
 
 
@@ -278,6 +279,16 @@ def cluster_name(reading: Reading) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, what, "write it out, without a template", "cluster-name")
 
 
+def unchecked_host_keys(reading: Reading) -> Iterator[Problem]:
+    """Host keys are pinned and checked on every contact; these variables would take the place of the options that do it."""
+    fixes = dict.fromkeys(_HOST_KEY_SWITCHES, "delete it; to pin a key beforehand, set host_key")
+    fixes["ansible_ssh_args"] = "put the options into ansible_ssh_common_args"
+    for name, fix in fixes.items():
+        for definition in reading.merged.by_name.get(name, ()):
+            origin = definition.origin
+            yield Problem(origin.file, origin.line, f"{name} would switch off the check of host keys", fix, "host-key-check")
+
+
 RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     duplicate_host,
     variable_twice,
@@ -290,5 +301,6 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     near_host,
     bad_port,
     bad_host_key,
+    unchecked_host_keys,
     cluster_name,
 )

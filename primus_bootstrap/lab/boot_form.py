@@ -48,9 +48,9 @@ def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     remembered = _recall(memory, key)
     if remembered:
         return remembered
-    say("trying how systemd starts in a container on this machine")
+    say(f"trying how systemd of {image.suite} starts in a container on this machine")
     form = _search(machine, image)
-    say(f"systemd starts: {form.title}" + (f"; {form.note}" if form.note else ""))
+    say(f"systemd of {image.suite} starts: {form.title}" + (f"; {form.note}" if form.note else ""))
     text = json.dumps({"key": key, "form": asdict(form)}, indent=2)
     part = memory.with_suffix(f".{os.getpid()}.part")
     part.write_text(text + "\n")
@@ -190,7 +190,7 @@ def _search(machine: Machine, image: Image) -> BootForm:
         best = best or _best_of(machine, image, [(base, with_extras(base)[extra]) for base in every], trials)
     if best is None:
         raise MachineError(
-            "systemd does not start in a container on this machine:\n" + _summary(trials),
+            f"systemd of {image.suite} does not start in a container on this machine:\n" + _summary(trials),
             fix="run the lab on a machine or virtual machine where root has the usual capabilities; with podman, also try "
             f"the other runtime (apt-get install crun runc). `{machine.engine} info` shows what is there",
         )
@@ -245,6 +245,10 @@ def _wait_for_systemd(machine: Machine, container: str) -> tuple[str, str]:
         done = run([*machine.engine_argv, "exec", container, "systemctl", "is-system-running"], timeout_s=30, check=False)
         state = done.out.strip() or "no answer"
         if state in (_GOOD, "degraded", "maintenance"):
+            break
+        running = run([*machine.engine_argv, "inspect", "--format", "{{.State.Running}}", container], timeout_s=30, check=False)
+        if running.out.strip() == "false":
+            state = "ended at once"
             break
         time.sleep(0.2)
     if state == _GOOD:

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.values import Say
 
 
+# By release: what to start, and how.
+BootPlan = dict[str, tuple[str, "BootForm"]]
+
+
 @dataclass(frozen=True, slots=True)
 class UpReport:
     """What `up` did: `changes` is empty where the lab was right already; `fingerprints` are the host keys of new nodes, by name."""
@@ -223,36 +227,39 @@ def heal_container(machine: Machine, lab: Lab, node: LabNode, entry: engine.Cont
 
 def _make(machine: Machine, lab: Lab, nodes: list[LabNode], say: Say) -> list[str]:
     settings = read_apt_settings(machine.codename, sudo=machine.sudo)
-    images = {suite: image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in nodes)}
-    for image in images.values():
+    images = [image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in nodes)]
+    for image in images:
         ensure_image(machine, image, settings, say)
     archives = {node.name: node_archive(machine, lab, node, settings) for node in nodes}
-    # The newest release asks the most of the machine: what starts it starts the others.
-    newest = list(images.values())[-1]
-    form = find_boot_form(machine, newest, say)
     try:
-        _start_new(machine, lab, nodes, images=images, archives=archives, form=form)
+        _start_new(machine, lab, nodes, archives, _boot_plan(machine, images, say))
     except LabError:
-        forget_boot_form(machine, newest)
-        again = find_boot_form(machine, newest, say)
-        if again == form:
+        # What worked when it was tried may have stopped working: an upgrade of the engine, another limit.
+        before = _boot_plan(machine, images, say)
+        for image in images:
+            forget_boot_form(machine, image)
+        after = _boot_plan(machine, images, say)
+        if after == before:
             raise
         engine.remove(
             machine, [entry.name for entry in engine.list_containers(machine, lab.name).values() if entry.state in engine.UNSTARTED]
         )
-        missing = [node for node in nodes if node.name not in engine.list_containers(machine, lab.name)]
-        _start_new(machine, lab, missing, images=images, archives=archives, form=again)
+        there = engine.list_containers(machine, lab.name)
+        _start_new(machine, lab, [node for node in nodes if node.name not in there], archives, after)
     changes = [f"{node.name}: created, {node.distribution}, {node.address}" for node in nodes]
     for change in changes:
         say(change)
     return changes
 
 
-def _start_new(  # noqa: PLR0913 (one call, all of it needed)
-    machine: Machine, lab: Lab, nodes: list[LabNode], *, images: dict[str, Image], archives: dict[str, bytes], form: BootForm
-) -> None:
+def _boot_plan(machine: Machine, images: list[Image], say: Say) -> BootPlan:
+    return {image.suite: (image.reference, find_boot_form(machine, image, say)) for image in images}
+
+
+def _start_new(machine: Machine, lab: Lab, nodes: list[LabNode], archives: dict[str, bytes], plan: BootPlan) -> None:
     for node in nodes:
-        engine.create(machine, lab, node, image=images[node.suite].reference, form=form, files=archives[node.name])
+        reference, form = plan[node.suite]
+        engine.create(machine, lab, node, image=reference, form=form, files=archives[node.name])
     if nodes:
         engine.start(machine, [node.container for node in nodes])
 
