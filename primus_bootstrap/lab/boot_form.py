@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.lab.containers import remove
 from primus_bootstrap.lab.program import run
 from primus_bootstrap.lab.values import LabError, MachineError, Say
 
@@ -235,7 +236,7 @@ def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str
         return _wait_for_systemd(machine, name)
     finally:
         with contextlib.suppress(LabError):
-            run([*machine.engine_argv, "rm", "--force", "--volumes", name], timeout_s=60, check=False)
+            remove(machine, [name])
 
 
 def _wait_for_systemd(machine: Machine, container: str) -> tuple[str, str]:

@@ -231,11 +231,11 @@ def _make(machine: Machine, lab: Lab, nodes: list[LabNode], say: Say) -> list[st
     for image in images:
         ensure_image(machine, image, settings, say)
     archives = {node.name: node_archive(machine, lab, node, settings) for node in nodes}
+    before = _boot_plan(machine, images, say)
     try:
-        _start_new(machine, lab, nodes, archives, _boot_plan(machine, images, say))
+        _start_new(machine, lab, nodes, archives, before)
     except LabError:
         # What worked when it was tried may have stopped working: an upgrade of the engine, another limit.
-        before = _boot_plan(machine, images, say)
         for image in images:
             forget_boot_form(machine, image)
         after = _boot_plan(machine, images, say)
