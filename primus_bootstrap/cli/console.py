@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from primus_bootstrap.errors import InventoryError, PrimusError
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 STYLES = {
     "pass": "green",
@@ -33,6 +33,19 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+def program() -> str:
+    """Return how the user calls this program, for commands that are shown to be typed."""
+    called = sys.argv[0]
+    name = Path(called).name
+    return called if name == "primus-bootstrap" and shutil.which(name) != called else "primus-bootstrap"
+
+
+def short(path: Path) -> str:
+    """Return a path as the user would type it here: relative where it lies below the current folder."""
+    absolute, here = path.absolute(), Path.cwd()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+
+
 def say(text: str) -> None:
     """Tell the user something about the work; it never ends up in a pipe."""
     sys.stderr.write(f"{text}\n")
@@ -47,6 +60,14 @@ def emit(text: str) -> None:
 def emit_json(data: Any) -> None:
     """Print a result for machines."""
     emit(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def plain_table(*columns: str) -> Table:
+    """Return a table in the one style that all verbs use."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def emit_table(table: Table) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from primus_bootstrap.cli.console import coloured
+from primus_bootstrap.cli.console import coloured, plain_table
 from primus_bootstrap.launch.gpus import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.table import Table
 
     from primus_bootstrap.fleet.facts import HostFacts, Nic, PciGpu
     from primus_bootstrap.fleet.probe import Probe
@@ -23,7 +23,7 @@ _RIGHT = frozenset({"cores", "memory GiB", "disk free GiB", "clock ms"})
 
 def probe_table(found: Sequence[Probe]) -> Table:
     """Return one row a host; a host that did not answer has a row as well."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = plain_table()
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
     for one in found:
@@ -128,9 +128,7 @@ def probe_json(found: Sequence[Probe]) -> dict[str, Any]:
 
 def controller_table(verdicts: Sequence[Verdict]) -> Table:
     """Return one row a check of this machine."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("check", "verdict", "found", "expected"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("check", "verdict", "found", "expected")
     for verdict in verdicts:
         unit = f" {verdict.unit}" if verdict.unit else ""
         table.add_row(verdict.check, coloured(verdict.verdict), f"{verdict.found}{unit}", verdict.expected)

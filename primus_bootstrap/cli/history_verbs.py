@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table
+from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, program, short
 from primus_bootstrap.cli.live import duration_text
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFile, VaultPasswordFile
 from primus_bootstrap.cli.report_view import clock_text, print_report, summary_line
@@ -46,15 +45,13 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswo
             }
         )
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("host", "address", "state", "last run", "last changed by"):
-        table.add_column(name)
+    table = plain_table("host", "address", "state", "last run", "last changed by")
     for host in cluster.hosts:
         table.add_row(*_status_row(cluster, host.name, known.get(host.name)))
     emit_table(table)
     if holder:
         emit(f"\nrunning now: {holder.verb} by {holder.user}@{holder.host}, pid {holder.pid}, run {holder.run}")
-    emit(f"\nlast: {summary_line(last)}" if last else f"\nno run yet; start with: primus-bootstrap apply {cluster.path}")
+    emit(f"\nlast: {summary_line(last)}" if last else f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
 
 
 def _status_json(name: str, known: HostStatus | None) -> dict[str, str | None]:
@@ -87,7 +84,7 @@ def report(
         emit_json(found.to_json())
         return
     emit(f"{found.verb} {found.cluster}, run {found.run}, started {clock_text(found.started)}\n")
-    print_report(found, everything=everything)
+    print_report(found, cluster.path, everything=everything)
 
 
 def runs(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswordFile = None, as_json: AsJson = False) -> None:
@@ -98,9 +95,7 @@ def runs(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPassword
     if as_json:
         emit_json([{key: value for key, value in item.to_json().items() if key not in ("hosts", "changes")} for item in found])
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("run", "verb", "started", "took", "exit", "hosts"):
-        table.add_column(name)
+    table = plain_table("run", "verb", "started", "took", "exit", "hosts")
     for item in found:
         ended = duration_text(item.finished - item.started) if item.finished else "running" if item.run == now else "killed"
         bad = len(item.with_result("failed", "unreachable", "not_reached", "interrupted"))

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
 from primus_bootstrap.errors import InventoryError, PlanError
 from primus_bootstrap.inventory import reference, scaffold
@@ -96,7 +95,7 @@ def init(
     else:
         say(f"\nWhat now: change names and addresses in {hosts}, then")
     for verb in verbs:
-        say(f"  primus-bootstrap {verb}")
+        say(f"  {program()} {verb}")
 
 
 def schema(
@@ -129,14 +128,14 @@ def _groups(style: Format) -> None:
     elif style is Format.MARKDOWN:
         emit(reference.markdown_groups())
     else:
-        table = Table("group", "read by", "meaning")
+        table = plain_table("group", "read by", "meaning")
         for group in load_groups().values():
             table.add_row(group.name, group.owner, group.meaning)
         emit_table(table)
 
 
 def _table(options: Sequence[Option]) -> None:
-    table = Table("variable", "owner", "type", "default", "meaning")
+    table = plain_table("variable", "owner", "type", "default", "meaning")
     for row in reference.rows(options):
         kind = ", ".join(word for word in (row.type, row.unit, "required" * row.required, "secret" * row.no_log) if word)
         meaning = f"{row.meaning} One of: {row.choices}." if row.choices else row.meaning
@@ -177,7 +176,7 @@ def import_(
     if result.cluster is None:
         say("")
         raise InventoryError(result.problems)
-    say(f"What now: primus-bootstrap plan {target}")
+    say(f"What now: {program()} plan {target}")
 
 
 @secrets_app.command("init")
@@ -238,4 +237,4 @@ def _say_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_
     emit(f"wrote {target}" if added else f"{target} holds every value already")
     if made:
         emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, nothing else opens the file")
-    say(f"What now: primus-bootstrap apply {cluster.path} --vault-password-file {password_file}")
+    say(f"What now: {program()} apply {short(cluster.path)} --vault-password-file {password_file}")

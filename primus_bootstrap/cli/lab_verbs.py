@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.lab import faults
 from primus_bootstrap.lab.status import status as lab_status
 from primus_bootstrap.lab.up import down as lab_down
@@ -42,12 +41,12 @@ def up(
 ) -> None:
     """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
     report = lab_up(name, _folder(name, folder), count=nodes, say=say)
-    hosts_file = _shown(report.lab.hosts_file)
+    hosts_file = short(report.lab.hosts_file)
     hosts = "1 host" if len(report.lab.nodes) == 1 else f"{len(report.lab.nodes)} hosts"
     for node, print_ in report.fingerprints:
         say(f"{node}: host key {print_}")
     if report.changes:
-        emit(f"the lab {name!r} is up: {hosts}. Next: primus-bootstrap apply {hosts_file}")
+        emit(f"the lab {name!r} is up: {hosts}. Next: {program()} apply {hosts_file}")
     else:
         emit(f"the lab {name!r} is up already: {hosts}, nothing changed. Inventory: {hosts_file}")
 
@@ -98,14 +97,8 @@ def _folder(name: str, folder: Path | None) -> Path:
     return folder if folder is not None else default_folder(name)
 
 
-def _shown(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
 def _show(found: LabStatus) -> None:
-    table = Table(box=None, header_style="bold")
-    for title in ("host", "state", "distribution", "address", "ssh", "systemd", ""):
-        table.add_column(title)
+    table = plain_table("host", "state", "distribution", "address", "ssh", "systemd", "")
     for node in found.nodes:
         table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, node.reason)
     emit_table(table)

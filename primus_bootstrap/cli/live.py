@@ -39,12 +39,17 @@ def duration_text(seconds: float) -> str:
 
 @dataclass(slots=True)
 class PhaseState:
-    """What is known of one phase; `seconds` is set when it has ended, `estimate_s` where earlier runs give one."""
+    """What is known of one phase.
+
+    `seconds` is set when it has ended, `estimate_s` where earlier runs give one. `gone` counts the hosts that an earlier
+    phase lost, and that this one therefore does not touch.
+    """
 
     name: str
     hosts: int
     estimate_s: float | None = None
     started: float = 0.0
+    gone: int = 0
     seconds: float | None = None
     task: str = ""
     answered: set[str] = field(default_factory=set)
@@ -59,8 +64,9 @@ class PhaseState:
 
     def summary(self) -> str:
         """Say how many hosts got there, changed, failed, or did not answer."""
-        parts = [f"{self.hosts - self.lost} of {self.hosts} done"]
+        parts = [f"{self.hosts - self.gone - self.lost} of {self.hosts} done"]
         parts += [f"{len(names)} {word}" for names, word in self._counts() if names]
+        parts += [f"{self.gone} lost before"] if self.gone else []
         return ", ".join(parts)
 
     def _counts(self) -> tuple[tuple[set[str], str], ...]:
@@ -107,6 +113,7 @@ class LiveView:
             case PhaseStarted():
                 self._current = self._phases[event.phase]
                 self._current.started = event.at
+                self._current.gone = len(self._lost.intersection(event.hosts))
             case TaskStarted() if self._current:
                 self._current.task = f"{event.task} ({event.role})" if event.role else event.task
                 self._current.answered.clear()
@@ -170,12 +177,14 @@ class LiveView:
 
     def _row(self, phase: PhaseState) -> tuple[RenderableType, ...]:
         if phase.seconds is not None:
-            mark, style = ("✗", "red") if phase.lost else ("✓", "green")
+            mark, style = ("✗", "red") if phase.lost else ("✓", "yellow" if phase.gone else "green")
             return Text(f"  {mark}", style=style), phase.name, Text(phase.summary()), Text(duration_text(phase.seconds), style="dim")
         if not phase.started:
             estimate = f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
             return Text("   "), Text(phase.name, style="dim"), Text(f"{phase.hosts} hosts", style="dim"), Text(estimate, style="dim")
-        answered = f"{len(phase.answered)}/{phase.hosts - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))} hosts"
+        # Those that this very task lost have answered it; those lost before it are not asked.
+        asked = phase.hosts - phase.gone - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))
+        answered = f"{len(phase.answered)}/{asked} hosts"
         lost = f" · {phase.lost} lost" if phase.lost else ""
         spent = duration_text(self._clock() - phase.started)
         return Text("  ▸", style="cyan"), phase.name, Text(f"{answered}{lost} · {phase.task}"), Text(spent, style="dim")

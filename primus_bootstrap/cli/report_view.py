@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from primus_bootstrap.cli.console import coloured, emit, emit_table
+from primus_bootstrap.cli.console import coloured, emit, emit_table, plain_table, program, short
 from primus_bootstrap.cli.live import duration_text
 from primus_bootstrap.engine.history import runs_dir
+from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.verdicts import OUTCOMES
 
 if TYPE_CHECKING:
@@ -27,10 +27,11 @@ def clock_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
 
 
-def print_report(report: Report, *, everything: bool = False) -> None:
+def print_report(report: Report, file: Path, *, everything: bool = False) -> None:
     """Print a report: hosts, failures, verdicts that are no pass, one line that sums it up.
 
-    What was skipped is only counted, unless `everything` asks for it: on a host that cannot do a lot it would bury the rest.
+    `file` is the hosts.yaml, for the commands that are shown. What was skipped is only counted, unless `everything` asks
+    for it: on a host that cannot do a lot it would bury the rest.
     """
     _print_hosts(report.hosts)
     words = ("fail", "unknown", "skipped") if everything else ("fail", "unknown")
@@ -38,7 +39,7 @@ def print_report(report: Report, *, everything: bool = False) -> None:
         emit(text)
     skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
     if skipped and not everything:
-        emit(f"\n{skipped} checks were skipped, each with its reason: primus-bootstrap report --all")
+        emit(f"\n{skipped} checks were skipped, each with its reason: {program()} report {short(file)} --run {report.run} --all")
     if report.problem:
         emit(f"\n{report.problem}")
     emit(f"\n{summary_line(report)}")
@@ -55,9 +56,7 @@ def summary_line(report: Report) -> str:
 
 def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
     quiet = [host for host in hosts if not host.failures and host.result == "ok"] if len(hosts) > _SHOWN_HOSTS else []
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("host", "result"):
-        table.add_column(name)
+    table = plain_table("host", "result")
     for name in ("changed", "pass", "fail", "unknown", "skipped"):
         table.add_column(name, justify="right")
     for host in hosts:
@@ -97,21 +96,28 @@ def _verdict_texts(hosts: Iterable[HostReport], words: Sequence[str]) -> Iterato
 
 def what_now(cluster: Cluster, report: Report) -> str:
     """Say what a person can do after a run: where things are, and the next commands."""
-    where = runs_dir(cluster.state_dir) / report.run
-    lines = [f"report       {where / 'report.json'}"]
+    call, file = program(), short(cluster.path)
     hosts = [host.host for host in report.hosts]
-    if report.exit_code == 0:
+    lines = {"report": short(runs_dir(cluster.state_dir) / report.run / "report.json")}
+    if report.exit_code == 0 and hosts:
         shown = [f"{name} ({cluster.connection(name).address})" for name in hosts[:3]]
-        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
-        lines += [
-            f"hosts        {', '.join(shown)}{more}",
-            f"host keys    {cluster.state_dir / 'known_hosts'}",
-            f"log in       primus-bootstrap ssh {hosts[0]} -i {cluster.path}" if hosts else "",
-            f"look         primus-bootstrap status {cluster.path}",
-        ]
+        lines |= {
+            "hosts": ", ".join(shown) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""),
+            "credentials": _credentials(cluster, hosts[0]),
+            "log in": f"{call} ssh {hosts[0]} -i {file}",
+            "look": f"{call} status {file}",
+        }
     else:
-        lines += [
-            f"details      primus-bootstrap report {cluster.path} --run {report.run}",
-            f"go on        mend what is named above, then run the same again: primus-bootstrap {report.verb} {cluster.path}",
-        ]
-    return "\n".join(["", "what now", *(f"  {line}" for line in lines if line)])
+        lines |= {
+            "details": f"{call} report {file} --run {report.run}",
+            "go on": f"mend what is named above, then the same again: {call} {report.verb} {file}",
+        }
+    return "\n".join(["", "what now", *(f"  {name:<13}{text}" for name, text in lines.items())])
+
+
+def _credentials(cluster: Cluster, host: str) -> str:
+    """Say where the way into the hosts is kept: never the secret itself."""
+    link = cluster.connection(host)
+    key = f"key {short(Path(link.private_key_file))}" if link.private_key_file else "your own ssh keys or agent"
+    user = f", user {link.user}" if link.user else ""
+    return f"{key}{user}; host keys in {short(known_hosts_path(cluster))}"

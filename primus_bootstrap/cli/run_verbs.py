@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, say
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.live import LiveView, duration_text
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -109,7 +108,7 @@ def diff(
             emit(f"{change.host}: {change.role or change.phase}: {change.task}")
             if change.diff:
                 emit("\n".join(f"    {line}" for line in change.diff.splitlines()))
-        print_report(report)
+        print_report(report, cluster.path)
         emit("nothing would change" if not changes and report.exit_code == 0 else "nothing was changed")
     raise typer.Exit(report.exit_code)
 
@@ -142,7 +141,7 @@ def apply(
     if as_json:
         emit_json(report.to_json())
     else:
-        print_report(report)
+        print_report(report, cluster.path)
         emit(what_now(cluster, report))
     raise typer.Exit(report.exit_code)
 
@@ -223,9 +222,7 @@ def _cancelled_by_signals() -> Iterator[threading.Event]:
 
 def print_plan(cluster: Cluster, made: Plan) -> None:
     """Print a plan as a table."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("phase", "hosts", "roles", "why", "earlier"):
-        table.add_column(name, overflow="fold")
+    table = plain_table("phase", "hosts", "roles", "why", "earlier")
     for step in made.steps:
         seconds = estimate_s(cluster.state_dir, step.phase, len(step.hosts))
         names = ", ".join(step.hosts[:_SHOWN_HOSTS]) + (", …" if len(step.hosts) > _SHOWN_HOSTS else "")

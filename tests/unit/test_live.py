@@ -84,6 +84,20 @@ def test_without_a_terminal_there_is_one_line_a_phase(capsys: pytest.CaptureFixt
     ]
 
 
+def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
+    """A host that preflight lost is done in no later phase."""
+    view = LiveView("apply", PLAN, {})
+    lost = HostResult("node3", "preflight", "preflight", "Ask", "x.yml:1", "unreachable", message="no route")
+    for event in (PhaseStarted("preflight", 1, 3, HOSTS, 1.0), lost, PhaseFinished("preflight", 1.0, ())):
+        view.handle(event)
+    view.handle(PhaseStarted("baseline", 2, 3, HOSTS, 2.0))
+    running = drawn(view)
+    view.handle(PhaseFinished("baseline", 1.0, ()))
+
+    assert "0/2 hosts" in running
+    assert "2 of 3 done, 1 lost before" in drawn(view)
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0s"), (59.4, "59s"), (185, "3m05s"), (7440, "2h04m")])
 def test_durations_are_short(seconds: float, expected: str) -> None:
     """Seconds, then minutes, then hours."""
