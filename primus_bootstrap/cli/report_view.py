@@ -39,7 +39,7 @@ def print_report(report: Report, file: Path, *, everything: bool = False) -> Non
         emit(text)
     skipped = sum(host.verdict_counts[OUTCOMES.index("skipped")] for host in report.hosts)
     if skipped and not everything:
-        emit(f"\n{skipped} checks were skipped, each with its reason: {program()} report {short(file)} --run {report.run} --all")
+        emit(f"\n{skipped} checks were skipped, each with its reason: {program()} report {short(file)} --all")
     if report.problem:
         emit(f"\n{report.problem}")
     emit(f"\n{summary_line(report)}")
