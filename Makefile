@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup lab lab-down lint test test-all molecule perf clean
+.PHONY: help setup setup-tests lab lab-down lint test test-all molecule perf clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
 setup: ## Install distribution packages, .venv and the package (quick when nothing is missing)
 	@tools/setup.sh
+
+setup-tests:
+	@tools/setup.sh tests
 
 lab: setup ## Bring up three local hosts and apply inventory/lab/hosts.yaml to them
 	@$(BIN)/primus-bootstrap lab up
@@ -22,7 +25,7 @@ lab: setup ## Bring up three local hosts and apply inventory/lab/hosts.yaml to t
 lab-down: setup ## Remove the local hosts
 	@$(BIN)/primus-bootstrap lab down
 
-lint: setup ## ruff, mypy, import-linter, yamllint, ansible-lint
+lint: setup-tests ## ruff, mypy, import-linter, yamllint, ansible-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -38,11 +41,11 @@ test-all: lint ## Every scenario, every fault, every benchmark
 	$(BIN)/pytest tests --all-faults
 	tools/molecule.sh all
 
-molecule: setup ## One role's scenarios: make molecule ROLE=baseline
+molecule: setup-tests ## One role's scenarios: make molecule ROLE=baseline
 	tools/molecule.sh $(ROLE)
 
-perf: setup ## The benchmarks, with their table
+perf: setup-tests ## The benchmarks, with their table
 	$(BIN)/pytest tests/perf -s
 
 clean: ## Remove what setup and the tools made in this folder
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .ansible
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .ansible .cache

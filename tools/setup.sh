@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
 # All the set-up that `make lab` and `make test` need: distribution packages, .venv, the package and its pinned dependencies.
+#   tools/setup.sh         what the lab needs
+#   tools/setup.sh tests   also what only the tests call
 # Does nothing, quickly, when nothing is missing. apt, pip and proxies are used as they are configured on this machine.
 #   PRIMUS_SETUP_PACKAGES=skip   leave the distribution's packages alone (without a container engine there is no lab)
 set -euo pipefail
@@ -7,9 +9,11 @@ cd "$(dirname "$0")/.."
 
 # make puts .venv first; the environment itself must be made by the machine's Python.
 PATH=${PATH//$PWD\/.venv\/bin:/}
-STAMP=.venv/.primus-setup
 # Container engine and its network, image builder, and what the tests and the Makefile call.
 PACKAGES=(aardvark-dns ca-certificates git iproute2 iptables make mmdebstrap netavark nftables openssh-client podman runc uidmap)
+# sshd is started by tests on loopback, on ports of their own; visudo checks what a role writes.
+MODE=${1:-lab}
+STAMP=.venv/.primus-setup-$MODE
 # Docker, where it is there and answers, takes podman's place.
 PODMAN_PACKAGES=' aardvark-dns iptables netavark nftables podman runc uidmap '
 
@@ -21,11 +25,13 @@ wanted_stamp() { { printf '%s\n' "$PWD" "${PRIMUS_SETUP_PACKAGES:-}"; cat pyproj
 
 is_done() {
     [ -f "$STAMP" ] && [ "$(cat "$STAMP")" = "$(wanted_stamp)" ] && [ -x .venv/bin/primus-bootstrap ] && .venv/bin/python -S -c '' &&
-        { [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ] || { has_command mmdebstrap && { has_command podman || has_command docker; }; }; }
+        { [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ] || { has_command mmdebstrap && { has_command podman || has_command docker; } && has_test_packages; }; }
 }
 
 # sbin too: not every user has it on the path.
 has_command() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1; }
+
+has_test_packages() { [ "$MODE" != tests ] || { has_command sshd && has_command visudo; }; }
 
 is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
 
@@ -51,6 +57,8 @@ missing_packages() {
         is_installed "$package" || echo "$package"
     done
     find_python > /dev/null || python_packages
+    [ "$MODE" != tests ] || has_command visudo || echo sudo
+    [ "$MODE" != tests ] || has_command sshd || echo openssh-server
 }
 
 # Debian 12 and 13 and Ubuntu 24.04 have a Python that is new enough under its own name; Ubuntu 22.04 has one beside it.
@@ -65,6 +73,7 @@ install_packages() {
     [ "$(id -u)" = 0 ] || has_command sudo || die "these packages are missing, and there is neither root nor sudo: ${missing[*]}" \
         "have root run: apt-get install ${missing[*]} (or go on without a lab: PRIMUS_SETUP_PACKAGES=skip)"
     say "installing from the distribution: ${missing[*]}"
+    [[ " ${missing[*]} " != *' openssh-server '* ]] || keep_sshd_stopped
     as_root apt-get update --quiet=2 || say 'apt-get update had errors; going on with the lists that are there'
     for package in "${missing[@]}"; do
         # Ubuntu 22.04 has no netavark: its podman has a network of another kind.
@@ -73,6 +82,16 @@ install_packages() {
     [ ${#available[@]} -gt 0 ] || die "apt knows none of these packages: ${missing[*]}" 'check the sources in /etc/apt, then run this again'
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends "${available[@]}" > .cache/setup-apt.log 2>&1 9>&- ||
         { tail -n 20 .cache/setup-apt.log >&2; die 'apt-get install failed' 'see the lines above and .cache/setup-apt.log'; }
+}
+
+# The tests want the program; this machine is not to start serving SSH because of it.
+keep_sshd_stopped() {
+    as_root mkdir -p /etc/systemd/system
+    local unit
+    for unit in ssh.service ssh.socket; do
+        [ -e /etc/systemd/system/$unit ] || as_root ln -s /dev/null /etc/systemd/system/$unit
+    done
+    say 'sshd is for the tests only: its units are masked (systemctl unmask ssh.service ssh.socket, to use it yourself)'
 }
 
 make_environment() {
@@ -104,4 +123,5 @@ else
 fi
 make_environment
 wanted_stamp > "$STAMP"
+[ "$MODE" = lab ] || cp "$STAMP" .venv/.primus-setup-lab
 say 'done'
