@@ -34,7 +34,7 @@ base_commit() {
 changed_roles() {
     local base files
     if ! base=$(base_commit); then
-        echo 'molecule: no main branch to compare with; all roles' >&2
+        echo 'molecule: nothing to compare with; all roles' >&2
         all_roles
         return
     fi
@@ -45,7 +45,8 @@ changed_roles() {
         return
     fi
     echo "molecule: roles that changed since ${base:0:12}" >&2
-    comm -12 <(all_roles) <(sed -n 's,^roles/\([^/]*\)/.*,\1,p' <<< "$files" | sort -u)
+    # gpu_env ships and runs primus_bootstrap/launch.
+    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/.*,gpu_env,p' <<< "$files" | sort -u)
 }
 
 lab() { timeout 1800 "$BIN/primus-bootstrap" lab "$@" --name "$LAB" --dir "$FOLDER"; }

@@ -38,6 +38,17 @@ class BootForm:
     note: str = ""
 
 
+# Who makes a container's control group: the engine's own choice first, then the other two.
+_PODMAN_GROUPS = tuple(
+    BootForm(manager, (f"--cgroup-manager={manager}",) if manager else (), ()) for manager in ("", "cgroupfs", "systemd")
+)
+# Docker mounts control groups read-only; systemd gets its own part of the tree to write in.
+_DOCKER_GROUPS = tuple(
+    BootForm(f"{space} control groups", (), (f"--cgroupns={space}", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"))
+    for space in ("host", "private")
+)
+
+
 def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     """Return the remembered form, or the first one in which systemd reaches `running`.
 
@@ -65,15 +76,15 @@ def forget_boot_form(machine: Machine, image: Image) -> None:
 
 
 def bases(machine: Machine) -> tuple[BootForm, ...]:
-    """Return the ways to start systemd at all, in the order of trying: runtimes, control group managers, limits."""
+    """Return the ways to start systemd at all, in the order of trying: runtimes, control groups, limits."""
     return tuple(
         BootForm(
-            title=", ".join((runtime.name or f"{machine.engine}'s own runtime", *(part for part in (manager, limit_title) if part))),
-            engine_flags=_engine_flags(machine, runtime, manager),
-            create_flags=(*_systemd_flags(machine), *limits),
+            title=", ".join((runtime.name or f"{machine.engine}'s own runtime", *(part for part in (groups.title, limit_title) if part))),
+            engine_flags=(*(("--runtime", str(runtime)) if runtime.name else ()), *groups.engine_flags),
+            create_flags=(*_systemd_flags(machine), *groups.create_flags, *limits),
         )
         for runtime in _runtimes(machine)
-        for manager in (("", "cgroupfs", "systemd") if machine.engine == "podman" else ("",))
+        for groups in (_PODMAN_GROUPS if machine.engine == "podman" else _DOCKER_GROUPS)
         for limit_title, limits in _limits()
     )
 
@@ -110,12 +121,8 @@ def _systemd_flags(machine: Machine) -> tuple[str, ...]:
     if machine.engine == "podman":
         # --no-hosts: /etc/hosts is a plain file as on a server, which a role may replace.
         return ("--systemd=always", "--no-hosts")
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    cgroups = (
-        ("--cgroupns=host", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw") if unified else ("--volume", "/sys/fs/cgroup:/sys/fs/cgroup:ro")
-    )
     scratch = tuple(flag for path in ("/run", "/run/lock", "/tmp") for flag in ("--tmpfs", path))  # noqa: S108
-    return (*cgroups, *scratch, "--env", "container=docker", "--stop-signal", "SIGRTMIN+3")
+    return (*scratch, "--env", "container=docker", "--stop-signal", "SIGRTMIN+3")
 
 
 def _runtimes(machine: Machine) -> tuple[Path, ...]:
@@ -126,12 +133,6 @@ def _runtimes(machine: Machine) -> tuple[Path, ...]:
     search = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
     found = [path for path in (shutil.which(name, path=search) for name in ("crun", "runc")) if path]
     return (Path(), *(Path(path) for path in found if not own or Path(path).name != Path(own).name))
-
-
-def _engine_flags(machine: Machine, runtime: Path, manager: str) -> tuple[str, ...]:
-    if machine.engine != "podman":
-        return ()
-    return (*(("--runtime", str(runtime)) if runtime.name else ()), *((f"--cgroup-manager={manager}",) if manager else ()))
 
 
 def _limits() -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -230,7 +231,8 @@ def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str
     name = f"primus-lab-probe-{os.getpid()}"
     argv = [*machine.engine_argv, *form.engine_flags, "run", "--detach", "--name", name, "--network=none", *form.create_flags]
     try:
-        started = run([*argv, image.reference, "/sbin/init"], timeout_s=60, check=False)
+        # sshd has no host key in a throw-away container and would fail; systemd reads its arguments as a kernel command line.
+        started = run([*argv, image.reference, "/sbin/init", "systemd.mask=ssh.service"], timeout_s=60, check=False)
         if started.code:
             return "does not start", started.err.strip().splitlines()[-1] if started.err.strip() else f"exit status {started.code}"
         return _wait_for_systemd(machine, name)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 LAB_LABEL = "primus.lab"
 NODE_LABEL = "primus.lab.node"
 FOLDER_LABEL = "primus.lab.folder"
-_QUICK_S = 60.0
+# Seconds on an idle machine are a minute on a busy one.
+_QUICK_S = 120.0
 # Created but never started: what a `lab up` that was killed in the middle leaves behind.
 UNSTARTED = ("created", "configured", "initialized")
 
@@ -62,6 +63,7 @@ def create(machine: Machine, lab: Lab, node: LabNode, *, image: str, form: BootF
             *(f"--label={key}={value}" for key, value in labels.items()),
             f"--network={lab.network}",
             f"--ip={node.address}",
+            f"--mac-address={node.mac}",
             f"--network-alias={node.name}",
             *form.create_flags,
             image,
@@ -99,7 +101,8 @@ def disconnect(machine: Machine, network: str, container: str) -> None:
 
 def connect(machine: Machine, lab: Lab, node: LabNode) -> None:
     """Put a container back on its network, at its own address."""
-    flags = ["--ip", node.address, "--alias", node.name]
+    # Docker derives the hardware address and announces it; podman has to be told.
+    flags = ["--ip", node.address, "--alias", node.name, *(["--mac-address", node.mac] if machine.engine == "podman" else [])]
     run([*machine.engine_argv, "network", "connect", *flags, lab.network, node.container], timeout_s=_QUICK_S)
 
 

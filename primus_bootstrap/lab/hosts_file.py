@@ -38,6 +38,13 @@ _CHILDREN = """
 """
 
 
+class _AnyTag(yaml.SafeLoader):
+    """Reads a file that a person extended with Ansible's own tags, such as `!vault`, whose values do not matter here."""
+
+
+_AnyTag.add_multi_constructor("!", lambda _loader, _suffix, _node: None)
+
+
 def hosts_text(lab: Lab) -> str:
     """Return the text of a lab's hosts.yaml."""
     width = max(len(node.name) for node in lab.nodes)
@@ -55,7 +62,7 @@ def hosts_of(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        data: Any = yaml.safe_load(path.read_text())
+        data: Any = yaml.load(path.read_text(), _AnyTag)  # noqa: S506 (a SafeLoader that skips values with a tag)
         hosts = data["all"]["hosts"]
         return {str(name): str((variables or {}).get("ansible_host", "")) for name, variables in hosts.items()}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:

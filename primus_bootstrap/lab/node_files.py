@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import tarfile
 import time
@@ -45,7 +46,7 @@ def _files(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> 
     for path in settings.files:
         # The distribution's own keyrings come with the image, at the release that belongs to it.
         if not str(path).startswith(_DISTRIBUTION_KEYS) or "-archive-" not in path.name:
-            files[str(path)] = (0o644, _read(machine, path))
+            files[str(path)] = (0o644 if path.stat().st_mode & 0o004 else 0o600, _read(machine, path))
     for path in settings.secret_files:
         files[f"/etc/apt/auth.conf.d/{path.name}"] = (0o600, _read(machine, path))
     if bundle:
@@ -63,7 +64,7 @@ def _read(machine: Machine, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except PermissionError:
-        return run([*machine.sudo, "cat", str(path)], timeout_s=30).out.encode()
+        return base64.b64decode(run([*machine.sudo, "base64", str(path)], timeout_s=30).out)
 
 
 def _add(archive: tarfile.TarFile, path: str, content: bytes, *, mode: int) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import ClassVar
 
@@ -59,6 +59,14 @@ class LabNode:
     def distribution(self) -> str:
         """What people call the release, the code name where we know no other."""
         return RELEASES.get(self.suite, self.suite)
+
+    @property
+    def mac(self) -> str:
+        """The node's hardware address, which a restart keeps as a server's does.
+
+        Engines give a new one at every start; whoever talked to the node before then sends to the old one for up to a minute.
+        """
+        return ":".join(f"{byte:02x}" for byte in (0x02, 0x00, *IPv4Address(self.address).packed))
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,4 +139,4 @@ def test_docker_gets_what_podman_does_by_itself(tmp_path: Path) -> None:
     form = bases(machine)[0]
 
     assert "--systemd=always" not in form.create_flags
-    assert {"--tmpfs", "/run", "SIGRTMIN+3"} <= set(form.create_flags)
+    assert {"--tmpfs", "/run", "SIGRTMIN+3", "--cgroupns=host"} <= set(form.create_flags)

@@ -81,7 +81,10 @@ def test_an_untouched_file_follows_the_number_of_nodes(tmp_path: Path) -> None:
 def test_an_edited_file_with_the_same_hosts_is_left_alone(tmp_path: Path) -> None:
     """Variables, groups and comments of a person stay as they are."""
     lab = a_lab(tmp_path)
-    text = hosts_text(lab) + "    redis:\n      hosts:\n        node1:\n"
+    text = (
+        hosts_text(lab)
+        + "    redis:\n      hosts:\n        node1:\n      vars:\n        redis_password: !vault |\n          $ANSIBLE_VAULT\n"
+    )
     lab.hosts_file.write_text(text)
 
     assert ensure_hosts_file(lab, SUITES) is False

@@ -34,6 +34,7 @@ def test_nodes_take_suites_in_turn_and_fixed_addresses() -> None:
     ]
     assert [node.distribution for node in lab.nodes] == ["Debian 12", "Debian 13", "Debian 12"]
     assert lab.network == "primus-x"
+    assert lab.nodes[1].mac == "02:00:0a:bb:07:0c"
 
 
 def test_a_release_without_a_known_number_is_shown_by_its_code_name() -> None:
