@@ -320,7 +320,16 @@ def test_only_timers_that_exist_are_masked(tmp_path: Path) -> None:
     host = make_host(tmp_path, answers={"systemctl show": (0, states)})
     tuning.mask_units(host, ["a.timer", "b.timer", "c.timer"])
 
-    assert host.run.calls[1:] == ["systemctl mask --now a.timer"]
+    assert host.run.calls[1:] == ["systemctl stop a.timer", "systemctl mask a.timer"]
+
+
+def test_a_timer_that_failed_when_it_was_masked_is_forgiven(tmp_path: Path) -> None:
+    """A masked unit in the state failed would leave the host degraded for ever."""
+    states = "LoadState=masked\nActiveState=failed\n\nLoadState=masked\nActiveState=inactive"
+    host = make_host(tmp_path, answers={"systemctl show": (0, states)})
+    tuning.mask_units(host, ["a.timer", "b.timer"])
+
+    assert host.run.calls[1:] == ["systemctl reset-failed a.timer"]
 
 
 @pytest.mark.parametrize(

@@ -252,11 +252,17 @@ def mask_units(host: Host, units: Sequence[str]) -> None:
     """Stop units for good; a unit that this host does not have needs nothing."""
     states = unit_states(host, units) if units else {}
     due = [unit for unit, state in states.items() if state.get("LoadState") not in ("masked", "not-found")]
-    status, output = host.run(["systemctl", "mask", "--now", *due]) if due and not host.check else (0, "")
-    if status:
-        host.broke("units", expected="masked", found="", reason=output, fix="see `systemctl status` of the unit named")
-    elif due:
-        host.changed("systemctl mask", "", " ".join(due))
+    failed = [unit for unit, state in states.items() if state.get("LoadState") == "masked" and state.get("ActiveState") == "failed"]
+    if not due and not failed:
+        return
+    # Stopped first: a timer that is masked while it runs fails, and leaves the whole host `degraded`.
+    commands = [["systemctl", verb, *units] for verb, units in (("stop", due), ("mask", due), ("reset-failed", failed)) if units]
+    for command in commands:
+        status, output = host.run(command) if not host.check else (0, "")
+        if status:
+            host.broke("units", expected="masked", found="", reason=output, fix="see `systemctl status` of the unit named")
+            return
+    host.changed("systemctl mask", "", " ".join([*due, *failed]))
 
 
 def keep_time(host: Host, unit: str) -> None:

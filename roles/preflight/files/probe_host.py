@@ -314,7 +314,6 @@ CHECKS = {
     "os": ("preflight_supported_os", "install one of the supported systems, or add this one to preflight_supported_os at your own risk"),
     "python": ("preflight_min_python", "install a newer python3, or name one in ansible_python_interpreter"),
     "sudo": ("ansible_become", "give this user a sudo rule, or the password by --ask-become-pass or a Vault's ansible_become_password"),
-    "clock": ("preflight_max_clock_offset_s", "set the time of this host; where every host fails, set the controller's"),
     "time_sync": ("preflight_require_time_sync", "start chrony (the phase baseline does), or set preflight_require_time_sync: false"),
     "disk": ("preflight_min_disk_gib", "free space below {device}, or lower preflight_min_disk_gib"),
     "memory": ("preflight_min_memory_gib", "add memory, or take this host out of the cluster"),
@@ -371,12 +370,8 @@ def judge_sudo(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[st
     yield record("sudo", outcome(become["works"]), "root", "root" if become["works"] else facts["sudo"], reason)
 
 
-def judge_clock(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Judge whether the clock agrees with the controller's, and whether something keeps it so."""
-    offset, limit = facts["clock"]["read_at"] - check["sent"], check["max_clock_offset_s"]
-    side = "ahead of" if offset > 0 else "behind"
-    reason = f"the clock is {abs(offset):.1f} s {side} the controller's (the time that the question took included)"
-    yield record("clock", outcome(abs(offset) <= limit), f"within {limit:g}", f"{offset:.2f}", reason, unit="s")
+def judge_time_sync(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Judge whether something keeps the clock; how far it is off only the controller can tell, who knows when it asked."""
     kept = facts["clock"]["synchronised"]
     word = "skipped" if kept is False and not check["require_time_sync"] else outcome(kept)
     reason = "the kernel does not say" if kept is None else "no time service keeps the clock yet"
@@ -438,7 +433,7 @@ def judge_network(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict
         yield record("name_resolution", outcome(right), "an address", ", ".join(addresses or ()), reason, device=name)
 
 
-JUDGES = (judge_os, judge_python, judge_sudo, judge_clock, judge_disks, judge_memory, judge_ports, judge_identity, judge_network)
+JUDGES = (judge_os, judge_python, judge_sudo, judge_time_sync, judge_disks, judge_memory, judge_ports, judge_identity, judge_network)
 
 
 def judge(facts: dict[str, Any], check: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,36 @@
+"""What preflight says of a clock that was read at some moment between a question and its answer."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+_FILE = Path(__file__).resolve().parents[2] / "roles/preflight/action_plugins/preflight_ask.py"
+_SPEC = importlib.util.spec_from_file_location("preflight_ask", _FILE)
+assert _SPEC
+assert _SPEC.loader
+preflight_ask = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(preflight_ask)
+
+
+@pytest.mark.parametrize(
+    ("least_s", "most_s", "expected"),
+    [
+        pytest.param(-0.1, 0.1, "pass", id="quick answer, same time"),
+        pytest.param(-1.0, 1.0, "pass", id="on the limit"),
+        pytest.param(2.0, 2.2, "fail", id="ahead"),
+        pytest.param(-2.2, -2.0, "fail", id="behind"),
+        pytest.param(-0.5, 4.0, "unknown", id="slow answer, perhaps ahead"),
+        pytest.param(-4.0, 0.5, "unknown", id="slow answer, perhaps behind"),
+        pytest.param(0.9, 1.4, "unknown", id="around the limit"),
+        pytest.param(-5.0, 5.0, "unknown", id="very slow answer"),
+    ],
+)
+def test_a_slow_answer_accuses_nobody(least_s: float, most_s: float, expected: str) -> None:
+    """Pass and fail need every moment between question and answer to agree; else the clock is unknown, with a reason."""
+    got = preflight_ask.judge_clock(least_s, most_s, 1.0)
+
+    assert got["verdict"] == expected
+    assert bool(got["reason"]) == bool(got["fix"]) == (expected != "pass")
