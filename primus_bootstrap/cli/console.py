@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -41,9 +42,9 @@ def program() -> str:
 
 
 def short(path: Path) -> str:
-    """Return a path as the user would type it here: relative where it lies below the current folder."""
+    """Return a path as the user would type it here: relative where it lies below the current folder, quoted for a shell."""
     absolute, here = path.absolute(), Path.cwd()
-    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute))
 
 
 def say(text: str) -> None:

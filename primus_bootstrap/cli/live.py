@@ -37,6 +37,11 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def count(number: int, noun: str) -> str:
+    """Return `1 host` or `3 hosts`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 @dataclass(slots=True)
 class PhaseState:
     """What is known of one phase.
@@ -96,7 +101,7 @@ class LiveView:
             self._live = Live(get_renderable=self.render, console=stderr(), refresh_per_second=_REDRAWS_PER_S, transient=False)
             self._live.start()
         else:
-            say(f"{self._title}: {len(self._phases)} phases on {self._hosts} hosts{self._left_text()}")
+            say(f"{self._title}: {count(len(self._phases), 'phase')} on {count(self._hosts, 'host')}{self._left_text()}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -167,7 +172,7 @@ class LiveView:
     def render(self) -> RenderableType:
         """Draw the run as it stands."""
         number = sum(1 for phase in self._phases.values() if phase.started)
-        lost = f" · {len(self._lost)} of {self._hosts} hosts lost" if self._lost else f" · {self._hosts} hosts"
+        lost = f" · {len(self._lost)} of {self._hosts} hosts lost" if self._lost else f" · {count(self._hosts, 'host')}"
         elapsed = duration_text(self._clock() - self._started)
         head = Text(f"{self._title} · phase {number} of {len(self._phases)}{lost} · {elapsed}{self._left_text()}", style="bold")
         table = Table.grid(padding=(0, 2))
@@ -181,7 +186,7 @@ class LiveView:
             return Text(f"  {mark}", style=style), phase.name, Text(phase.summary()), Text(duration_text(phase.seconds), style="dim")
         if not phase.started:
             estimate = f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
-            return Text("   "), Text(phase.name, style="dim"), Text(f"{phase.hosts} hosts", style="dim"), Text(estimate, style="dim")
+            return Text("   "), Text(phase.name, style="dim"), Text(count(phase.hosts, "host"), style="dim"), Text(estimate, style="dim")
         # Those that this very task lost have answered it; those lost before it are not asked.
         asked = phase.hosts - phase.gone - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))
         answered = f"{len(phase.answered)}/{asked} hosts"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, say
-from primus_bootstrap.cli.live import LiveView, duration_text
+from primus_bootstrap.cli.live import LiveView, count, duration_text
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -185,7 +185,7 @@ def _confirm(cluster: Cluster, made: Plan) -> None:
     if not sys.stdin.isatty():
         raise PlanError("apply asks before it touches the first host, and there is no terminal to answer on", fix="add --yes")
     print_plan(cluster, made)
-    typer.confirm(f"Apply this to {len(made.hosts)} hosts?", abort=True, err=True)
+    typer.confirm(f"Apply this to {count(len(made.hosts), 'host')}?", abort=True, err=True)
 
 
 def _run(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:
@@ -235,7 +235,7 @@ def print_plan(cluster: Cluster, made: Plan) -> None:
         )
         table.add_row(*row)
     emit_table(table)
-    emit(f"\n{made.cluster}: {len(made.steps)} phases on {len(made.hosts)} hosts")
+    emit(f"\n{made.cluster}: {count(len(made.steps), 'phase')} on {count(len(made.hosts), 'host')}")
     if made.uncovered:
         emit(f"not part of this version, so nothing is done for: {', '.join(made.uncovered)}")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import grp
 import pwd
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+VISUDO = "/usr/sbin/visudo"
 
 
 def group_number(name: str) -> int | None:
@@ -86,7 +89,18 @@ def on_host(
                 f"or change the number here by hand, with the owner of its files"
             )
         elif owner is not None and owner != name:
-            yield f"{key} {wanted} of {kind} {name} belongs to {owner} on this host. Fix: choose another {key}, or remove {owner} here"
+            yield f"{key} {wanted} of {kind} {name} belongs to {owner} on this host. Fix: choose another {key}"
+
+
+def refused_rules(name: str, rules: list[str]) -> Iterator[str]:
+    """Say which rules visudo does not take, before one of them is written anywhere."""
+    for rule in rules:
+        done = subprocess.run(
+            [VISUDO, "-cf", "-"], input=f"{name} {rule}\n", capture_output=True, text=True, timeout=30, check=False, env={"LC_ALL": "C"}
+        )
+        if done.returncode:
+            said = " ".join((done.stderr or done.stdout).split())
+            yield f"account {name}: visudo refuses the sudo rule `{rule}` ({said}). Fix: mend it in sudo_rules; sudoers(5) has the syntax"
 
 
 def find_problems(groups: list[Mapping[str, Any]], accounts: list[Mapping[str, Any]], *, visudo: bool) -> list[str]:
@@ -111,6 +125,8 @@ def find_problems(groups: list[Mapping[str, Any]], accounts: list[Mapping[str, A
         ]
         if entry.get("sudo_rules") and not visudo:
             problems.append(f"account {entry['name']} has sudo_rules and this host has no sudo. Fix: install sudo, or take the rules out")
+        elif entry.get("sudo_rules"):
+            problems += refused_rules(entry["name"], entry["sudo_rules"])
     problems += [
         f"account {entry['name']} is the superuser and cannot be removed. Fix: take the entry out"
         for entry in accounts
@@ -124,9 +140,9 @@ def main() -> None:
     dicts = {"type": "list", "elements": "dict", "required": True}
     spec = {"groups": dicts, "accounts": dicts, "sudoers_file": {"type": "str", "required": True}}
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
-    problems = find_problems(module.params["groups"], module.params["accounts"], visudo=Path("/usr/sbin/visudo").exists())
+    problems = find_problems(module.params["groups"], module.params["accounts"], visudo=Path(VISUDO).exists())
     if problems:
-        module.fail_json(msg="; ".join(problems), problems=problems)
+        module.fail_json(msg="\n".join(problems), problems=problems)
     module.exit_json(changed=False, sudoers_file_exists=Path(module.params["sudoers_file"]).exists())
 
 
