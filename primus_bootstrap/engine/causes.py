@@ -43,8 +43,15 @@ def cause_of(result: Mapping[str, Any]) -> Cause:
         return Cause(_CENSORED, _CENSORED_FIX)
     found = [text for text in _texts(result) if text]
     text = next((item for item in found if not _HOLLOW.match(item)), found[0] if found else "the task failed and said nothing")
-    what, *fix = _FIX.split(text, maxsplit=1)
-    return Cause(_shorten(_without_frame(what)), _shorten(fix[0]) if fix else "")
+    return _split(_without_frame(text))
+
+
+def _split(text: str) -> Cause:
+    """Take causes and fixes apart; a role that found several things wrong says each on a line of its own, with its fix."""
+    lines = text.splitlines() if len(_FIX.findall(text)) > 1 else [text]
+    parts = [_FIX.split(line, maxsplit=1) for line in lines]
+    fixes = [fix.rstrip(".") if len(lines) > 1 else fix for _, *rest in parts for fix in rest]
+    return Cause(_shorten("\n".join(what for what, *_ in parts)), _shorten("; ".join(dict.fromkeys(fixes))))
 
 
 def _texts(result: Mapping[str, Any]) -> Iterator[str]:

@@ -31,6 +31,13 @@ def test_the_fix_of_the_role_is_taken_out_of_its_message() -> None:
     assert cause_of(recorded("results", "Refuse")) == Cause("kernel 5.4 is older than 5.15.", "install a newer kernel and reboot.")
 
 
+def test_several_causes_keep_their_fixes_apart() -> None:
+    """A role that found two things wrong gives two causes and two fixes, and no fix is taken for a cause."""
+    message = "disk: 1 GiB is free. Fix: make room.\nos: alpine is not supported. Fix: install Debian."
+
+    assert cause_of({"msg": message}) == Cause("disk: 1 GiB is free.\nos: alpine is not supported.", "make room; install Debian")
+
+
 def test_a_loop_names_the_item_that_failed() -> None:
     """`One or more items failed` names nothing; the first failing item does."""
     assert cause_of(recorded("results", "Loop and fail once")).text == "bad: non-zero return code (exit code 1)"
