@@ -31,6 +31,14 @@ _OLD_GROUPS = {
     "All": "all",
     "ALL": "all",
 }
+# Words that are a slip away from a known group's or from a word of it, and mean something else. Their plurals and numbers behind them
+# count too (`cpu_nodes`, `queue2`).
+_OTHER_WORDS = frozenset(
+    {"apu", "cpu", "dpu", "hpu", "ipu", "npu", "tpu", "vpu", "xpu"}  # gpu
+    | {"cube", "tube"}  # kube
+    | {"convoy", "etc", "etch", "queue", "share", "spark", "space", "spares", "square", "trainee", "trainers"}
+)
+_NUMBER = re.compile(r"_?\d+$")
 
 
 @cache
@@ -81,7 +89,25 @@ def nearest_group(name: str) -> str:
         return _OLD_GROUPS[name]
     if any(name.startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
         return ""
-    return nearest(name, load_groups())
+    return nearest(name, [known for known in load_groups() if _may_be_meant(name, known)])
+
+
+def _may_be_meant(name: str, known: str) -> bool:
+    """Tell whether a name can be a slip for that group, word by word.
+
+    `hpc_node` has two wrong letters of eight and yet is no slip for `gpu_node`: a short word with two wrong letters is
+    another word. So is one that is known to be (`cpu_node`).
+    """
+    words, wanted = _NUMBER.sub("", _plain(name)).split("_"), known.split("_")
+    if any(_other_word(word) and word not in wanted for word in words):
+        return False
+    if len(words) != len(wanted) or sorted(words) == sorted(wanted):
+        return True
+    return all(edit_distance(word, right, 3) <= (2 if len(right) >= 6 else 1) for word, right in zip(words, wanted, strict=True))
+
+
+def _other_word(word: str) -> bool:
+    return word in _OTHER_WORDS or word.removesuffix("s") in _OTHER_WORDS
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ Ansible's managers give the meaning (`ansible_view`); it forgives misspelt keys 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ SECTIONS = ("hosts", "vars", "children")
 _NAME = re.compile(r"[^\W\d]\w*", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
+_BRACKETED = re.compile(r"^\[([^\[\]]*)\](?::\d+)?$")
 _MOST_HOSTS = 200_000
 _NULL = "tag:yaml.org,2002:null"
 _STR = "tag:yaml.org,2002:str"
@@ -200,6 +202,10 @@ class _Walk:
             return ()
         if _HOST.fullmatch(pattern):
             return (pattern,)
+        if _is_ipv6(pattern):
+            fix = "give the host a name and put the address into ansible_host"
+            self.problem(key, f"`{pattern}` is an IPv6 address, which cannot be a host name", fix, "host-name")
+            return ()
         try:
             _refuse_endless(pattern)
             names = tuple(self.expand(pattern))
@@ -259,6 +265,15 @@ def _refuse_endless(pattern: str) -> None:
             total *= max(0, (int(bounds[1]) - int(bounds[0])) // step + 1)
     if total > _MOST_HOSTS:
         raise ValueError(f"it means more than {_MOST_HOSTS} hosts")
+
+
+def _is_ipv6(pattern: str) -> bool:
+    """Tell whether a host key is an IPv6 address, also in brackets and with a port."""
+    try:
+        ipaddress.IPv6Address(_BRACKETED.sub(r"\1", pattern))
+    except ValueError:
+        return False
+    return True
 
 
 def _kind(node: yaml.Node) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.errors import InventoryError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -35,6 +37,13 @@ class Reading:
     def hosts(self) -> tuple[str, ...]:
         """Every host, in inventory order."""
         return self.groups["all"]
+
+    def host_port(self, host: str) -> str:
+        """Return the port that Ansible would use, that of a name such as `n1:2222` included; empty where nothing says it."""
+        try:
+            return str(self.view.variables(host).get("ansible_port", ""))
+        except InventoryError:  # a template that fails is reported by a rule of its own
+            return ""
 
     def group_origin(self, name: str) -> Origin:
         """Return where a group is first named, preferring a place that gives it content."""

@@ -25,10 +25,22 @@ _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
+_PORT_IN_NAME = re.compile(r".*[^:]:\d+")
 _NEEDED = ("ansible_host", "ansible_user", "ansible_connection")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_KEY_SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
-_KEY_TYPE = re.compile(r"(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-[\w-]+@openssh\.com)")
+# How many fields each type of key has behind its name: RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section 4, and
+# https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.u2f
+_KEY_FIELDS = {
+    "ssh-ed25519": 1,
+    "ssh-rsa": 2,
+    "ecdsa-sha2-nistp256": 2,
+    "ecdsa-sha2-nistp384": 2,
+    "ecdsa-sha2-nistp521": 2,
+    "sk-ssh-ed25519@openssh.com": 2,
+    "sk-ecdsa-sha2-nistp256@openssh.com": 3,
+}
+_ED25519_BYTES = 32
 
 
 def duplicate_host(reading: Reading) -> Iterator[Problem]:
@@ -102,6 +114,14 @@ def no_value(reading: Reading) -> Iterator[Problem]:
                 yield Problem(origin.file, origin.line, f"{variable} must be a single value", "write it behind the `:`", "type")
             elif node.value == "" or node.tag == "tag:yaml.org,2002:null":
                 yield Problem(origin.file, origin.line, f"{variable} has no value", "give it a value, or delete the line", "type")
+            elif _has_blanks_around(node):
+                what = f"{variable}: there are blanks around its value"
+                yield Problem(origin.file, origin.line, what, "write the value without them", "type")
+
+
+def _has_blanks_around(node: yaml.Node) -> bool:
+    """Tell whether blanks would be a part of the value; a template's are taken away when it is resolved."""
+    return isinstance(node, yaml.ScalarNode) and not is_template(node) and not is_vaulted(node) and node.value != node.value.strip()
 
 
 def unresolvable(reading: Reading) -> Iterator[Problem]:
@@ -159,7 +179,7 @@ def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tupl
     reported = set()
     for address in resolve(reading, variable).found:
         origin = address.definition.origin
-        if origin in reported or not address.text:
+        if origin in reported or not address.text or _has_blanks_around(address.definition.node):
             continue
         found = judge(variable, address.text)
         if found:
@@ -170,15 +190,35 @@ def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tupl
 
 def duplicate_address(reading: Reading) -> Iterator[Problem]:
     """Two names of one machine: it would be set up twice at once, and counted twice in every quorum."""
-    ports = {address.host: address.text for variable in _PORT_VARIABLES for address in resolve(reading, variable).found}
+    ports = _ports(reading)
     local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
-    reached = (address for address in resolve(reading, "ansible_host").found if address.host not in local)
+    reached = [address for address in resolve(reading, "ansible_host").found if address.host not in local]
+    yield from _names_of_other_hosts(reading, reached, local, ports)
     for address, several in by_value(reached).items():
         for port in sorted({ports.get(one.host, "22") for one in several}):
             yield from _shared("ansible_host", address, [one for one in several if ports.get(one.host, "22") == port])
     for variable in _IP_VARIABLES:
         for address, several in by_value(resolve(reading, variable).found).items():
             yield from _shared(variable, address, several)
+
+
+def _ports(reading: Reading) -> Mapping[str, str]:
+    """Return the port of each host that has one of its own: of its variables, or of its name (`n1:2222`)."""
+    in_names = {host for entry in reading.written.hosts if _PORT_IN_NAME.fullmatch(entry.pattern) for host in entry.hosts}
+    found = {address.host: address.text for variable in _PORT_VARIABLES for address in resolve(reading, variable).found}
+    return found | {host: port for host in in_names if (port := reading.host_port(host))}
+
+
+def _names_of_other_hosts(reading: Reading, reached: list[Address], local: set[str], ports: Mapping[str, str]) -> Iterator[Problem]:
+    """A host without an ansible_host is reached by its name, and another host may have that name as its address."""
+    addressed = {host for variable in ("ansible_host", "ansible_ssh_host") for host in reading.merged.of(variable)}
+    named = {host.lower(): host for host in reading.hosts if host not in addressed and host not in local}
+    for address in reached:
+        other = named.get(address.text.lower())
+        if other and ports.get(address.host, "22") == ports.get(other, "22"):
+            origin = address.definition.origin
+            what = f"ansible_host of {address.host} is the host {other} (line {reading.host_origins[other].line})"
+            yield Problem(origin.file, origin.line, what, "give each host an address of its own", "duplicate-address")
 
 
 def _shared(variable: str, address: str, several: list[Address]) -> Iterator[Problem]:
@@ -256,14 +296,28 @@ def bad_host_key(reading: Reading) -> Iterator[Problem]:
 
 def _is_public_key(text: str) -> bool:
     words = text.split()
-    if len(words) < 2 or not _KEY_TYPE.fullmatch(words[0]):
+    if len(words) < 2 or words[0] not in _KEY_FIELDS:
         return False
     try:
         data = base64.b64decode(words[1], validate=True)
     except binascii.Error:
         return False
-    length = int.from_bytes(data[:4])
-    return data[4 : 4 + length] == words[0].encode() and len(data) > 4 + length
+    fields = _fields(data)
+    if len(fields) != 1 + _KEY_FIELDS[words[0]] or fields[0] != words[0].encode() or not all(fields):
+        return False
+    return "ed25519" not in words[0] or len(fields[1]) == _ED25519_BYTES
+
+
+def _fields(data: bytes) -> list[bytes]:
+    """Return the fields of a key, each with its length before it; none where the last one is cut off."""
+    found, at = [], 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4])
+        if at + 4 > len(data) or end > len(data):
+            return []
+        found.append(data[at + 4 : end])
+        at = end
+    return found
 
 
 def cluster_name(reading: Reading) -> Iterator[Problem]:

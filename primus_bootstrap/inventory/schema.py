@@ -11,7 +11,7 @@ from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory import judge as judging
 from primus_bootstrap.inventory import names
 from primus_bootstrap.inventory.specs import Option, load_options
-from primus_bootstrap.inventory.values import entries, is_template, is_vaulted, line_of
+from primus_bootstrap.inventory.values import entries, is_sealed, is_template, is_vaulted, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,6 +47,7 @@ def judge_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[
         if option is None:
             problems += _unknown(definition)
             problems += _ansible_secret(definition)
+            deferred += _vaulted(definition)
             continue
         quotable = not option.no_log and not definition.encrypted
         for found in judging.judge_value(option, definition.node, quotable=quotable):
@@ -80,15 +81,26 @@ def _unknown(definition: Definition) -> Iterator[Problem]:
 
 
 def _sealed_wrongly(definition: Definition, vault: Vault) -> Iterator[Problem]:
-    """Where there is a password, every inline Vault value must open with it: a run would stop half-way."""
+    """Each inline Vault value must be one, and open where there is a password: a run would stop half-way."""
     for node in _scalars(definition.node):
-        if is_vaulted(node) and vault:
+        if is_vaulted(node) and not is_sealed(node):
+            what = f"{definition.name} is tagged !vault and holds nothing that ansible-vault made"
+            fix = "encrypt the value with `ansible-vault encrypt_string` and give all that it prints"
+            yield Problem(definition.origin.file, line_of(node), what, fix, "vault-value")
+        elif is_vaulted(node) and vault:
             try:
                 vault.decrypt(node.value)
             except ValueError as error:
                 what = f"{definition.name} cannot be decrypted: {error}"
                 fix = "give the right Vault password, or encrypt the value again with `ansible-vault encrypt_string`"
                 yield Problem(definition.origin.file, line_of(node), what, fix, "vault-password")
+
+
+def _vaulted(definition: Definition) -> Iterator[Deferred]:
+    """A variable of Kubespray's, of Ansible's or of the user's own waits for the password as those of the roles do."""
+    for node in _scalars(definition.node):
+        if is_vaulted(node) and is_sealed(node):
+            yield Deferred(definition.name, replace(definition.origin, line=line_of(node)), "under Vault")
 
 
 def _ansible_secret(definition: Definition) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 VAULT_TAGS = ("!vault", "!vault-encrypted")
 _STR = "tag:yaml.org,2002:str"
 _MERGE = "tag:yaml.org,2002:merge"
+_ENVELOPE = re.compile(r"\s*\$ANSIBLE_VAULT;\d+\.\d+;\w+")
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
@@ -64,6 +66,11 @@ def value_of(node: yaml.Node) -> Any:
 def is_vaulted(node: yaml.Node) -> bool:
     """Tell whether only the Vault password opens this value."""
     return node.tag in VAULT_TAGS
+
+
+def is_sealed(node: yaml.Node) -> bool:
+    """Tell whether a value that is tagged as vaulted holds what `ansible-vault` makes."""
+    return isinstance(node, yaml.ScalarNode) and bool(_ENVELOPE.match(node.value))
 
 
 def is_template(node: yaml.Node) -> bool:

@@ -322,3 +322,30 @@ def test_path_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert problem.file == given
     assert what in problem.what
+
+
+def test_linked_file_is_read_in_the_folder_of_the_link(tmp_path: Path) -> None:
+    """A link to hosts.yaml has group_vars/, state and name of its own folder, as for `ansible -i`; none of its target's."""
+    target = write_inventory(tmp_path / "common", "gpu_node: {hosts: {n1: }}\n", **{"group_vars__all.yml": "ansible_user: target\n"})
+    folder = tmp_path / "blue"
+    (folder / "group_vars").mkdir(parents=True)
+    (folder / "group_vars" / "all.yml").write_text("ansible_user: link\n", encoding="utf-8")
+    (folder / "hosts.yaml").symlink_to(target / "hosts.yaml")
+
+    for given in (folder, folder / "hosts.yaml"):
+        cluster = load_cluster(given)
+
+        assert cluster.path == folder / "hosts.yaml"
+        assert cluster.name == "blue"
+        assert cluster.state_dir == folder / ".primus" / "blue"
+        assert cluster.connection("n1").user == "link"
+
+
+def test_vaulted_values_without_a_spec_are_counted_as_deferred(tmp_path: Path) -> None:
+    """Ansible's own password under Vault waits for the password like a role's, and is counted with it."""
+    hosts = "gpu_node: {hosts: {n1: {ansible_become_password: !vault '$ANSIBLE_VAULT;1.1;AES256 6162'}}}\n"
+
+    result = validate(write_inventory(tmp_path / "site", hosts))
+
+    assert result.problems == ()
+    assert [(late.variable, late.origin.line, late.why) for late in result.deferred] == [("ansible_become_password", 1, "under Vault")]
