@@ -20,24 +20,28 @@ def ansible_environment(known_hosts: Path, private_dir: Path) -> dict[str, str]:
         known_hosts: the file that holds the cluster's pinned host keys.
         private_dir: a folder of this run alone, with a short path (a unix socket's path has at most 108 bytes).
     """
-    return dict(os.environ) | {
-        "ANSIBLE_CONFIG": str(content.ansible_cfg()),
-        "ANSIBLE_INVENTORY_ENABLED": "yaml",
-        # ansible-runner switches host key checking off where this is not set.
-        "ANSIBLE_HOST_KEY_CHECKING": "True",
-        "ANSIBLE_SSH_ARGS": shlex.join([*strict_host_keys(known_hosts), *_base_ssh_args()]),
-        "ANSIBLE_SSH_CONTROL_PATH_DIR": str(private_dir / "cp"),
-        # Decrypted Vault files and modules lie here for a moment; the folder goes when the run ends, however it ends.
-        "ANSIBLE_LOCAL_TEMP": str(private_dir / "tmp"),
-        "ANSIBLE_HOST_PATTERN_MISMATCH": "ignore",
-        "ANSIBLE_LOCALHOST_WARNING": "False",
-        "ANSIBLE_DEPRECATION_WARNINGS": "False",
-        "ANSIBLE_NOCOLOR": "1",
-        "ANSIBLE_FORCE_COLOR": "0",
-        "ANSIBLE_STDOUT_CALLBACK": "default",
-        "AWX_LIB_DIRECTORY": "",
-        "ANSIBLE_NOCOWS": "1",
-    }
+    return (
+        dict(os.environ)
+        | _utf8_locale()
+        | {
+            "ANSIBLE_CONFIG": str(content.ansible_cfg()),
+            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            # ansible-runner switches host key checking off where this is not set.
+            "ANSIBLE_HOST_KEY_CHECKING": "True",
+            "ANSIBLE_SSH_ARGS": shlex.join([*strict_host_keys(known_hosts), *_base_ssh_args()]),
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(private_dir / "cp"),
+            # Decrypted Vault files and modules lie here for a moment; the folder goes when the run ends, however it ends.
+            "ANSIBLE_LOCAL_TEMP": str(private_dir / "tmp"),
+            "ANSIBLE_HOST_PATTERN_MISMATCH": "ignore",
+            "ANSIBLE_LOCALHOST_WARNING": "False",
+            "ANSIBLE_DEPRECATION_WARNINGS": "False",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_FORCE_COLOR": "0",
+            "ANSIBLE_STDOUT_CALLBACK": "default",
+            "AWX_LIB_DIRECTORY": "",
+            "ANSIBLE_NOCOWS": "1",
+        }
+    )
 
 
 def strict_host_keys(known_hosts: Path) -> list[str]:
@@ -52,6 +56,12 @@ def strict_host_keys(known_hosts: Path) -> list[str]:
 def first_contact(known_hosts: Path) -> list[str]:
     """Return ssh's arguments that write a new key to `known_hosts`, in plain text."""
     return [*_known_hosts(known_hosts), "-o", "StrictHostKeyChecking=accept-new", "-o", "HashKnownHosts=no"]
+
+
+def _utf8_locale() -> dict[str, str]:
+    """Return what makes the locale one of UTF-8, without which Ansible does not start; nothing where it is one."""
+    locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
+    return {} if "utf8" in locale.lower().replace("-", "") else {"LC_ALL": "C.UTF-8"}
 
 
 def _known_hosts(path: Path) -> list[str]:

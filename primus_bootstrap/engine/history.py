@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 KEPT_RUNS = 50
 _ESTIMATE_RUNS = 5
+# What a file that was torn, or that is no report at all, raises when it is read.
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,10 @@ def find_run(state_dir: Path, run: str) -> RunFolder:
 
 
 def read_report(folder: RunFolder) -> Report | None:
-    """Return the report of a run, built from its journal where it was killed; None where it left nothing."""
+    """Return the report of a run, built from its journal where it was killed or report.json is torn; None where it left nothing."""
     if folder.report.is_file():
-        return report_from_json(json.loads(folder.report.read_text(encoding="utf-8")))
+        with contextlib.suppress(*_UNREADABLE):
+            return report_from_json(json.loads(folder.report.read_text(encoding="utf-8")))
     return report_from_events(read_journal(folder.journal))
 
 
@@ -102,9 +106,16 @@ def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") 
 
 @lru_cache(maxsize=KEPT_RUNS)
 def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
-    """Return the phases of a run of that verb; a written report never changes, so it is read once for all phases."""
-    data = json.loads(report.read_text(encoding="utf-8"))
-    return tuple(PhaseReport(**phase) for phase in data["phases"]) if data["verb"] == verb else ()
+    """Return the phases of a run of that verb; a written report never changes, so it is read once for all phases.
+
+    A run whose report cannot be read has none.
+    """
+    try:
+        data = json.loads(report.read_text(encoding="utf-8"))
+        phases = [PhaseReport(**phase) for phase in data["phases"]]
+        return tuple(replace(phase, seconds=float(phase.seconds)) for phase in phases) if data["verb"] == verb else ()
+    except _UNREADABLE:
+        return ()
 
 
 def tidy_runs(state_dir: Path) -> None:

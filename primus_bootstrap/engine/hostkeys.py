@@ -2,7 +2,7 @@
 
 Lines are ssh's own, so that `ssh-keygen -R` works on the file. The comment of a line names the host and the address that
 hosts.yaml gives it: where the user's ssh_config turns that address into another name, ssh looks that name up, and the
-comment still tells whose key it is.
+comment still tells whose key it is. A key that came from `host_key` says so there, too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import base64
 import contextlib
 import fcntl
 import hashlib
-import os
 import shlex
 import subprocess
 import tempfile
@@ -21,9 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.engine.environment import first_contact, strict_host_keys
+from primus_bootstrap.engine.state import state_errors, write_whole
+from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from primus_bootstrap.inventory.cluster import Cluster, Connection
 
@@ -31,6 +33,7 @@ _CONTACT_TIMEOUT_S = 15
 _THREADS = 32
 # Everybody goes through one sshd there, and its MaxStartups (10:30:100) drops connections from the eleventh on.
 _THREADS_BEHIND_BASTION = 8
+_FROM_INVENTORY = "host_key"  # in the comment of a pin that came from hosts.yaml
 _NO_LOGIN = ("-o", "BatchMode=yes", "-o", "PreferredAuthentications=none", "-o", "ControlMaster=no", "-o", "ControlPath=none")
 
 
@@ -77,18 +80,23 @@ def known_hosts_path(cluster: Cluster) -> Path:
 def pin_host_keys(cluster: Cluster, hosts: Sequence[str]) -> tuple[Pin, ...]:
     """Pin a key for each of these hosts that has none yet; a host that does not answer stays without.
 
+    A pin that came from `host_key` follows hosts.yaml: where that has another key by now, it takes the place of the old one.
+
     Returns:
         What was pinned now, in the order of `hosts`.
     """
     path = known_hosts_path(cluster)
     index = _index(_read(path))
-    missing = [link for link in _links(cluster, hosts) if not _entries_of(link, index)]
+    links = [(link, _entries_of(link, index)) for link in _links(cluster, hosts)]
+    replaced = {link.host: pinned for link, pinned in links if _is_replaced(link, pinned)}
+    missing = [link for link, pinned in links if not pinned or link.host in replaced]
     if not missing:
         return ()
     behind_bastion = any(link.ssh_common_args for link in missing)
     with ThreadPoolExecutor(_THREADS_BEHIND_BASTION if behind_bastion else _THREADS) as pool:
         found = [pair for pair in pool.map(_first_key, missing) if pair]
-    _add(path, [entry for entry, _ in found])
+    gone = {entry for _, pin in found for entry in replaced.get(pin.host, ())}
+    _add(path, [entry for entry, _ in found], gone)
     return tuple(pin for _, pin in found)
 
 
@@ -160,7 +168,7 @@ def _index(entries: Sequence[_Entry]) -> dict[str, list[_Entry]]:
     """Sort entries by every word that may find them, so that a look-up does not depend on the size of the fleet."""
     index: dict[str, list[_Entry]] = {}
     for entry in entries:
-        for word in (*entry.names, entry.comment) if entry.names else ():
+        for word in (*entry.names, *entry.comment.split()[:1]) if entry.names else ():
             index.setdefault(word, []).append(entry)
     return index
 
@@ -179,7 +187,11 @@ def _others(cluster: Cluster, hosts: Sequence[str], entries: Sequence[_Entry]) -
 def _given_key(link: Connection) -> _Entry | None:
     """Read `host_key`: the public key as in /etc/ssh/ssh_host_ed25519_key.pub, its comment left out."""
     words = link.host_key.split()
-    return _Entry((ssh_name(link.address, link.port),), words[0], words[1], _identity(link)) if len(words) >= 2 else None
+    return (
+        _Entry((ssh_name(link.address, link.port),), words[0], words[1], f"{_identity(link)} {_FROM_INVENTORY}")
+        if len(words) >= 2
+        else None
+    )
 
 
 def _first_key(link: Connection) -> tuple[_Entry, Pin] | None:
@@ -227,20 +239,33 @@ def _resolved_name(link: Connection) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (path.parent / "known_hosts.lock").open("w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        with state_errors(PlanError, path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = stack.enter_context((path.parent / "known_hosts.lock").open("w", encoding="ascii"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _add(path: Path, new: Sequence[_Entry]) -> None:
+def _is_replaced(link: Connection, pinned: Sequence[_Entry]) -> bool:
+    """Tell whether all pins of a host came from hosts.yaml, which has another key by now."""
+    wanted = _given_key(link)
+    if wanted is None or not pinned:
+        return False
+    return all(entry.comment == wanted.comment and entry.key != wanted.key for entry in pinned)
+
+
+def _add(path: Path, new: Sequence[_Entry], gone: AbstractSet[_Entry]) -> None:
     with _locked(path):
-        entries = _read(path)
+        entries = [entry for entry in _read(path) if entry not in gone]
         _write(path, [*entries, *(entry for entry in new if entry not in entries)])
 
 
 def _read(path: Path) -> list[_Entry]:
-    return [_entry(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    """Read the file; a byte that is no UTF-8, in a comment of the user's say, is kept as it stands."""
+    with state_errors(PlanError, path):
+        text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
+    return [_entry(line) for line in text.splitlines()]
 
 
 def _entry(line: str) -> _Entry:
@@ -251,8 +276,5 @@ def _entry(line: str) -> _Entry:
 
 
 def _write(path: Path, entries: Sequence[_Entry]) -> None:
-    """Replace the file in one step, so that a run that reads it meanwhile sees all of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    draft.touch(mode=0o600)
-    draft.write_text("".join(f"{entry.line}\n" for entry in entries), encoding="utf-8")
-    draft.replace(path)
+    with state_errors(PlanError, path):
+        write_whole(path, "".join(f"{entry.line}\n" for entry in entries), errors="surrogateescape")

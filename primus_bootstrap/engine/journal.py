@@ -91,12 +91,13 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[Event]:
-    """Yield the events of a journal; a last line that a kill tore is left out."""
+    """Yield the events of a journal; a line that a kill tore is left out."""
     with path.open("rb") as lines:
         for line in lines:
             try:
                 data = json.loads(line)
-            except ValueError:
+                event = event_from_json(data) if isinstance(data, dict) else None
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
-            if isinstance(data, dict) and (event := event_from_json(data)):
+            if event:
                 yield event

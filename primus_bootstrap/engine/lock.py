@@ -16,10 +16,11 @@ import json
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.errors import LockedError
+from primus_bootstrap.engine.state import state_errors
+from primus_bootstrap.errors import LockedError, PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,20 +60,23 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
 
     Raises:
         LockedError: somebody else holds it.
+        PlanError: the state folder cannot be written.
     """
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        descriptor = _open(state_dir / "lock", stack)
-        if not _lock_within(descriptor, _GRACE_S):
-            raise _locked(state_dir)
-        _wait_for_children(state_dir, wait_s)
-        holder = Holder(os.getpid(), getpass.getuser(), socket.gethostname(), verb, run, time.time())
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
+        with state_errors(PlanError, state_dir):
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = _open(state_dir / "lock", stack)
+            if not _lock_within(descriptor, _GRACE_S):
+                raise _locked(state_dir)
+            _wait_for_children(state_dir, wait_s)
+            holder = Holder(os.getpid(), getpass.getuser(), socket.gethostname(), verb, run, time.time())
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         try:
             yield
         finally:
-            os.ftruncate(descriptor, 0)
+            with contextlib.suppress(OSError):  # what it says counts only while it is locked
+                os.ftruncate(descriptor, 0)
 
 
 def read_holder(state_dir: Path) -> Holder | None:
@@ -120,8 +124,9 @@ def _wait_for_children(state_dir: Path, wait_s: float) -> None:
 
 def _written_holder(state_dir: Path) -> Holder | None:
     try:
-        return Holder(**json.loads((state_dir / "lock").read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+        holder = Holder(**json.loads((state_dir / "lock").read_text(encoding="utf-8")))
+        return replace(holder, since=float(holder.since))
+    except (OSError, ValueError, TypeError):
         return None
 
 

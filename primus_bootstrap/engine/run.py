@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 import shutil
+import signal
 import sys
 import time
 from dataclasses import dataclass, field, replace
@@ -25,11 +27,14 @@ from primus_bootstrap.engine.lock import children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_phases
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
+from primus_bootstrap.engine.state import state_errors, write_whole
 from primus_bootstrap.engine.translate import Translator
+from primus_bootstrap.errors import PlanError, RunError
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from primus_bootstrap.engine.hostkeys import Conflict
     from primus_bootstrap.engine.plan_values import Plan, Step
@@ -80,16 +85,19 @@ def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a r
 
     Raises:
         LockedError: another run holds the cluster.
+        PlanError: the state folder cannot be written; no host was touched.
+        RunError: it cannot be written any more, and Ansible had begun.
     """
     started = time.time()
     run = new_run_id(started)
     state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
     with cluster_lock(state_dir, verb=options.verb, run=run):
-        tidy_runs(state_dir)
         folder = RunFolder(runs_dir(state_dir) / run)
-        folder.path.mkdir(mode=0o700, parents=True)
-        folder.plan.write_text(json.dumps(plan.to_json(), indent=1) + "\n", encoding="utf-8")
-        journal = Journal(folder.journal)
+        with state_errors(PlanError, folder.path):
+            tidy_runs(state_dir)
+            folder.path.mkdir(mode=0o700, parents=True)
+            write_whole(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n")
+            journal = Journal(folder.journal)
         try:
             course = _Course(cluster, plan, options, folder, journal, on_event, cancel, runner or AnsibleRunner())
             return course.run(started)
@@ -111,7 +119,7 @@ class _Course:
     runner: Runner
     tally: Tally = field(default_factory=Tally)
     conflicts: dict[str, Conflict] = field(default_factory=dict)
-    addresses: dict[str, str] = field(default_factory=dict)
+    began: bool = False
 
     def run(self, started: float) -> Report:
         steps = tuple((step.phase, step.hosts) for step in self.plan.steps)
@@ -124,7 +132,8 @@ class _Course:
         exit_code = self.tally.exit_code(interrupted=interrupted, problem=problem)
         self._emit(RunFinished(time.time(), exit_code, "" if interrupted else problem))
         report = self.tally.report()
-        self.folder.report.write_text(write_report(report), encoding="utf-8")
+        with state_errors(RunError, self.folder.report):
+            write_whole(self.folder.report, write_report(report))
         return report
 
     def _run_steps(self) -> str:
@@ -138,9 +147,9 @@ class _Course:
         while pending and not self.cancel.is_set():
             process += 1
             lost_before = self.tally.lost_hosts
-            ended, stopped = self._run_process(process, pending)
-            if not ended:
-                return "" if self.cancel.is_set() else last_error(self.folder.artifacts(process)) or "Ansible ended without saying why"
+            problem, stopped = self._run_process(process, pending)
+            if problem or self.cancel.is_set():
+                return problem
             if stopped is None:
                 return ""
             number, fatal = stopped
@@ -155,10 +164,12 @@ class _Course:
         kept = [(number, replace(step, hosts=tuple(host for host in step.hosts if host not in lost))) for number, step in steps]
         return [(number, step) for number, step in kept if step.hosts]
 
-    def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[bool, tuple[int, bool] | None]:
+    def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[str, tuple[int, bool] | None]:
+        """Run one process; return what kept it from its end, and the step at which Ansible gave up, if it did."""
         phases = {phase.path.name: phase for phase in load_phases(content.playbooks_dir())}
         translator = Translator(steps, [phases[step.playbook].plays for _, step in steps], len(self.plan.steps))
-        private = _private_dir(self.folder)
+        with self._state_errors():
+            private = _private_dir(self.folder)
         unread: list[Path] = []
 
         def read(raw: RawEvent) -> None:
@@ -168,14 +179,17 @@ class _Course:
                 self._emit(self._explained(event))
 
         try:
-            job = self._job(process, [step for _, step in steps], private, unread)
-            self.runner.run(job, read, self.cancel)
+            with self._state_errors():
+                job = self._job(process, [step for _, step in steps], private, unread)
+            self.began = True
+            status = self.runner.run(job, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)
-            self.folder.private_note.unlink()
+            with contextlib.suppress(OSError):
+                self.folder.private_note.unlink()
         for event in translator.abandon():
             self._emit(event)
-        return translator.ended, translator.stopped_at
+        return "" if translator.ended or self.cancel.is_set() else _why(status, job.artifacts_dir), translator.stopped_at
 
     def _job(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> Job:
         site = self.folder.path / f"site-{process}.yml"
@@ -191,7 +205,7 @@ class _Course:
             environment=ansible_environment(known_hosts, private),
             working_dir=self.folder.path,
             playbook=site,
-            inventory=self.cluster.path.resolve(),
+            inventory=self.cluster.path.absolute(),  # of a link, the group_vars beside the link count
             limit=self._limit(process, steps),
             arguments=tuple(_arguments(self.options, private, unread)),
             private_dir=private,
@@ -224,9 +238,20 @@ class _Course:
         )
 
     def _emit(self, event: Event) -> None:
-        self.journal.write(event)
+        with self._state_errors():
+            self.journal.write(event)
         self.tally.add(event)
         self.on_event(event)
+
+    def _state_errors(self) -> AbstractContextManager[None]:
+        return state_errors(RunError if self.began else PlanError, self.folder.path)
+
+
+def _why(status: int, artifacts: Path) -> str:
+    """Say why Ansible ended before its last word."""
+    if 128 < status < 128 + signal.NSIG:
+        return f"Ansible was killed (signal {status - 128})"
+    return last_error(artifacts) or "Ansible ended without saying why"
 
 
 def _private_dir(folder: RunFolder) -> Path:

@@ -22,6 +22,9 @@ from ansible_runner.config.runner import RunnerConfig
 from ansible_runner.runner import Runner as _AnsibleRunner
 
 from primus_bootstrap.engine import shim
+from primus_bootstrap.engine.orphans import adopting
+from primus_bootstrap.engine.state import state_errors
+from primus_bootstrap.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,7 +62,10 @@ class Runner(Protocol):
     """Runs one job to its end."""
 
     def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
-        """Hand every event over as it comes, tell Ansible to end once `cancel` is set, and return its exit status."""
+        """Hand every event over as it comes, tell Ansible to end once `cancel` is set, and return its exit status.
+
+        That is 128 + signal where a signal ended it. Nothing of the job is alive afterwards.
+        """
 
 
 class AnsibleRunner:
@@ -76,14 +82,16 @@ class AnsibleRunner:
         teller.start()
         try:
             runner = _AnsibleRunner(config, event_handler=_keeping_nothing(on_event, errors))
-            runner.run()
+            local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
+            with adopting(local_temp, job.lock), state_errors(RunError, job.artifacts_dir):
+                runner.run()
         finally:
             ended.set()
             teller.join()
             _clean(job)
         if errors:
             raise errors[0]
-        return int(runner.rc if runner.rc is not None else 1)
+        return int(runner.rc if runner.rc is not None else 128 + signal.SIGKILL)  # the shim itself was killed, and Ansible with it
 
     def _config(self, job: Job) -> Any:
         config = RunnerConfig(

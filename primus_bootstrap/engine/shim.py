@@ -29,7 +29,7 @@ from pathlib import Path
 
 # Values from <linux/prctl.h>.
 _PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+PR_SET_CHILD_SUBREAPER = 36
 
 _TOLD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 _WATCHED = {*_TOLD, signal.SIGCHLD}
@@ -43,8 +43,8 @@ def main(argv: list[str]) -> int:
     settings = json.loads(os.environ.pop("PRIMUS_SHIM"))
     private = Path(settings["private"])
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         if os.getppid() != settings["parent"]:  # it died before the kernel was asked to tell
             return 128 + signal.SIGTERM
@@ -73,11 +73,12 @@ def _remove(path: str) -> None:
 
 def _before_exec() -> None:
     """Let Ansible's main process die with this one, and give it back the signals that are blocked here."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Set a property of this process that the kernel keeps."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -113,20 +114,21 @@ def _reap(pid: int | None = None) -> int | None:
 def _kill_descendants() -> None:
     """Kill what is still below until nothing is: whoever loses its parent becomes a child of this process."""
     deadline = time.monotonic() + _KILL_LIMIT_S
-    while (below := _descendants()) and time.monotonic() < deadline:
+    while (below := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in below:
             _send(pid, signal.SIGKILL)
         time.sleep(0.02)
         _reap()
 
 
-def _descendants() -> list[int]:
+def descendants(root: int) -> list[int]:
+    """Return every process below one, zombies included."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
         if entry.isdigit() and (parent := _parent(int(entry))):
             children.setdefault(parent, []).append(int(entry))
     found: list[int] = []
-    queue = [os.getpid()]
+    queue = [root]
     while queue:
         below = children.get(queue.pop(), [])
         found += below

@@ -9,7 +9,17 @@ import pytest
 
 from primus_bootstrap.engine import history
 from primus_bootstrap.engine.events import PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
-from primus_bootstrap.engine.history import HostStatus, estimate_s, find_run, host_statuses, list_runs, runs_dir, tidy_runs
+from primus_bootstrap.engine.history import (
+    HostStatus,
+    estimate_s,
+    find_run,
+    host_statuses,
+    last_report,
+    list_runs,
+    read_report,
+    runs_dir,
+    tidy_runs,
+)
 from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id, read_journal
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.errors import PlanError
@@ -112,3 +122,28 @@ def test_run_ids_sort_by_time_and_differ() -> None:
 
     assert first.startswith("19700101T000000Z-")
     assert first != second
+
+
+@pytest.mark.parametrize("text", ["", '{"run": "r', "[]", "{}", "null", '{"verb": "apply", "phases": [{"seconds": 1}]}'])
+def test_a_torn_report_gives_way_to_the_journal(tmp_path: Path, text: str) -> None:
+    """Whatever report.json holds, the run is still told, from its journal; an estimate does without the run."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=10.0)
+    write_run(tmp_path, "20260102T000000Z-aaaa", seconds=500.0)
+    folder = list_runs(tmp_path)[0]
+    whole = read_report(folder)
+    folder.report.write_text(text, encoding="utf-8")
+
+    assert read_report(folder) == whole
+    assert last_report(tmp_path) == whole
+    assert estimate_s(tmp_path, "gpu", 2) == 10.0
+
+
+def test_a_journal_line_that_lacks_its_fields_is_left_out(tmp_path: Path) -> None:
+    """A line of JSON that is no whole event does not keep the others from being read."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
+    (folder,) = list_runs(tmp_path)
+    whole = list(read_journal(folder.journal))
+    with folder.journal.open("ab") as file:
+        file.write(b'{"event": "Recap"}\n{"event": "VerdictFound", "phase": "gpu", "verdict": 7}\n')
+
+    assert list(read_journal(folder.journal)) == whole

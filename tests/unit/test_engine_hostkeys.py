@@ -16,6 +16,7 @@ from primus_bootstrap.engine.hostkeys import (
     ssh_arguments,
     without_hosts,
 )
+from primus_bootstrap.errors import PlanError
 from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd, make_cluster, make_key
 
 if TYPE_CHECKING:
@@ -154,3 +155,56 @@ def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> N
 
     assert old.fingerprint != new.fingerprint
     assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(own)
+
+
+def given_key(folder: Path, name: str) -> str:
+    """Return a new public key."""
+    make_key(folder / name)
+    return (folder / f"{name}.pub").read_text(encoding="utf-8")
+
+
+def test_a_corrected_host_key_takes_the_place_of_the_wrong_one(tmp_path: Path) -> None:
+    """hosts.yaml is the authority on a pin that came from it: mended there, it is mended here, and nothing conflicts."""
+    reach = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
+    wrong, right = given_key(tmp_path, "wrong"), given_key(tmp_path, "right")
+    pin_host_keys(make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**reach, "host_key": wrong}}), ("a",))
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**reach, "host_key": right}})
+
+    pins = pin_host_keys(cluster, ("a",))
+
+    written = known_hosts_path(cluster).read_text(encoding="utf-8")
+    assert [(pin.host, pin.fingerprint, pin.source) for pin in pins] == [("a", fingerprint(right.split()[1]), "hosts.yaml")]
+    assert (right.split()[1] in written, wrong.split()[1] in written) == (True, False)
+    assert key_conflicts(cluster, ("a",)) == ()
+    assert pin_host_keys(cluster, ("a",)) == ()
+
+
+def test_a_pin_of_first_contact_is_never_replaced(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """Another `host_key` than the key that the host showed stays a conflict."""
+    pin_host_keys(make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()}), ("a",))
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**sshd.variables(), "host_key": given_key(tmp_path, "other")}})
+
+    assert pin_host_keys(cluster, ("a",)) == ()
+    assert [conflict.host for conflict in key_conflicts(cluster, ("a",))] == ["a"]
+
+
+def test_a_byte_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
+    """A comment in another encoding is neither a traceback nor changed."""
+    variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "host_key": given_key(tmp_path, "key")}
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
+    known_hosts_path(cluster).parent.mkdir(parents=True)
+    known_hosts_path(cluster).write_bytes(b"# M\xfcnchen\n")
+
+    assert len(pin_host_keys(cluster, ("a",))) == 1
+    assert known_hosts_path(cluster).read_bytes().startswith(b"# M\xfcnchen\n[127.0.0.1]:")
+    assert key_conflicts(cluster, ("a",)) == ()
+
+
+def test_known_hosts_that_cannot_be_read_are_a_plan_error(tmp_path: Path) -> None:
+    """The path and the cause are named."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {"host_key": given_key(tmp_path, "key")}})
+    cluster.state_dir.parent.mkdir(exist_ok=True)
+    cluster.state_dir.write_text("no folder", encoding="utf-8")
+
+    with pytest.raises(PlanError, match=r"cannot use .*: "):
+        pin_host_keys(cluster, ("a",))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
-from primus_bootstrap.errors import LockedError
+from primus_bootstrap.errors import LockedError, PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,3 +68,24 @@ def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
             waited = time.monotonic() - began
 
     assert 0.3 < waited < 10
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])
+def test_a_holder_that_left_half_a_line_still_holds(tmp_path: Path, text: str) -> None:
+    """Without a readable holder the second is refused all the same, in words."""
+    with cluster_lock(tmp_path, verb="apply", run="r1"):
+        (tmp_path / "lock").write_text(text, encoding="utf-8")
+
+        assert read_holder(tmp_path) is None
+        with pytest.raises(LockedError, match="just starting or ending"), cluster_lock(tmp_path, verb="apply", run="r2"):
+            pass
+
+
+def test_a_state_folder_that_cannot_be_made_is_a_plan_error(tmp_path: Path) -> None:
+    """Exit 3 with path, cause and fix."""
+    (tmp_path / "file").touch()
+
+    with pytest.raises(PlanError, match="file/state: Not a directory") as caught, cluster_lock(tmp_path / "file/state", verb="v", run="r"):
+        pass
+
+    assert "PRIMUS_STATE_DIR" in caught.value.fix

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, RunFinished
 from primus_bootstrap.engine.history import last_report, list_runs
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import report_from_events
 from primus_bootstrap.engine.run import Options, apply_plan
+from primus_bootstrap.errors import PlanError, RunError
 from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
 
 if TYPE_CHECKING:
@@ -167,3 +171,105 @@ def test_state_is_readable_by_its_owner_alone(cluster: Cluster) -> None:
     (folder,) = list_runs(cluster.state_dir)
     modes = [path.stat().st_mode & 0o777 for path in (cluster.state_dir, folder.path, folder.journal)]
     assert modes == [0o700, 0o700, 0o600]
+
+
+def test_the_report_is_never_half_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What cannot be written whole leaves no report.json at all, and the run is told from its journal."""
+
+    def full(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Filling(FakeRunner):
+        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            status = super().run(job, on_event, cancel)
+            monkeypatch.setattr(
+                "primus_bootstrap.engine.state.os.fsync", lambda number: full(number) if name(number).startswith("report.json") else None
+            )
+            return status
+
+    def name(number: int) -> str:
+        return str(Path(f"/proc/self/fd/{number}").readlink().name)
+
+    with pytest.raises(RunError, match=r"cannot use .*report.json: No space left on device") as caught:
+        run(cluster, Filling(["results"]))
+
+    (folder,) = list_runs(cluster.state_dir)
+    assert [path.name for path in folder.path.iterdir() if "report" in path.name] == []
+    assert last_report(cluster.state_dir) is not None
+    assert caught.value.exit_code == 4
+
+
+def test_a_full_disk_during_the_run_is_a_run_error(cluster: Cluster) -> None:
+    """The kernel itself says ENOSPC for the journal: exit 4, the path, and what to do."""
+
+    class Filling(FakeRunner):
+        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            full = os.open("/dev/full", os.O_WRONLY)
+            for entry in Path("/proc/self/fd").iterdir():
+                if entry.exists() and entry.readlink().name == "journal.jsonl":
+                    os.dup2(full, int(entry.name))
+            os.close(full)
+            return super().run(job, on_event, cancel)
+
+    with pytest.raises(RunError, match=r"cannot use .*runs/.*: No space left on device") as caught:
+        run(cluster, Filling(["results"]))
+
+    assert "PRIMUS_STATE_DIR" in caught.value.fix
+
+
+def test_a_state_folder_that_cannot_be_written_touches_nothing(cluster: Cluster) -> None:
+    """Exit 3, and no process was started."""
+    cluster.state_dir.mkdir(parents=True)
+    (cluster.state_dir / "runs").write_text("no folder", encoding="utf-8")
+    runner = FakeRunner(["results"])
+
+    with pytest.raises(PlanError, match=r"cannot use .*runs.*: Not a directory"):
+        run(cluster, runner)
+
+    assert runner.jobs == []
+
+
+def test_a_linked_inventory_is_read_where_the_link_is(cluster: Cluster, tmp_path: Path) -> None:
+    """Ansible gets the link itself, and so the group_vars beside it, as `validate` does."""
+    (tmp_path / "site").mkdir()
+    link = tmp_path / "site" / "hosts.yaml"
+    link.symlink_to(cluster.path)
+    runner = FakeRunner(["results"])
+
+    run(replace(cluster, path=link), runner)
+
+    assert runner.jobs[0].inventory == link
+
+
+def test_ansible_killed_by_a_signal_is_said_so(cluster: Cluster) -> None:
+    """The problem is the signal, not the last lines that Ansible printed."""
+
+    class Killed(FakeRunner):
+        def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+            super().run(job, on_event, cancel)
+            (job.artifacts_dir / "stdout").write_text("TASK [Something] ***\n", encoding="utf-8")
+            return 137
+
+    report, _ = run(cluster, Killed(["serial"], length=6))
+
+    assert (report.exit_code, report.problem) == (4, "Ansible was killed (signal 9)")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"LC_ALL": "C"}, "C.UTF-8"),
+        ({"LANG": "POSIX"}, "C.UTF-8"),
+        ({"LC_ALL": "", "LC_CTYPE": "de_DE.ISO-8859-1", "LANG": "de_DE.UTF-8"}, "C.UTF-8"),
+        ({"LANG": "de_DE.UTF-8"}, None),
+        ({"LC_ALL": "en_US.utf8", "LANG": "C"}, "en_US.utf8"),
+    ],
+)
+def test_ansible_gets_a_locale_of_utf8(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None) -> None:
+    """Ansible does not start without one; a locale of UTF-8 stays the user's own."""
+    for word in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(word, raising=False)
+    for word, value in given.items():
+        monkeypatch.setenv(word, value)
+
+    assert ansible_environment(Path("/state/known_hosts"), Path("/private")).get("LC_ALL") == expected

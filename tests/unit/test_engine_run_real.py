@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
 from primus_bootstrap.engine.history import last_report, list_runs, tidy_runs
 from primus_bootstrap.engine.hostkeys import known_hosts_path
-from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
+from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.errors import LockedError
@@ -364,25 +365,46 @@ def test_a_second_apply_is_told_who_holds_the_lock(tmp_path: Path) -> None:
     assert f"kill -INT {controller.pid}" in caught.value.fix
 
 
-def test_a_killed_shim_takes_ansible_with_it_and_the_lock_outlives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL of the shim alone: Ansible's main process dies too, and the run ends with a problem instead of hanging."""
-    use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP.replace("300", "3")})
-    cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
+def subreaper() -> int:
+    """Return whether this process adopts orphans."""
+    found = ctypes.c_int(-1)
+    ctypes.CDLL(None).prctl(37, ctypes.byref(found), 0, 0, 0)
+    return found.value
 
-    def kill_shim(event: Event) -> None:
-        if type(event).__name__ == "TaskStarted":
-            me = os.getpid()
-            for entry in Path("/proc").glob("[0-9]*"):
-                text = (entry / "stat").read_text(encoding="utf-8")
-                if int(text.rpartition(")")[2].split()[1]) == me and b"shim.py" in (entry / "cmdline").read_bytes():
-                    os.kill(int(entry.name), signal.SIGKILL)
 
-    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=kill_shim, cancel=threading.Event())
+def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL of the shim alone: when the run returns, no process of it lives, the lock is free, and the cause is named.
 
-    assert report.exit_code == 4
-    assert report.problem
-    with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=10):
-        assert children_lock(cluster.state_dir).exists()
+    A process of the caller's own, started meanwhile, goes on; so does the caller's way with orphans.
+    """
+    use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
+    cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
+    monkeypatch.setenv("PRIMUS_TEST_MARK", str(tmp_path))
+    killers: list[threading.Thread] = []
+
+    def kill_shim() -> None:
+        wait_until(lambda: sum(b"sleep\x00300" in command for command in marked(f"PRIMUS_TEST_MARK={tmp_path}")) >= 2, 20)
+        os.kill(int((private_dir(cluster) / "shim.pid").read_text(encoding="ascii")), signal.SIGKILL)
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            killers.append(threading.Thread(target=kill_shim))
+            killers[-1].start()
+
+    before = subreaper()
+    began = time.monotonic()
+    with subprocess.Popen(["sleep", "60"], env={**os.environ, "PRIMUS_TEST_MARK": "other"}) as own:
+        report = apply_plan(cluster, make_plan(cluster), Options(), on_event=on_event, cancel=threading.Event())
+        left = marked(f"PRIMUS_TEST_MARK={tmp_path}")
+        own_lives = own.poll() is None
+        own.kill()
+    killers[0].join()
+
+    assert (left, own_lives, subreaper()) == ([], True, before)
+    assert (report.exit_code, report.problem) == (4, "Ansible was killed (signal 9)")
+    assert time.monotonic() - began < 30
+    with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=0.1):
+        assert not list(cluster.state_dir.rglob("private"))
 
 
 def test_an_error_in_the_caller_ends_ansible_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
