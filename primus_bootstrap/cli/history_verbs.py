@@ -45,7 +45,7 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswo
             }
         )
         return
-    table = plain_table("host", "address", "state", "last run", "last changed by")
+    table = plain_table("host", "address", "state", "of phases", "last run", "last changed by")
     for host in cluster.hosts:
         table.add_row(*_status_row(cluster, host.name, known.get(host.name)))
     emit_table(table)
@@ -54,17 +54,18 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswo
     emit(f"\nlast: {summary_line(last)}" if last else f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
 
 
-def _status_json(name: str, known: HostStatus | None) -> dict[str, str | None]:
+def _status_json(name: str, known: HostStatus | None) -> dict[str, object]:
     if known is None:
-        return {"host": name, "state": "unknown", "last_run": None, "last_changed": None}
-    return {"host": name, "state": known.last_result, "last_run": known.last_run, "last_changed": known.last_changed or None}
+        return {"host": name, "state": "unknown", "phases": [], "last_run": None, "last_changed": None}
+    state = {"host": name, "state": known.last_result, "phases": list(known.phases)}
+    return {**state, "last_run": known.last_run, "last_changed": known.last_changed or None}
 
 
 def _status_row(cluster: Cluster, name: str, known: HostStatus | None) -> tuple[RenderableType, ...]:
     address = cluster.connection(name).address
     if known is None:
-        return name, address, coloured("unknown"), "-", "-"
-    return name, address, coloured(str(known.last_result)), known.last_run, known.last_changed or "-"
+        return name, address, coloured("unknown"), "-", "-", "-"
+    return name, address, coloured(str(known.last_result)), ", ".join(known.phases), known.last_run, known.last_changed or "-"
 
 
 def report(

@@ -93,7 +93,7 @@ def init(
         verbs.insert(0, f"lab up --dir {folder}")
         say("\nWhat now:")
     else:
-        say(f"\nWhat now: change names and addresses in {hosts}, then")
+        say(f"\nWhat now: change names and addresses in {hosts}, accounts and settings in group_vars/ beside it, then")
     for verb in verbs:
         say(f"  {program()} {verb}")
 

@@ -56,6 +56,7 @@ class PhaseState:
     started: float = 0.0
     gone: int = 0
     seconds: float | None = None
+    aborted: bool = False
     task: str = ""
     answered: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
@@ -69,7 +70,7 @@ class PhaseState:
 
     def summary(self) -> str:
         """Say how many hosts got there, changed, failed, or did not answer."""
-        parts = [f"{self.hosts - self.gone - self.lost} of {self.hosts} done"]
+        parts = ["not finished" if self.aborted else f"{self.hosts - self.gone - self.lost} of {self.hosts} done"]
         parts += [f"{len(names)} {word}" for names, word in self._counts() if names]
         parts += [f"{self.gone} lost before"] if self.gone else []
         return ", ".join(parts)
@@ -94,6 +95,7 @@ class LiveView:
         self._clock = clock
         self._started = clock()
         self._live: Live | None = None
+        self._over = False
 
     def __enter__(self) -> Self:
         """Start drawing where there is a terminal."""
@@ -126,8 +128,10 @@ class LiveView:
                 self._result(self._current, event)
             case PhaseFinished():
                 self._finished(self._phases[event.phase], event)
-            case RunFinished() if event.problem:
-                self._line(event.problem)
+            case RunFinished():
+                self._over = True
+                if event.problem:
+                    self._line(event.problem)
             case _:
                 pass
 
@@ -142,13 +146,12 @@ class LiveView:
 
     def _finished(self, phase: PhaseState, event: PhaseFinished) -> None:
         phase.seconds = event.seconds
-        phase.task = "given up for every host" if event.aborted else ""
+        phase.aborted = event.aborted
         if self._current is phase:
             self._current = None
         if not self._live:
             number = list(self._phases).index(phase.name) + 1
-            given_up = "; given up for every host" if event.aborted else ""
-            say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}{given_up}, {duration_text(event.seconds)}")
+            say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}, {duration_text(event.seconds)}")
 
     def _line(self, text: str) -> None:
         """Say something that stays on the screen."""
@@ -159,6 +162,8 @@ class LiveView:
 
     def _left_text(self) -> str:
         """Estimate the seconds to go from what earlier runs took; empty where a phase has no earlier run."""
+        if self._over:
+            return ""
         left = 0.0
         for phase in self._phases.values():
             if phase.seconds is not None:
@@ -182,10 +187,10 @@ class LiveView:
 
     def _row(self, phase: PhaseState) -> tuple[RenderableType, ...]:
         if phase.seconds is not None:
-            mark, style = ("✗", "red") if phase.lost else ("✓", "yellow" if phase.gone else "green")
+            mark, style = ("✗", "red") if phase.lost or phase.aborted else ("✓", "yellow" if phase.gone else "green")
             return Text(f"  {mark}", style=style), phase.name, Text(phase.summary()), Text(duration_text(phase.seconds), style="dim")
         if not phase.started:
-            estimate = f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
+            estimate = "not run" if self._over else f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
             return Text("   "), Text(phase.name, style="dim"), Text(count(phase.hosts, "host"), style="dim"), Text(estimate, style="dim")
         # Those that this very task lost have answered it; those lost before it are not asked.
         asked = phase.hosts - phase.gone - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,9 +110,10 @@ def what_now(cluster: Cluster, report: Report) -> str:
             "look": f"{call} status {file}",
         }
     else:
+        named = "mend what is named above, then " if report.problem or report.with_result("failed", "unreachable") else ""
         lines |= {
             "details": f"{call} report {file} --run {report.run}",
-            "go on": f"mend what is named above, then the same again: {call} {report.verb} {file}",
+            "go on": f"{named}the same again: {shlex.join([call, *sys.argv[1:]])}",
         }
     return "\n".join(["", "what now", *(f"  {name:<13}{text}" for name, text in lines.items())])
 

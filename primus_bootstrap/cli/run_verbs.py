@@ -6,12 +6,12 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, say
+from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.live import LiveView, count, duration_text
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -36,6 +36,7 @@ from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
@@ -156,10 +157,7 @@ def _given(
 ) -> Options:
     """Turn the options of a verb into those of the engine; this is where passwords are asked for."""
     for given in extra_vars or ():
-        if given.startswith("@") and not Path(given[1:]).expanduser().is_file():
-            raise PlanError(f"--extra-vars {given}: there is no such file", fix="give a YAML or JSON file after the @")
-        if not given.startswith("@") and "=" not in given:
-            raise PlanError(f"--extra-vars {given}: neither @FILE nor key=value", fix="-e @values.yml, or -e name=value")
+        check_extra_vars(given)
     return Options(
         verb=verb,
         extra_vars=tuple(extra_vars or ()),

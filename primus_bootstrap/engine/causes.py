@@ -26,7 +26,10 @@ _HOLLOW = re.compile(
     re.IGNORECASE,
 )
 _FIX = re.compile(r"\s*\bFix:\s*", re.IGNORECASE)
-_BEFORE_SSH = re.compile(r"^(Task failed: )?(Failed to connect to the host via ssh: |Data could not be sent to remote host[^.]*\. [^:]*: )")
+_BEFORE_SSH = re.compile(
+    r"^(Task failed: )?(Failed to connect to the host via ssh: |"
+    r'Data could not be sent to remote host "[^"]*"\. Make sure this host can be reached over ssh: ?)'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def _last_lines(text: str) -> str:
 def _without_frame(text: str) -> str:
     """Drop what Ansible puts before ssh's own words, and ssh's frame of @ signs."""
     lines = [line for line in _BEFORE_SSH.sub("", text).splitlines() if line.strip("@ ")]
-    return "\n".join(line.strip("@ ") if line.startswith("@") else line for line in lines).strip()
+    said = "\n".join(line.strip("@ ") if line.startswith("@") else line for line in lines).strip()
+    return said or "the connection broke in the middle of the task"
 
 
 def _shorten(text: str) -> str:

@@ -27,7 +27,7 @@ _KNOWN: tuple[tuple[str, str], ...] = (
     ),
     (r"Connection refused", "start sshd on {host}, or set ansible_port if it listens elsewhere"),
     (
-        r"timed out|No route to host|Network is unreachable|Connection closed|Connection reset|Broken pipe",
+        r"timed out|No route to host|Network is unreachable|Connection closed|Connection reset|Broken pipe|connection broke",
         "check that {host} is up and that this machine reaches it, then apply again; a host that is gone leaves hosts.yaml",
     ),
     (

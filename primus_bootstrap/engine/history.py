@@ -29,11 +29,15 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """What the runs say about one host: its last run and how that ended, and the last run that changed it."""
+    """What the runs say about one host: the last run that reached it, how that ended, and the last run that changed it.
+
+    `phases` are those of that last run: after `--phase gpu`, an `ok` says nothing about the others.
+    """
 
     host: str
     last_run: str = ""
     last_result: Result | None = None
+    phases: tuple[str, ...] = ()
     last_changed: str = ""
 
 
@@ -82,10 +86,13 @@ def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
     for report in _reports(state_dir):
         if report.verb == "diff":
             continue
+        phases = tuple(phase.phase for phase in report.phases if phase.state != "not_reached")
         for host in report.hosts:
-            known = found.get(host.host) or HostStatus(host.host, report.run, host.result)
+            if host.result == "not_reached":
+                continue
+            known = found.get(host.host) or HostStatus(host.host, report.run, host.result, phases)
             if host.changed and not known.last_changed:
-                known = HostStatus(known.host, known.last_run, known.last_result, report.run)
+                known = replace(known, last_changed=report.run)
             found[host.host] = known
     return found
 

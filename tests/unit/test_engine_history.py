@@ -82,8 +82,8 @@ def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Pa
     write_run(tmp_path, "20260103T000000Z-aaaa", seconds=1, changed=1, verb="diff")
 
     assert host_statuses(tmp_path) == {
-        "a": HostStatus("a", "20260102T000000Z-aaaa", "ok", "20260101T000000Z-aaaa"),
-        "b": HostStatus("b", "20260101T000000Z-aaaa", "changed", "20260101T000000Z-aaaa"),
+        "a": HostStatus("a", "20260102T000000Z-aaaa", "ok", ("gpu",), "20260101T000000Z-aaaa"),
+        "b": HostStatus("b", "20260101T000000Z-aaaa", "changed", ("gpu",), "20260101T000000Z-aaaa"),
     }
 
 

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from primus_bootstrap.cli.live import LiveView, duration_text
-from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseFinished, PhaseStarted, Status, TaskStarted
+from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseFinished, PhaseStarted, RunFinished, Status, TaskStarted
 from primus_bootstrap.engine.plan_values import Plan, Step
 
 HOSTS = ("node1", "node2", "node3")
@@ -96,6 +96,20 @@ def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
 
     assert "0/2 hosts" in running
     assert "2 of 3 done, 1 lost before" in drawn(view)
+
+
+def test_an_interrupted_run_calls_no_phase_done() -> None:
+    """The phase under way is not finished, those after it were not run, and nothing is left to wait for."""
+    view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0})
+    for event in (PhaseStarted("preflight", 1, 3, HOSTS, 1.0), PhaseFinished("preflight", 1.0, (), aborted=True), RunFinished(2.0, 130)):
+        view.handle(event)
+
+    lines = drawn(view).splitlines()
+
+    assert "left" not in lines[0]
+    assert "✗" in lines[1]
+    assert "not finished" in lines[1]
+    assert "not run" in lines[3]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0s"), (59.4, "59s"), (185, "3m05s"), (7440, "2h04m")])

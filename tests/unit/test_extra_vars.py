@@ -1,0 +1,52 @@
+"""`-e` is checked before a host is contacted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.cli.extra_vars import check_extra_vars
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("given", ["baseline_memlock_kib=1", "site_mine=x", "ansible_user=root"])
+def test_known_names_pass(given: str) -> None:
+    """Roles' variables, Ansible's, and those of the site."""
+    check_extra_vars(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "fix"),
+    [
+        ("baseline_memlok_kib=1", "no role has a variable baseline_memlok_kib", "did you mean baseline_memlock_kib?"),
+        ("nonsense", "neither @FILE nor key=value", "-e @values.yml"),
+        ("@/nonexistent.yml", "there is no such file", "YAML or JSON file"),
+    ],
+)
+def test_a_slip_is_refused_with_its_fix(given: str, what: str, fix: str) -> None:
+    """A misspelt name, no value, no file."""
+    with pytest.raises(PlanError) as caught:
+        check_extra_vars(given)
+
+    assert what in caught.value.what
+    assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("- a\n", "no mapping"), ("a: [1\n", "not YAML"), ("baseline_memlok_kib: 1\n", "no role has a variable")],
+)
+def test_a_file_is_read_before_it_is_used(tmp_path: Path, text: str, what: str) -> None:
+    """A list, broken YAML, a misspelt name; what stands under Vault is left to Ansible."""
+    file = tmp_path / "values.yml"
+    file.write_text(text)
+    with pytest.raises(PlanError) as caught:
+        check_extra_vars(f"@{file}")
+    file.write_text("$ANSIBLE_VAULT;1.1;AES256\n6162\n")
+    check_extra_vars(f"@{file}")
+
+    assert what in caught.value.what
