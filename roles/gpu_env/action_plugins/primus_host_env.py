@@ -86,6 +86,8 @@ class ActionModule(ActionBase):
         return {
             **{name: output[name] for name in ("verdict", "vendor", "model", "count", "network")},
             "changed": bool(output["changed"] or installed),
+            # What `verify` asks: it changes nothing, and so reports no change.
+            "outdated": bool(output["changed"] or installed),
             "diff": output["diff"] + (difference if installed else []),
             "stdout": json.dumps({"verdicts": output["verdicts"]}),
             **({"failed": True, "msg": failure} if failed else {}),
