@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+# The fixture `lab`: one for the tests of tests/lab and of tests/perf, so that a session has one lab.
+pytest_plugins = ["tests.lab.lab_fixture"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that `make test-all` gives."""

@@ -13,7 +13,6 @@ import pytest
 
 from tests.lab.lab_rig import ROOT, RunningLab, run_cli
 
-pytest_plugins = ["tests.lab.conftest"]
 pytestmark = [pytest.mark.perf, pytest.mark.lab, pytest.mark.timeout(1800)]
 
 MOST = 1.3
