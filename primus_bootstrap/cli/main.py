@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from primus_bootstrap import __version__
-from primus_bootstrap.cli import fleet_verbs, history_verbs, inventory_verbs, lab_verbs, run_verbs
+from primus_bootstrap.cli import fleet_verbs, history_verbs, inventory_verbs, lab_verbs, run_verbs, verify_verbs
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
 from primus_bootstrap.errors import PrimusError
 
@@ -43,6 +43,7 @@ def _globals(
 
 inventory_verbs.register(app)
 run_verbs.register(app)
+verify_verbs.register(app)
 history_verbs.register(app)
 fleet_verbs.register(app)
 app.add_typer(lab_verbs.app, name="lab")

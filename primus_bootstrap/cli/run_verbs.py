@@ -101,7 +101,7 @@ def diff(
         if isinstance(event, HostResult) and event.status == "changed":
             changes.append(event)
 
-    report = _run(cluster, made, options, collect)
+    report = run_plan(cluster, made, options, collect)
     if as_json:
         emit_json({**report.to_json(), "differences": [_difference(change) for change in changes]})
     else:
@@ -138,7 +138,7 @@ def apply(
     )
     if not yes:
         _confirm(cluster, made)
-    report = _run(cluster, made, options)
+    report = run_plan(cluster, made, options)
     if as_json:
         emit_json(report.to_json())
     else:
@@ -186,7 +186,7 @@ def _confirm(cluster: Cluster, made: Plan) -> None:
     typer.confirm(f"Apply this to {count(len(made.hosts), 'host')}?", abort=True, err=True)
 
 
-def _run(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:
+def run_plan(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:
     """Run a plan under the live view; SIGINT and SIGTERM end it cleanly."""
     known = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
     view = LiveView(options.verb, made, {phase: seconds for phase, seconds in known.items() if seconds is not None})

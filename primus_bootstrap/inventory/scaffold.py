@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CLUSTER_NAME = re.compile(r"^cluster_name:.*$", re.MULTILINE)
-_GITIGNORE = (".primus/", "vault-password")
-_GITIGNORE_TEXT = "# Runs, host keys and the Vault password: never in git.\n" + "".join(f"{line}\n" for line in _GITIGNORE)
+_GITIGNORE = (".primus/", "secrets/", "vault-password")
+_GITIGNORE_TEXT = "# Runs, host keys, secrets and the Vault password: never in git.\n" + "".join(f"{line}\n" for line in _GITIGNORE)
 
 
 @dataclass(frozen=True, slots=True)

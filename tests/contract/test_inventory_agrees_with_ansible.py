@@ -39,7 +39,7 @@ all:
             n1: {site_7: host, site_8: host}
             n2:
             n4: {site_7: host4}
-    redis:
+    spare:
       hosts: {n1: , n5: }
   hosts:
     n6:

@@ -144,7 +144,7 @@ def test_the_playbook_only_wires() -> None:
     plays = yaml.safe_load(text)
 
     assert len(text.splitlines()) <= 40
-    assert [(play["hosts"], [role["role"] for role in play["roles"]]) for play in plays] == [("gpu_node", ["gpu_env"])]
+    assert [(play["hosts"], [role["role"] for role in play["roles"]]) for play in plays] == [("gpu_node", ["gpu_env", "node_health"])]
     assert "when:" not in text
 
 

@@ -26,7 +26,7 @@ all:
       hosts:
         gpu[01:03]:
           ansible_host: "10.0.0.{{ inventory_hostname[3:] | int }}"
-    redis:
+    spare:
       hosts:
         store1: {ansible_host: 10.0.1.1}
 """
@@ -125,7 +125,7 @@ def test_select_takes_ansible_patterns(tmp_path: Path) -> None:
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
     assert cluster.select("gpu_node:!gpu02") == ("gpu01", "gpu03")
-    assert cluster.select("all:&redis") == ("store1",)
+    assert cluster.select("all:&spare") == ("store1",)
     assert cluster.select("gpu0*") == ("gpu01", "gpu02", "gpu03")
     assert cluster.select("gpu_node[0]") == ("gpu01",)
     assert cluster.select("nobody") == ()

@@ -31,10 +31,10 @@ def test_right_inventory_is_left_alone(tmp_path: Path, name: str) -> None:
 
 def test_required_variable_may_lie_under_vault(tmp_path: Path) -> None:
     """A file that no password opened may hold what a role needs, so its hosts are left to the run; other hosts are not."""
-    hosts = "redis: {hosts: {n1: , n2: }}\n"
+    hosts = "spare: {hosts: {n1: , n2: }}\n"
     sealed = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
 
-    for_group = find_problems(write_inventory(tmp_path / "group", hosts, **{"group_vars__redis.yml": sealed}))
+    for_group = find_problems(write_inventory(tmp_path / "group", hosts, **{"group_vars__spare.yml": sealed}))
     for_host = find_problems(write_inventory(tmp_path / "host", hosts, **{"host_vars__n1.yml": sealed}))
 
     assert for_group == ()

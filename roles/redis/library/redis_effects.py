@@ -1,0 +1,175 @@
+#!/usr/bin/python
+"""Ask a Redis server what it answers, refuses, persists and replicates: the Ansible module `redis_effects`, which changes nothing.
+
+The password is read on the host from a file that only root can read, and goes to redis-cli through the environment, never as an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+SCHEMA = "primus.verdict/1"
+SOURCE = "roles/redis/meta/argument_specs.yml"
+# How long a replica may take to catch up after a start, and one call may take.
+SYNC_S = 60.0
+CALL_S = 15.0
+OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
+REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
+
+
+class Server:
+    """The server as a local client sees it; `call` runs redis-cli with a password and returns what it printed."""
+
+    def __init__(self, host: str, call: Callable[[str, Sequence[str]], str], password: str) -> None:
+        """Keep how to call it; verdicts gather in `verdicts`."""
+        self.host = host
+        self.call = call
+        self.password = password
+        self.verdicts: list[dict[str, Any]] = []
+
+    def ask(self, *words: str) -> str:
+        """Return the answer to a command, sent with the right password."""
+        return self.call(self.password, words)
+
+    def info(self, section: str) -> dict[str, str]:
+        """Return one section of INFO as names and values."""
+        lines = (line.partition(":") for line in self.ask("INFO", section).splitlines())
+        return {name: value.strip() for name, colon, value in lines if colon}
+
+    def judge(self, check: str, verdict: str, *, expected: str, found: str, reason: str = "", fix: str = "") -> None:  # noqa: PLR0913 (the record's fields)
+        """Record one verdict."""
+        record = {"check": f"redis.{check}", "host": self.host, "verdict": verdict, "expected": expected, "found": found}
+        bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
+        self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
+
+    def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
+        """Pass where both are equal, fail where they differ, unknown where nothing was found."""
+        verdict = "pass" if found == expected else "fail" if found else "unknown"
+        self.judge(check, verdict, expected=expected, found=found, reason="" if found else "Redis did not say", fix=fix)
+
+
+def look_at_access(server: Server) -> None:
+    """See that the right password is taken, and that a wrong one and none are refused."""
+    server.compare("answers", expected="PONG", found=server.ask("PING").strip()[:200], fix="see `journalctl -u redis-server -n 30`")
+    for check, password in (("refuses_wrong_password", f"not-{server.password}"), ("refuses_no_password", "")):
+        answer = server.call(password, ["PING"])
+        refused = any(word in answer for word in REFUSED)
+        verdict = "pass" if refused else "fail" if "PONG" in answer else "unknown"
+        found = "refused" if refused else "let in" if "PONG" in answer else "no answer"
+        server.judge(check, verdict, expected="refused", found=found, fix="apply the phase storage again: the password is not in force")
+
+
+def look_at_durability(server: Server) -> None:
+    """See that writes go to the append-only file, and that nothing is ever evicted."""
+    persistence = server.info("persistence")
+    again = "apply the phase storage again, and look who changes settings with CONFIG SET"
+    server.compare("append_only_file", expected="1", found=persistence.get("aof_enabled", ""), fix=again)
+    full = "look at the disk of /var/lib/redis: `df -h /var/lib/redis`"
+    server.compare("append_only_file.writes", expected="ok", found=persistence.get("aof_last_write_status", ""), fix=full)
+    policy = server.ask("CONFIG", "GET", "maxmemory-policy").split()
+    server.compare("noeviction", expected="noeviction", found=policy[-1] if policy else "", fix=again)
+
+
+def look_at_replication(server: Server, primary_address: str, replica_count: int, wait: Callable[[float], None]) -> None:
+    """See that a replica has its link, or that a primary has its replicas in sync; a fresh one is waited for."""
+    if not primary_address and not replica_count:
+        server.judge("replication", "skipped", expected="", found="", reason="the group redis has one host", fix="")
+        return
+    expected = "up" if primary_address else f"{replica_count} online"
+    found = ""
+    deadline = time.monotonic() + SYNC_S
+    while True:
+        info = server.info("replication")
+        online = sum("state=online" in value for name, value in info.items() if name.startswith("slave"))
+        found = info.get("master_link_status", "not a replica") if primary_address else f"{online} online"
+        if not info or found == expected or time.monotonic() > deadline:
+            break
+        wait(1.0)
+    fix = "see `INFO replication` on both hosts; the port must be open between them and the password the same"
+    server.compare("replication", expected=expected, found=found if info else "", fix=fix)
+
+
+def look_at_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
+    """See that backups are on a timer, and that a fork for them cannot fail for want of memory."""
+    server.compare(
+        "backup_timer", expected="active", found=timer, fix="apply the phase storage again: primus-redis-backup.timer does not run"
+    )
+    try:
+        found = Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        found = ""
+    fix = "set vm.overcommit_memory to 1 on the machine: backups under a half-full memory fail without"
+    if found != "1" and not os.access(path, os.W_OK):
+        reason = "this host does not let root set it (a container shares the kernel of its machine)"
+        server.judge("overcommit_memory", "skipped", expected="1", found=found, reason=reason, fix=fix)
+        return
+    server.compare("overcommit_memory", expected="1", found=found, fix=fix)
+
+
+def make_call(port: int, ca_file: str) -> Callable[[str, Sequence[str]], str]:
+    """Return how to run redis-cli against the local server."""
+    tls = ["--tls", "--cacert", ca_file] if ca_file else []
+
+    def call(password: str, words: Sequence[str]) -> str:
+        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), **({"REDISCLI_AUTH": password} if password else {})}
+        command = ["redis-cli", "--no-auth-warning", *tls, "-h", "127.0.0.1", "-p", str(port), *words]
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
+        except (OSError, subprocess.TimeoutExpired):
+            return ""
+        return done.stdout + done.stderr
+
+    return call
+
+
+def timer_state() -> str:
+    """Return what systemd says of the timer of the backups."""
+    command = ["systemctl", "is-active", "primus-redis-backup.timer"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout.strip()
+
+
+def read_password(path: str) -> str:
+    """Return the password of the environment file."""
+    return Path(path).read_text(encoding="utf-8").strip().partition("=")[2]
+
+
+def main() -> None:
+    """Read the arguments, look, and report verdicts."""
+    module = AnsibleModule(
+        argument_spec={
+            "host": {"type": "str", "required": True},
+            "port": {"type": "int", "required": True},
+            "ca_file": {"type": "str", "required": True},
+            "env_file": {"type": "path", "required": True},
+            "primary_address": {"type": "str", "required": True},
+            "replica_count": {"type": "int", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    wanted: Mapping[str, Any] = module.params
+    if not Path(wanted["env_file"]).exists():
+        module.fail_json(msg=f"{wanted['env_file']} is missing: Redis was not set up here. Fix: apply the phase storage.")
+    server = Server(wanted["host"], make_call(wanted["port"], wanted["ca_file"]), read_password(wanted["env_file"]))
+    look_at_access(server)
+    look_at_durability(server)
+    look_at_replication(server, wanted["primary_address"], wanted["replica_count"], time.sleep)
+    look_at_host(server, timer_state())
+    result = {"changed": False, "verdicts": server.verdicts, "stdout": json.dumps({"verdicts": server.verdicts})}
+    failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in server.verdicts if record["verdict"] == "fail"]
+    if failed:
+        module.fail_json(msg="; ".join(failed), **result)
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

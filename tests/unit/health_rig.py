@@ -1,0 +1,76 @@
+"""The programs of the role `node_health` for its tests: its modules as they lie in the role, and a host that is a folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FILES = content.roles_dir() / "node_health" / "files"
+HEALTH = FILES / "health"
+
+
+def load_program(path: Path) -> Any:
+    """Import one program of the role; those beside it find each other as they do on a host."""
+    if str(HEALTH) not in sys.path:
+        sys.path.append(str(HEALTH))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def write(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a folder that stands for `/`."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+def make_config(**changes: Any) -> dict[str, Any]:
+    """Return a configuration as the role writes it, for checks that pass or are skipped on any machine."""
+    config = {
+        "host": "n1",
+        "valid_for_s": 300,
+        "timeout_s": 10,
+        "skip": {"clock": "not here", "kernel_log": "not here", "memory_errors": "not here"},
+        "disk_paths": ["/"],
+        "disk": {"min_free_gib": 0.0, "min_free_inodes_percent": 0.0},
+        "mounts": [],
+        "units": [],
+        "clock": {"max_offset_s": 1.0},
+        "memory_errors": {"max_uncorrected": 0, "max_corrected_per_day": 10},
+        "kernel_log": {"window_s": 3600, "xids": [79], "patterns": [], "ignore": []},
+        "gpu_count": {"expected": 0, "program": "/nowhere/launch.pyz", "facts": "/nowhere/gpu.json", "sysfs": "/"},
+    }
+    return {**config, **changes}
+
+
+def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = HEALTH) -> tuple[int, dict[str, Any]]:
+    """Run the real runner as the unit does; return its exit code and the file that it wrote (empty where it wrote none)."""
+    given, out = folder / "health_checks.json", folder / "health.json"
+    given.write_text(config if isinstance(config, str) else json.dumps(config), encoding="utf-8")
+    command = [sys.executable, "-E", "-s", "-B", str(health / "run_checks.py")]
+    command += ["--config", str(given), "--out", str(out), "--locks", str(folder / "locks")]
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True)
+    return done.returncode, json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
+
+
+def run_gate(path: Path, *arguments: str) -> tuple[int, str]:
+    """Run the real gate; return its exit code and what it printed."""
+    command = [sys.executable, "-I", str(FILES / "health_gate.py"), "read", "--file", str(path), *arguments]
+    done = subprocess.run(command, check=False, timeout=30, capture_output=True, text=True)
+    return done.returncode, done.stdout.strip()

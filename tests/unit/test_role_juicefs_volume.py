@@ -1,0 +1,118 @@
+"""The module `juicefs_volume`: format once, never again, and say what is wrong where it cannot be had."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+volume: Any = load_role_module("juicefs", "juicefs_volume")
+
+# As the programs print them; the time at the start of a line is left in once.
+EMPTY_0_14 = "2026/11/21 09:10:33.942486 juicefs[480] <FATAL>: load setting: no volume found\n"
+EMPTY_1_4 = "<FATAL>: get status: load setting: database is not formatted, please run `juicefs format ...` first [status@status.go:84]\n"
+REFUSED = "<FATAL>: get status: load setting: WRONGPASS invalid username-password pair or user is disabled. [status@status.go:84]\n"
+GONE = "<FATAL>: load setting: dial tcp 127.0.0.1:6398: connect: connection refused\n"
+FACTS = '"Name": "jfs", "UUID": "bde7974d", "Storage": "sftp", "Bucket": "n1:/objects/"'
+SETTING = f'{{\n  "Setting": {{\n {FACTS} }},\n  "Sessions": []\n}}\n'
+FOUND = f"2026/11/21 09:10:34 juicefs[511] <INFO>: Meta address: redis://n1:6379/1\n{SETTING}<INFO>: Ping redis latency: 21us\n"
+
+
+def make_program(folder: Path, status: str, *, after: str = FOUND, format_status: int = 0) -> dict[str, Any]:
+    """Write a program that answers `status` with one text before and another after `format`, and notes its calls."""
+    path = folder / "juicefs"
+    (folder / "before").write_text(status, encoding="utf-8")
+    (folder / "after").write_text(after, encoding="utf-8")
+    text = f"""#!/bin/sh
+cd {folder}
+echo "$@" >> calls
+env | sort > environment
+[ "$1" = status ] || {{ cp after before; echo '<FATAL>: object storage: unable to authenticate'; exit {format_status}; }}
+cat before
+grep -q Setting before
+"""
+    path.write_text(text, encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    facts = {"meta_url": "redis://n1:6379/1", "name": "jfs", "storage": "sftp", "bucket": "n1:/objects/", "options": ["--trash-days=7"]}
+    return {"program": str(path), **facts}
+
+
+def calls(folder: Path) -> list[str]:
+    """Return what the program was called with."""
+    return (folder / "calls").read_text(encoding="utf-8").splitlines()
+
+
+@pytest.mark.parametrize("empty", [EMPTY_0_14, EMPTY_1_4])
+def test_an_empty_engine_is_formatted_once(tmp_path: Path, empty: str) -> None:
+    """Both ways of saying that there is no volume lead to one format; the next run finds it."""
+    wanted = make_program(tmp_path, empty)
+
+    assert volume.have(wanted, {}) == (True, "bde7974d")
+    assert volume.have(wanted, {}) == (False, "bde7974d")
+    assert [call for call in calls(tmp_path) if call.startswith("format")] == [
+        "format --storage=sftp --bucket=n1:/objects/ --trash-days=7 redis://n1:6379/1 jfs"
+    ]
+
+
+def test_secrets_go_through_the_environment(tmp_path: Path) -> None:
+    """The program finds them in its environment and nowhere among its arguments; nothing else of ours is handed over."""
+    wanted = make_program(tmp_path, EMPTY_1_4)
+    volume.have(wanted, {"META_PASSWORD": "hidden-meta", "SECRET_KEY": "hidden-key"})
+    environment = (tmp_path / "environment").read_text(encoding="utf-8")
+
+    assert "META_PASSWORD=hidden-meta" in environment
+    assert "hidden" not in " ".join(calls(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "value"), [("name", "other"), ("storage", "s3"), ("bucket", "n2:/objects/")])
+def test_another_volume_is_never_formatted(tmp_path: Path, name: str, value: str) -> None:
+    """A volume of another name, kind or bucket is an error with a fix, whatever the inventory says."""
+    wanted = {**make_program(tmp_path, FOUND), name: value}
+
+    with pytest.raises(volume.VolumeError, match=f"{name} .* instead of '{value}'.* Fix: "):
+        volume.have(wanted, {})
+
+    assert {call.split()[0] for call in calls(tmp_path)} == {"status"}
+
+
+@pytest.mark.parametrize(("answer", "words"), [(REFUSED, "refuses the password"), (GONE, "connection refused"), ("", "it said nothing")])
+def test_an_engine_that_cannot_be_used_is_not_formatted(tmp_path: Path, answer: str, words: str) -> None:
+    """A refused password, a dead engine and silence are told apart, and none of them is taken for an empty engine."""
+    wanted = make_program(tmp_path, answer)
+
+    with pytest.raises(volume.VolumeError, match=f"{words}.* Fix: "):
+        volume.have(wanted, {})
+
+    assert {call.split()[0] for call in calls(tmp_path)} == {"status"}
+
+
+def test_a_format_that_fails_names_the_cause(tmp_path: Path) -> None:
+    """What the program says last is the cause."""
+    wanted = make_program(tmp_path, EMPTY_1_4, format_status=1)
+
+    with pytest.raises(volume.VolumeError, match="object storage: unable to authenticate"):
+        volume.have(wanted, {})
+
+
+def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that does not come back is ended, and the time is in the message."""
+    wanted = make_program(tmp_path, EMPTY_1_4)
+    (tmp_path / "juicefs").write_text("#!/bin/sh\nexec sleep 30\n", encoding="utf-8")
+    monkeypatch.setattr(volume, "_STATUS_S", 0.3)
+
+    with pytest.raises(volume.VolumeError, match="no answer within 0 s"):
+        volume.have(wanted, {})
+
+
+def test_environment_files_are_read_as_systemd_does(tmp_path: Path) -> None:
+    """Comments are left out, and a value may hold equals signs."""
+    path = tmp_path / "secrets.env"
+    path.write_text("# Ansible managed = yes\nMETA_PASSWORD=a=b#c\nSECRET_KEY=\n", encoding="utf-8")
+
+    assert volume.read_environment(str(path)) == {"META_PASSWORD": "a=b#c", "SECRET_KEY": ""}

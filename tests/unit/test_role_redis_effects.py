@@ -1,0 +1,144 @@
+"""The module `redis_effects`: what a server answers, judged against what the role states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+effects: Any = load_role_module("redis", "redis_effects")
+
+PASSWORD = "right-password-0001"
+# As redis-cli 7.0.15 prints them.
+HEALTHY = {
+    "PING": "PONG\n",
+    "INFO persistence": "# Persistence\r\nloading:0\r\naof_enabled:1\r\naof_last_write_status:ok\r\n",
+    "INFO replication": "# Replication\r\nrole:master\r\nslave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=1\r\n",
+    "CONFIG GET maxmemory-policy": "maxmemory-policy\nnoeviction\n",
+}
+REFUSAL = "AUTH failed: WRONGPASS invalid username-password pair or user is disabled.\nNOAUTH Authentication required.\n"
+
+
+def make_server(answers: dict[str, str], refusal: str = REFUSAL) -> Any:
+    """Return a server that gives these answers to the right password and the refusal to any other."""
+
+    def call(password: str, words: Sequence[str]) -> str:
+        return answers.get(" ".join(words), "") if password == PASSWORD else refusal
+
+    return effects.Server("n1", call, PASSWORD)
+
+
+def outcomes(server: Any) -> dict[str, str]:
+    """Return verdict by check."""
+    return {record["check"].removeprefix("redis."): record["verdict"] for record in server.verdicts}
+
+
+def test_a_healthy_server_passes_every_check() -> None:
+    """Answers, refusals, persistence, policy and a replica in sync: all pass."""
+    server = make_server(HEALTHY)
+    effects.look_at_access(server)
+    effects.look_at_durability(server)
+    effects.look_at_replication(server, "", 1, lambda _: None)
+
+    assert set(outcomes(server).values()) == {"pass"}
+    assert len(outcomes(server)) == 7
+
+
+def test_a_server_without_password_fails_both_refusals() -> None:
+    """A server that lets anybody in is a fail, not a pass of PING."""
+    server = make_server(HEALTHY, refusal="PONG\n")
+    effects.look_at_access(server)
+
+    assert outcomes(server) == {"answers": "pass", "refuses_wrong_password": "fail", "refuses_no_password": "fail"}
+
+
+def test_a_silent_server_is_unknown() -> None:
+    """Where redis-cli brings nothing back, nothing is judged as good or as bad."""
+    server = make_server({}, refusal="")
+    effects.look_at_access(server)
+    effects.look_at_durability(server)
+    effects.look_at_replication(server, "10.0.0.1", 0, lambda _: None)
+
+    assert set(outcomes(server).values()) == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "check"),
+    [
+        ("INFO persistence", "aof_enabled:0\r\naof_last_write_status:ok\r\n", "append_only_file"),
+        ("INFO persistence", "aof_enabled:1\r\naof_last_write_status:err\r\n", "append_only_file.writes"),
+        ("CONFIG GET maxmemory-policy", "maxmemory-policy\nallkeys-lru\n", "noeviction"),
+    ],
+)
+def test_what_would_lose_data_fails(words: str, answer: str, check: str) -> None:
+    """No append-only file, a write to it that failed, or a policy that evicts: each fails its own check, with a fix."""
+    server = make_server({**HEALTHY, words: answer})
+    effects.look_at_durability(server)
+    failed = [record for record in server.verdicts if record["verdict"] == "fail"]
+
+    assert [record["check"] for record in failed] == [f"redis.{check}"]
+    assert all(record["fix"] for record in failed)
+
+
+def test_a_replica_is_waited_for() -> None:
+    """A link that comes up while looking is a pass: a fresh replica first copies everything."""
+    answers = {"INFO replication": "role:slave\r\nmaster_link_status:down\r\n"}
+    server = make_server(answers)
+
+    def heal(_: float) -> None:
+        answers["INFO replication"] = "role:slave\r\nmaster_link_status:up\r\n"
+
+    effects.look_at_replication(server, "10.0.0.1", 0, heal)
+
+    assert outcomes(server) == {"replication": "pass"}
+
+
+def test_a_missing_replica_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primary that has fewer replicas in sync than the group has is a fail, once the time to catch up is over."""
+    monkeypatch.setattr(effects, "SYNC_S", 0.0)
+    server = make_server({"INFO replication": "role:master\r\nslave0:ip=10.0.0.2,port=6379,state=wait_bgsave,offset=0,lag=0\r\n"})
+    effects.look_at_replication(server, "", 1, lambda _: None)
+
+    assert outcomes(server) == {"replication": "fail"}
+    assert server.verdicts[0]["found"] == "0 online"
+
+
+def test_one_host_has_no_replication_to_judge() -> None:
+    """A group of one is skipped with the reason."""
+    server = make_server(HEALTHY)
+    effects.look_at_replication(server, "", 0, lambda _: None)
+
+    assert outcomes(server) == {"replication": "skipped"}
+
+
+def test_overcommit_is_judged_where_it_can_be_set(tmp_path: Path) -> None:
+    """The kernel's 0 fails where root could set it; a kernel without the file is skipped."""
+    setting = tmp_path / "overcommit_memory"
+    setting.write_text("0\n", encoding="ascii")
+    server = make_server(HEALTHY)
+    effects.look_at_host(server, "active", str(setting))
+    effects.look_at_host(server, "inactive", str(tmp_path / "none"))
+
+    assert [record["verdict"] for record in server.verdicts] == ["pass", "fail", "fail", "skipped"]
+
+
+def test_the_password_is_read_whole(tmp_path: Path) -> None:
+    """Everything after the first equals sign is the password."""
+    path = tmp_path / "client.env"
+    path.write_text("REDISCLI_AUTH=a=b+c/d==\n", encoding="utf-8")
+
+    assert effects.read_password(str(path)) == "a=b+c/d=="
+
+
+def test_no_verdict_holds_the_password() -> None:
+    """Verdicts go to journal and report: the password is in none of them."""
+    server = make_server({**HEALTHY, "PING": "unexpected\n"})
+    effects.look_at_access(server)
+
+    assert PASSWORD not in str(server.verdicts)

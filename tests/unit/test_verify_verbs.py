@@ -1,0 +1,224 @@
+"""The verb `verify`: one row a service and host, of what roles hand over; what nobody looked at is unknown."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.cli.main import main
+from primus_bootstrap.cli.verify_verbs import Proofs, Row, exit_code, fold_rows, make_rows, problem_texts
+from primus_bootstrap.engine.events import HostResult, Recap, VerdictFound
+from primus_bootstrap.verdicts import Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.engine.events import Event, Status
+    from primus_bootstrap.verdicts import Outcome
+
+
+def result(role: str, host: str, task: str = "Look", status: Status = "ok", **more: Any) -> HostResult:
+    """Return the end of one task on one host, after a quarter of a second."""
+    return HostResult(host=host, phase="verify", role=role, task=task, task_path="", status=status, seconds=0.25, **more)
+
+
+def record(check: str, word: Outcome, host: str = "n1", **more: Any) -> VerdictFound:
+    """Return a record as a task hands it over."""
+    return VerdictFound("verify", Verdict(check=check, host=host, verdict=word, **more))
+
+
+def rows(*events: Event, expected: tuple[tuple[str, str], ...] = ()) -> dict[tuple[str, str], Row]:
+    """Return the rows by service and host."""
+    proofs = Proofs()
+    for event in events:
+        proofs.add(event)
+    return {(row.service, row.host): row for row in make_rows(expected, proofs)}
+
+
+def test_records_are_grouped_by_the_role_that_handed_them_over() -> None:
+    """The worst record is the row's verdict; what passed is named, what was skipped is counted, seconds are the tasks'."""
+    found = rows(
+        result("slurm", "n1"),
+        result("slurm", "n1"),
+        record("srun", "pass"),
+        record("preempt", "pass", device="qos high"),
+        record("gres", "skipped"),
+        result("redis", "n1"),
+        record("ping", "unknown", reason="no answer", fix="look"),
+        record("aof", "pass"),
+    )
+
+    assert [(row.verdict, row.proven, row.seconds) for row in found.values()] == [
+        ("pass", "srun, preempt qos high (1 skipped)", 0.5),
+        ("unknown", "aof", 0.25),
+    ]
+    assert (found["redis", "n1"].reason, found["redis", "n1"].fix) == ("ping: no answer", "look")
+
+
+def test_one_task_may_speak_for_several_hosts() -> None:
+    """A record counts for the host that it names, not for the one on which the task ran."""
+    found = rows(result("munge", "n1"), record("decode", "pass", "n1"), record("decode", "fail", "n2", reason="another key", fix="copy it"))
+
+    assert {place: row.verdict for place, row in found.items()} == {("munge", "n1"): "pass", ("munge", "n2"): "fail"}
+
+
+def test_a_role_without_records_says_by_its_tasks() -> None:
+    """Tasks that went through are the proof; where all were skipped, nothing was proven."""
+    own = "Validating arguments against arg spec 'verify' - Whether it works"  # Ansible's task, before any of the role's
+    found = rows(
+        result("a", "n1", own),
+        result("a", "n1", "Open a session"),
+        result("a", "n1", "Not here", "skipped"),
+        result("b", "n1", own),
+        result("b", "n1", "Not here", "skipped"),
+    )
+
+    assert (found["a", "n1"].verdict, found["a", "n1"].proven) == ("pass", "Open a session")
+    assert (found["b", "n1"].verdict, found["b", "n1"].proven) == ("skipped", "nothing")
+
+
+def test_a_failed_task_fails_with_its_cause_and_fix() -> None:
+    """It counts though every record passed; records that failed speak for it where there are any."""
+    recap = Recap(failed=("n1",), unreachable=())
+    alone = rows(result("a", "n1"), record("x", "pass"), result("a", "n1", "Prove", "failed", message="no mount", fix="mount it"), recap)
+    told = rows(result("a", "n1", "Prove", "failed", message="a long story"), record("x", "fail", reason="no mount", fix="mount it"), recap)
+
+    assert [(row.verdict, row.reason, row.fix) for row in alone.values()] == [("fail", "no mount", "mount it")]
+    assert [(row.verdict, row.reason, row.fix) for row in told.values()] == [("fail", "x: no mount", "mount it")]
+
+
+def test_a_failure_that_a_rescue_mended_is_none() -> None:
+    """Ansible's recap says who really failed."""
+    found = rows(result("a", "n1", "Try", "failed", message="no"), result("a", "n1", "Mend"), Recap(failed=(), unreachable=()))
+
+    assert found["a", "n1"].verdict == "pass"
+
+
+def test_what_was_not_looked_at_is_unknown() -> None:
+    """A host without an answer, and the services after a failure on the same host, are never good; each says why."""
+    found = rows(
+        result("a", "n1", status="failed", message="broken"),
+        result("a", "n2", status="unreachable", message="no route", fix="see the cable"),
+        Recap(failed=("n1",), unreachable=("n2",)),
+        expected=(("a", "n1"), ("b", "n1"), ("a", "n2"), ("b", "n2"), ("a", "n3")),
+    )
+
+    assert {place: row.verdict for place, row in found.items()} == {
+        ("a", "n1"): "fail", ("b", "n1"): "unknown", ("a", "n2"): "unknown", ("b", "n2"): "unknown", ("a", "n3"): "unknown",
+    }  # fmt: skip
+    assert found["b", "n1"].reason == "not looked at, because a failed on this host before"
+    assert (found["b", "n2"].reason, found["b", "n2"].fix) == ("not looked at: the host does not answer", "see the cable")
+    assert all(row.fix for place, row in found.items() if place in {("b", "n1"), ("a", "n3")})
+
+
+@pytest.mark.parametrize(
+    ("words", "of_run", "code"),
+    [
+        (["pass", "skipped"], 0, 0),
+        (["pass", "fail"], 0, 4),
+        (["unknown"], 0, 4),
+        (["pass"], 4, 4),
+        (["pass"], 130, 130),
+    ],
+)
+def test_fail_and_unknown_end_with_4(words: list[Outcome], of_run: int, code: int) -> None:
+    """What ended the run itself stays as it is."""
+    assert exit_code(of_run, [Row("a", f"n{number}", word, "") for number, word in enumerate(words)]) == code
+
+
+def test_a_large_fleet_shows_what_is_wrong_and_folds_the_rest() -> None:
+    """Good hosts of one service become one row with the slowest's seconds; a problem is told once, with all its hosts."""
+    fleet = [Row("a", f"n{number}", "pass", "it works", seconds=float(number)) for number in range(50)]
+    bad = [Row("a", f"m{number}", "fail", "nothing", "broken", "mend it") for number in range(2)]
+    folded = list(fold_rows([*fleet, *bad]))
+
+    assert [(row.host, row.verdict, row.seconds) for row in folded] == [
+        ("m0", "fail", 0.0),
+        ("m1", "fail", 0.0),
+        ("50 hosts", "pass", 49.0),
+    ]
+    assert list(problem_texts([*fleet, *bad])) == ["\nfail a on m0, m1\n  broken\n  fix: mend it"]
+
+
+SITE = "---\n- name: verify\n  import_playbook: verify.yml\n"
+PLAYBOOK = """---
+- name: Verify every host
+  hosts: all
+  gather_facts: false
+  tasks:
+    - name: Verify records
+      ansible.builtin.import_role: {name: records, tasks_from: verify}
+    - name: Verify tasks
+      ansible.builtin.import_role: {name: tasks, tasks_from: verify}
+    - name: Verify the last
+      ansible.builtin.import_role: {name: last, tasks_from: verify}
+- name: Verify some hosts
+  hosts: gpu_node
+  gather_facts: false
+  tasks:
+    - name: Verify the GPUs
+      ansible.builtin.import_role: {name: gpus, tasks_from: verify}
+"""
+RECORDS = """- name: Hand a record over
+  ansible.builtin.debug:
+    msg: '{"verdicts": [{"check": "echo", "verdict": "pass"}]}'
+"""
+TASKS = """- name: Refuse one host
+  ansible.builtin.assert:
+    that: inventory_hostname != 'n2'
+    fail_msg: 'n2 is odd. Fix: use n1.'
+"""
+LAST = """- name: Answer
+  ansible.builtin.ping:
+"""
+
+
+@pytest.fixture
+def hosts_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give an inventory of two hosts that are this machine, and playbooks whose second role refuses n2; only n1 is a gpu_node."""
+    playbooks = tmp_path / "playbooks"
+    for name, text in {"records": RECORDS, "tasks": TASKS, "last": LAST, "gpus": LAST}.items():
+        (playbooks / "roles" / name / "tasks").mkdir(parents=True)
+        (playbooks / "roles" / name / "tasks" / "verify.yml").write_text(text, encoding="utf-8")
+    (playbooks / "site.yml").write_text(SITE, encoding="utf-8")
+    (playbooks / "verify.yml").write_text(PLAYBOOK, encoding="utf-8")
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    groups: dict[str, Any] = {"gpu_node": {"hosts": {"n1": {}}}, "container_host": {"hosts": {"n2": {}}}}
+    inventory = {"all": {"vars": {"cluster_name": "proof", **local}, "hosts": {"n1": {}, "n2": {}}, "children": groups}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory), encoding="utf-8")
+    return tmp_path / "hosts.yaml"
+
+
+def test_verify_prints_one_table_over_real_roles(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ansible runs the roles' proofs; the table has every service on every host, and the command ends with 4."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(hosts_yaml)])
+    shown = capsys.readouterr().out
+
+    assert ended.value.code == 4
+    assert [line.split()[:3] for line in shown.splitlines()[1:9]] == [
+        ["records", "n1", "pass"], ["records", "n2", "pass"], ["tasks", "n1", "pass"],
+        ["tasks", "n2", "fail"], ["last", "n1", "pass"], ["last", "n2", "unknown"], ["gpus", "n1", "pass"], [],
+    ]  # fmt: skip
+    assert "fail tasks on n2\n  n2 is odd.\n  fix: use n1." in shown
+    assert "verify proof: 5 pass, 1 fail, 1 unknown" in shown
+
+
+def test_verify_of_the_hosts_that_are_right_ends_with_0(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --limit only those hosts are looked at, and --json has each row with its records."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(hosts_yaml), "--limit", "n1", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+
+    assert ended.value.code == 0
+    assert [(row["service"], row["host"], row["verdict"]) for row in answer["services"]] == [
+        ("records", "n1", "pass"), ("tasks", "n1", "pass"), ("last", "n1", "pass"), ("gpus", "n1", "pass"),
+    ]  # fmt: skip
+    assert answer["services"][0]["records"][0]["check"] == "echo"
+    assert answer["services"][1]["proven"] == "Refuse one host"
