@@ -1,21 +1,27 @@
-"""The programs of this package by name, for `python3 launch.pyz NAME` and `python3 -m primus_bootstrap.launch NAME`."""
+"""The programs of this package by name, for `python3 launch.pyz NAME`; any other first word is a command line of primus-cli."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
-from primus_bootstrap.launch import host_env, verify_env
-
-_PROGRAMS = {"host-env": host_env.main, "verify-env": verify_env.main}
+# By module: each is imported only when it is run, because some start once a rank or once a minute.
+_PROGRAMS = {
+    "host-env": "host_env",
+    "verify-env": "verify_env",
+    "rank": "rank",
+    "bind": "numa",
+    "run-hook": "hook_runner",
+    "preflight": "node_preflight",
+}
 
 
 def main() -> int:
     """Run the program that the first argument names."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in _PROGRAMS:
-        sys.stderr.write(f"no such program: {name or '(none given)'}\n  fix: choose from: {', '.join(_PROGRAMS)}\n")
-        return 2
-    return _PROGRAMS[name](sys.argv[2:])
+    if name in _PROGRAMS:
+        return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[name]}").main(sys.argv[2:]))
+    return int(importlib.import_module("primus_bootstrap.launch.cli").main(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 _SHEBANG = b"#!/usr/bin/env python3\n"
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can hold
 _MAIN = "import sys\n\nfrom primus_bootstrap.launch.__main__ import main\n\nsys.exit(main())\n"
-_SUFFIXES = (".py", ".yml")
+_SUFFIXES = (".py", ".yml", ".yaml")
 
 
-def bundle_bytes() -> bytes:
-    """Return the program as bytes."""
+def bundle_bytes(workloads: Path | None = None) -> bytes:
+    """Return the program as bytes, with the training programs of a folder inside where one is given."""
     buffer = io.BytesIO()
     buffer.write(_SHEBANG)
     with zipfile.ZipFile(buffer, "a", zipfile.ZIP_STORED) as archive:
-        for name, content in sorted(_members()):
+        for name, content in sorted([*_members(), *(_tree(workloads, "workloads") if workloads else ())]):
             entry = zipfile.ZipInfo(name, _EARLIEST)
             entry.create_system = 3  # Unix, wherever this runs
             entry.external_attr = 0o644 << 16
@@ -48,9 +48,9 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def write_bundle(path: Path) -> str:
+def write_bundle(path: Path, workloads: Path | None = None) -> str:
     """Write the program atomically, unless the file already has these bytes; return its SHA-256."""
-    content = bundle_bytes()
+    content = bundle_bytes(workloads)
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

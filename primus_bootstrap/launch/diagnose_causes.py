@@ -1,0 +1,97 @@
+"""The catalogue of causes, data/causes.yml: which lines mean what. What no entry matches has no cause here; nothing is guessed."""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+HARDWARE, CAUSE, HANG, CONSEQUENCE = "hardware", "cause", "hang", "consequence"
+KILLED = "killed"
+# Of a line only this much is looked at: patterns stand near its beginning, and a dump of a megabyte must cost nothing.
+_LINE_CHARACTERS = 2000
+# Every pattern for logs asks for one of these, so that ordinary lines of a thousand ranks cost little. A test makes lines of each pattern.
+_WORDS = (
+    " is -", "abort", "addrinuse", "ancdata", "another model", "argument", "assert", "broken", "busy", "call to", "can't", "cancelled",
+    "cannot", "compatible", "compiled with", "compiler", "connection", "could not", "couldn't", "cudaerror", "data set", "denied",
+    "deserializ", "device", "driver", "due to", "eccnot", "endpoint", "errno", "error", "exceeded", "exception", "exited", "fail",
+    "fatal", "fault", "file", "finite", "gpu", "hiperror", "holds", "ibv_", "illegal", "in use", "inf", "insufficient", "is corrupted",
+    "killed", "loss scale", "magic", "memlock", "mismatch", "missing", "name resolution", "nan", "net/ib", "ninja", "no such", "nobinary",
+    "nodevice", "not found", "not one", "not set", "nothing was", "obj", "offline", "only", "oom", "out of", "permission", "pickle",
+    "picklingerror", "progress", "read-only", "resolve", "service", "setting", "shared memory", "socket", "space", "stale", "state_dict",
+    "status_", "step-", "stuck", "symbol", "thread", "time", "too many", "train: rank", "trunc", "unable", "unavailable", "unreachable",
+    "watchdog", "written",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One entry of the catalogue; its fields are explained at the head of data/causes.yml."""
+
+    name: str
+    title: str
+    kind: str
+    means: str
+    fix: tuple[str, ...]
+    source: str
+    needs: str = ""
+    signals: tuple[int, ...] = ()
+    log: tuple[re.Pattern[str], ...] = ()
+    kernel: tuple[re.Pattern[str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what people need to know of it as plain data."""
+        return {"name": self.name, "title": self.title, "means": self.means, "fix": list(self.fix), "source": self.source}
+
+
+@cache
+def catalogue() -> tuple[Cause, ...]:
+    """Return the entries in their order: of several that match one line, the first counts."""
+    data = yaml.safe_load(pkgutil.get_data("primus_bootstrap.launch", "data/causes.yml") or b"")
+    return tuple(_cause(name, entry) for name, entry in data.items())
+
+
+def match_log(text: str) -> Cause | None:
+    """Return the cause that a line of a program's output stands for."""
+    text = text[:_LINE_CHARACTERS]
+    folded = text.casefold()
+    if not any(word in folded for word in _WORDS):
+        return None
+    return next((cause for cause in catalogue() for pattern in cause.log if pattern.search(text)), None)
+
+
+def match_kernel(text: str) -> tuple[Cause, re.Match[str]] | None:
+    """Return the cause that a line of the kernel log stands for, and the match."""
+    for cause in catalogue():
+        for pattern in cause.kernel:
+            match = pattern.search(text[:_LINE_CHARACTERS])
+            if match:
+                return cause, match
+    return None
+
+
+def by_signal(number: int) -> Cause | None:
+    """Return the cause that a signal stands for by itself."""
+    return next((cause for cause in catalogue() if number in cause.signals), None)
+
+
+def _cause(name: str, entry: Mapping[str, Any]) -> Cause:
+    return Cause(
+        name=name,
+        title=entry["title"],
+        kind=entry["kind"],
+        means=entry["means"],
+        fix=tuple(entry["fix"]),
+        source=entry["source"],
+        needs=entry.get("needs", ""),
+        signals=tuple(entry.get("signals", ())),
+        log=tuple(re.compile(pattern) for pattern in entry.get("log", ())),
+        kernel=tuple(re.compile(pattern) for pattern in entry.get("kernel", ())),
+    )

@@ -1,0 +1,56 @@
+"""Errors of primus-cli that carry a message meant for the user; the class is the exit code.
+
+LaunchError (1)
+├── UsageError (2): words or settings are wrong; nothing was started
+├── PlanError (3): the run cannot be planned on this machine; nothing was started
+└── StepError (4): a hook or a patch stopped the run before the program was started
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class LaunchError(Exception):
+    """What is wrong, and how to mend it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, what: str, *, fix: str) -> None:
+        """Keep what is wrong and how to mend it apart."""
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
+
+    def __str__(self) -> str:
+        """Return both parts as they are printed."""
+        return f"{self.what}\n  fix: {self.fix}"
+
+
+class UsageError(LaunchError):
+    """The command line or a settings file is wrong."""
+
+    exit_code = 2
+
+
+class PlanError(LaunchError):
+    """The run cannot be planned on this machine."""
+
+    exit_code = 3
+
+
+class StepError(LaunchError):
+    """A hook or a patch stopped the run."""
+
+    exit_code = 4
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return `did you mean X?` or, with nothing near, the choices."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, 1, 0.6)
+    return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(choices)}"

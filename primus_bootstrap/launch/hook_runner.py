@@ -1,0 +1,43 @@
+"""Runs one Python hook or patch in a process of its own.
+
+A file with a function `hook(plan)` gets the plan as plain data and returns its changes, `{"env": {...}, "extra": {...}}` or None. Any other
+file is run as a script. Either way the changes go to standard output, as `env.NAME=VALUE` and `extra.a.b=VALUE` lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_FUNCTION = "hook"
+_KINDS = ("env", "extra")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the file that the first argument names; the others are its arguments."""
+    path, *rest = arguments
+    sys.argv = [path, *rest]
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    tree = ast.parse(Path(path).read_bytes(), path)
+    if not any(isinstance(node, ast.FunctionDef) and node.name == _FUNCTION for node in tree.body):
+        runpy.run_path(path, run_name="__main__")
+        return 0
+    function = runpy.run_path(path, run_name="primus_hook")[_FUNCTION]
+    plan = json.loads(Path(os.environ["PRIMUS_PLAN"]).read_text("utf-8"))
+    changes: Mapping[str, Mapping[str, Any]] = function(plan) or {}
+    wrong = set(changes) - set(_KINDS)
+    if wrong:
+        sys.stderr.write(f"{path}: hook() returned {', '.join(sorted(wrong))}\n  fix: return env and extra only\n")
+        return 1
+    for kind in _KINDS:
+        for name, value in changes.get(kind, {}).items():
+            sys.stdout.write(f"{kind}.{name}={value}\n")
+    return 0

@@ -1,0 +1,81 @@
+"""Keeping secrets out of everything that is printed or written: names and values that look like secrets are replaced by `***`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MASK = "***"
+# A part of the name, between underscores: MASTER_KEY and API_KEY, but neither MONKEY nor HSA_KERNARG_POOL_SIZE.
+_SECRET_PARTS = frozenset(
+    {"APIKEY", "AUTH", "AUTHORIZATION", "CREDENTIAL", "CREDENTIALS", "COOKIE", "KEY", "PASS", "PASSPHRASE", "PASSWD", "PASSWORD", "PAT"}
+    | {"PWD", "SAS", "SECRET", "SECRETS", "TOKEN"}
+)
+_SECRET_ENDS = ("APIKEY", "PASSWD", "PASSWORD", "SECRET", "TOKEN")  # PGPASSWORD, HFTOKEN
+# Names that hold such a part and no secret: counts, files of public keys, the shell's own folders, and tokens of text.
+_HARMLESS = re.compile(
+    r"PWD|OLDPWD|SSH_AUTH_SOCK|TOKENIZERS_PARALLELISM|(.*_)?(TOKENIZER|KEY_FILE|KEYS?_PATH|KEY_PATH|PASSWORD_FILE|TOKEN_PATH)(_.*)?"
+)
+# Shapes that bear their kind in front: Hugging Face, GitHub, GitLab, OpenAI and the like, Slack, AWS, JSON web tokens, private keys.
+_SECRET_SHAPES = re.compile(
+    r"hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|sk-[\w-]{16,}|xox[abprs]-[\w-]{8,}|A[KS]IA[A-Z0-9]{16}"
+    r"|eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]+|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*"
+)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
+_ASSIGNMENT = re.compile(r"(-{0,2})([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_SHORTEST_S = 4  # shorter values are replaced by name only: they stand in too many other words
+
+
+def is_secret_name(name: str) -> bool:
+    """Say whether a variable, option or key of this name holds a secret."""
+    upper = re.sub(r"[^A-Za-z0-9]+", "_", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name)).upper().strip("_")
+    if _HARMLESS.fullmatch(upper):
+        return False
+    parts = upper.split("_")
+    return not _SECRET_PARTS.isdisjoint(parts) or any(part.endswith(_SECRET_ENDS) for part in parts)
+
+
+def mask_value(name: str, value: str) -> str:
+    """Return the value as it may be shown."""
+    if value and is_secret_name(name):
+        return MASK
+    return mask_text(value)
+
+
+def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """Replace known secret values, and what has the shape of a secret, in any text."""
+    for secret in sorted({value for value in secrets if len(value) >= _SHORTEST_S}, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    text = _SECRET_SHAPES.sub(MASK, text)
+    return _URL_PASSWORD.sub(rf"\1:{MASK}", text)
+
+
+def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment that may be written to a file."""
+    secrets = secret_values(environment)
+    return {name: MASK if value and is_secret_name(name) else mask_text(value, secrets) for name, value in environment.items()}
+
+
+def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values that must appear nowhere."""
+    return tuple(value for name, value in environment.items() if len(value) >= _SHORTEST_S and is_secret_name(name))
+
+
+def mask_words(words: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return a command line that may be shown: `--token x`, `--token=x`, `NAME=x` and URLs with a password."""
+    secrets = tuple(secrets)
+    masked: list[str] = []
+    hide_next = False
+    for word in words:
+        assignment = _ASSIGNMENT.fullmatch(word)
+        if hide_next and not word.startswith("-"):
+            masked.append(MASK)
+        elif assignment and assignment[3] and is_secret_name(assignment[2]):
+            masked.append(f"{assignment[1]}{assignment[2]}={MASK}")
+        else:
+            masked.append(mask_text(word, secrets))
+        hide_next = word.startswith("--") and "=" not in word and is_secret_name(word)
+    return tuple(masked)

@@ -1,0 +1,202 @@
+"""The files of one rank below `logs/`: their names, the exit record, and reading both back.
+
+`rank-00000.log` is the output as people read it, `rank-00000.jsonl` the same with a time for each line, `rank-00000.json` the exit record.
+A run folder that is used again is appended to; the record's offsets say where the newest start begins.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "primus.rank/1"
+UNFINISHED = 75  # the program stopped early with a good checkpoint
+SIGTERM, SIGKILL = 15, 9
+# The ranks of one start begin within the time that a rendezvous takes, and clocks of a cluster differ by less. A record from before that is
+# of an earlier use of the run folder.
+_SAME_START_S = 300.0
+_FOLDER = "logs"
+
+
+@dataclass(frozen=True)
+class RankRecord:
+    """How one rank was started and how it ended.
+
+    Times are seconds since the epoch. `ended` and `exit_code` are None while it runs, or where its node died with it. `signal` ended the
+    program, 0 without one; `exit_code` then is 128 + signal. `stopped_at` is when it was asked to stop (SIGTERM or SIGINT), None where it
+    never was. `attempt` counts torchrun's own restarts. `pid` is the program's. `dropped` lines could not be written because of `problem`;
+    `last_lines` are the last of those.
+    """
+
+    node: str
+    rank: int
+    world_size: int
+    local_rank: int
+    attempt: int
+    pid: int
+    started: float
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int = 0
+    stopped_at: float | None = None
+    last_output: float | None = None
+    lines: int = 0
+    log_offset: int = 0
+    events_offset: int = 0
+    problem: str = ""
+    dropped: int = 0
+    last_lines: tuple[str, ...] = ()
+    schema: str = SCHEMA
+
+    @property
+    def failed(self) -> bool:
+        """Say whether it ended, and neither well nor unfinished with a good checkpoint."""
+        return self.exit_code not in (None, 0, UNFINISHED)
+
+    @property
+    def ended_by_others(self) -> bool:
+        """Say whether it ended because something else ended it: it was asked to stop and did, without an exit code of its own."""
+        return self.stopped_at is not None and self.signal in (SIGTERM, SIGKILL)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of output; `time` is None where the log has no times, `number` counts from 1 within the newest start."""
+
+    text: str
+    number: int
+    time: float | None = None
+
+
+def log_path(run_dir: Path, rank: int) -> Path:
+    """Return the file with the output of a rank."""
+    return run_dir / _FOLDER / f"rank-{rank:05d}.log"
+
+
+def events_path(run_dir: Path, rank: int) -> Path:
+    """Return the file with the output of a rank as JSON, one line a line."""
+    return run_dir / _FOLDER / f"rank-{rank:05d}.jsonl"
+
+
+def record_path(run_dir: Path, rank: int) -> Path:
+    """Return the file with the exit record of a rank."""
+    return run_dir / _FOLDER / f"rank-{rank:05d}.json"
+
+
+def launcher_path(run_dir: Path, node_rank: int) -> Path:
+    """Return the file with what torchrun itself said on a node."""
+    return run_dir / _FOLDER / f"launcher-{node_rank:05d}.log"
+
+
+def kernel_path(run_dir: Path, node_rank: int) -> Path:
+    """Return the file with what the kernel of a node said during the run."""
+    return run_dir / _FOLDER / f"kernel-{node_rank:05d}.json"
+
+
+def parse_record(text: str) -> RankRecord | None:
+    """Return the record in a text, or None where there is none (a file that was cut off, or of another schema)."""
+    try:
+        data = json.loads(text)
+        known = {field.name for field in fields(RankRecord)}
+        record = RankRecord(**{name: value for name, value in data.items() if name in known})
+    except (ValueError, TypeError, AttributeError):
+        return None
+    return None if record.schema != SCHEMA else RankRecord(**{**asdict(record), "last_lines": tuple(record.last_lines)})
+
+
+def read_records(run_dir: Path) -> tuple[RankRecord, ...]:
+    """Return the records of the newest start in a run folder, by rank."""
+    found: list[RankRecord] = []
+    for path in sorted((run_dir / _FOLDER).glob("rank-*.json")):
+        with suppress(OSError):
+            record = parse_record(path.read_text("utf-8", "replace"))
+            if record:
+                found.append(record)
+    if not found:
+        return ()
+    newest = max(found, key=lambda record: record.started)
+    return tuple(record for record in found if record.rank < newest.world_size and record.started >= newest.started - _SAME_START_S)
+
+
+def first_failure_code(run_dir: Path, node: str) -> int | None:
+    """Return the exit code of the rank of a node that ended first with another one than 0; None where no rank of it did.
+
+    Ranks that were asked to stop and ended by that signal count only where no other failed. 75 is what it is only if no rank truly failed.
+    """
+    ended = [record for record in read_records(run_dir) if record.node == node and record.exit_code]
+    failed = [record for record in ended if record.failed]
+    own = [record for record in failed if not record.ended_by_others]
+    unfinished = [record for record in ended if not record.failed]
+    for group in (own, unfinished, failed):
+        if group:
+            return min(group, key=lambda record: record.ended or 0.0).exit_code
+    return None
+
+
+def read_lines(run_dir: Path, record: RankRecord, *, limit_bytes: int) -> tuple[Line, ...]:
+    """Return the last lines that a rank wrote in its newest start, with times where they were kept.
+
+    Args:
+        run_dir: The run folder.
+        record: The rank's record.
+        limit_bytes: How much is read from the file's end at most.
+    """
+    lines = _tail(events_path(run_dir, record.rank), record.events_offset, limit_bytes)
+    found = [line for number, text in lines if (line := _event(text, number))]
+    if not found:
+        found = [Line(text, number) for number, text in _tail(log_path(run_dir, record.rank), record.log_offset, limit_bytes)]
+    last = found[-1].number if found else 0
+    dropped = [Line(text, last + index, record.last_output) for index, text in enumerate(record.last_lines, 1)]
+    return (*found, *dropped)
+
+
+def read_plain(path: Path, *, limit_bytes: int) -> tuple[Line, ...]:
+    """Return the last lines of a plain log; none where it cannot be read."""
+    return tuple(Line(text, number) for number, text in _tail(path, 0, limit_bytes))
+
+
+def _event(text: str, number: int) -> Line | None:
+    try:
+        data = json.loads(text)
+        return Line(str(data["text"]), number, float(data["time"]))
+    except (ValueError, TypeError, KeyError):
+        return None  # a line that was cut off when the disk was full
+
+
+def _tail(path: Path, offset: int, limit_bytes: int) -> list[tuple[int, str]]:
+    """Return (number, text) of the whole lines from an offset on, at most the last `limit_bytes`; numbers count from the offset."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            offset = offset if offset <= size else 0
+            start = max(offset, size - limit_bytes)
+            number = 1 + _count_lines(file, offset, start)
+            file.seek(start)
+            content = file.read()
+    except OSError:
+        return []
+    lines = content.decode("utf-8", "replace").splitlines()
+    if start > offset and lines:
+        lines, number = lines[1:], number + 1  # the first one begins before what was read
+    return list(enumerate(lines, number))
+
+
+def _count_lines(file: Any, first: int, last: int) -> int:
+    file.seek(first)
+    count = 0
+    while first < last:
+        chunk = file.read(min(1 << 20, last - first))
+        if not chunk:
+            break
+        count += chunk.count(b"\n")
+        first += len(chunk)
+    return count

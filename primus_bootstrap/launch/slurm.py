@@ -1,0 +1,144 @@
+"""The runtime `slurm`: one launcher on each node of a step, by srun now or by sbatch later, in a container by pyxis where that is there."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import container, handed_on, process
+from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
+from primus_bootstrap.launch.errors import PlanError, UsageError
+from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
+from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.settings import shown
+from primus_bootstrap.launch.slurm_options import option_words, refuse_task_counts
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.command_line import CommandLine
+    from primus_bootstrap.launch.direct_plan import Asked
+
+# One launcher a node; it starts the ranks and binds them to CPUs itself. Where one node's launcher fails, the others end: the run is over.
+_STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
+_AFTER_GRACE_S = 60  # the launchers have --grace and end their ranks; Slurm collects the step
+_SCRIPT = "job.sbatch"
+# srun does not take --cpus-per-task of the job over: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task (since 22.05)
+_CPUS = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
+
+
+def make_plan(line: CommandLine, asked: Asked) -> Plan:
+    """Plan a run on Slurm.
+
+    Raises:
+        LaunchError: Slurm is not here, an option of the user's contradicts one launcher a node, or a task does not exist.
+    """
+    settings = asked.settings
+    task, _ = chosen_task(asked)
+    refuse_task_counts(line.slurm_words)
+    launcher = line.slurm_launcher or settings["slurm.launcher"]
+    run_dir = str(run_folder(asked, task.name))
+    options = option_words(settings["slurm.options"], line.slurm_words)
+    step, inner = _inside(line, asked, run_dir)
+    command = (*inner, "--", *asked.words)
+    path = asked.environment.get("PATH", os.defpath)
+    program = shutil.which(launcher, path=path)
+    if program is None:
+        raise PlanError(f"there is no {launcher} on the PATH", fix="run this on a node of the Slurm cluster, or take direct")
+    files: tuple[tuple[str, str], ...] = ()
+    if launcher == "srun":
+        prefix, rest = (program, *_STEP, f"--job-name={task.name.replace(' ', '-')}", *options, *step), command
+    else:
+        script = str(Path(run_dir) / _SCRIPT)
+        files = ((script, f"#!/bin/bash\n{_CPUS}exec {shlex.join(('srun', *_STEP, *step, *command))}\n"),)
+        own = (f"--job-name={task.name.replace(' ', '-')}", f"--output={run_dir}/logs/slurm-%j.out", "--open-mode=append", _STEP[0])
+        prefix, rest = (program, "--parsable", *own, *options, script), ()
+    inside = handed_on.variables(asked)
+    return Plan(
+        runtime="slurm",
+        task=task.name,
+        words=asked.words,
+        command=asked.command,
+        run_dir=run_dir,
+        cwd=str(asked.cwd),
+        prefix=prefix,
+        program_arguments=rest,
+        environment=tuple(Variable(name, value, USER if name in settings["direct.env"] else RUN) for name, value in sorted(inside.items())),
+        inherited=handed_on.without_settings(asked.environment),
+        settings=tuple(shown(settings)),
+        files=files,
+        notes=(f"the run folder must be on storage that all nodes share: {run_dir}",),
+    )
+
+
+def _inside(line: CommandLine, asked: Asked, run_dir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return pyxis' words for the step, where it starts the container, and the words that each node runs."""
+    program = asked.settings["slurm.program"]
+    own = (program,) if program else ("python3", str(handed_on.portable_program(run_dir)))
+    start = (*own, handed_on.ONLY_FLAGS)
+    direct = handed_on.flags(asked, "direct", nodes_from="slurm")
+    entry = (
+        "container"
+        if "container" in line.runtimes or (len(line.runtimes) == 1 and asked.settings["slurm.entry"] == "container")
+        else "direct"
+    )
+    if entry == "direct":
+        return (), (*start, "direct", f"--output={run_dir}", *direct)
+    if not _pyxis(asked):
+        return (), (*start, "container", f"--output={run_dir}", *handed_on.flags(asked, "container"), *direct)
+    if not asked.settings["container.image"]:
+        raise UsageError("container: there is no image", fix="set --image, or container: {image: ...} in a settings file")
+    mounts = ",".join(container.mounts(asked, run_dir))
+    names = ",".join(sorted(handed_on.variables(asked)))
+    words = (
+        f"--container-image={pyxis_image(asked.settings['container.image'])}",
+        f"--container-mounts={mounts}",
+        f"--container-workdir={asked.cwd}",
+        f"--container-env={names}",
+    )
+    inside = (asked.settings["container.python"], str(handed_on.portable_program(run_dir)), handed_on.ONLY_FLAGS)
+    return words, (*inside, "direct", f"--output={run_dir}", *direct)
+
+
+def _pyxis(asked: Asked) -> bool:
+    """Say whether the container is started by Slurm's plug-in pyxis (https://github.com/NVIDIA/pyxis), which adds options to srun."""
+    wanted = asked.settings["slurm.pyxis"]
+    if wanted != "auto":
+        return bool(wanted == "on")
+    try:
+        done = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=False, timeout=30, env=dict(asked.environment))
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return "--container-image" in done.stdout
+
+
+def pyxis_image(image: str) -> str:
+    """Return an image's name as pyxis takes it: `registry#name`, where the first part is a registry; files stay as they are."""
+    first, slash, rest = image.partition("/")
+    if (
+        slash
+        and not image.startswith(("/", "."))
+        and "#" not in image
+        and "://" not in image
+        and ("." in first or ":" in first or first == "localhost")
+    ):
+        return f"{first}#{rest}"
+    return image
+
+
+def run(plan: Plan, asked: Asked) -> int:
+    """Start srun, or hand the job to sbatch; return its exit code, which is the highest of all nodes."""
+    make_run_folder(Path(plan.run_dir))
+    handed_on.write_portable_program(asked, plan.run_dir)
+    for name, text in plan.files:
+        Path(name).write_text(text, "utf-8")
+        Path(name).chmod(0o700)
+    with process.Signals() as signals:
+        process.become_reaper()
+        child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
+        grace = asked.settings["direct.grace"] + _AFTER_GRACE_S
+        code = process.supervise(child, signals, grace_s=grace, targets=lambda pid: (pid,))
+        process.end_descendants(1)
+    return 128 - code if code < 0 else code

@@ -1,0 +1,147 @@
+"""Running one hook or patch: as a process with a time limit and a log, and reading the changes that it prints.
+
+Standard output is a contract: a line `env.NAME=VALUE` sets a variable for what follows, `extra.a.b=VALUE` adds an argument to the program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import masking, process
+from primus_bootstrap.launch.errors import StepError
+from primus_bootstrap.launch.own_program import own_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from primus_bootstrap.launch.plan import PlannedStep
+
+_CHANGE = re.compile(r"(env|extra)\.([A-Za-z_][\w.-]*)=(.*)")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_LAST_LINES = 10
+APPLIED, SKIPPED, DONE, FAILED, TIMED_OUT, STOPPED = "applied", "skipped", "done", "failed", "timed out", "stopped"
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one hook or patch did. `code` is None where it was ended; changed variables are kept by name only in the record."""
+
+    phase: str
+    path: str
+    origin: str
+    outcome: str
+    code: int | None
+    seconds: float
+    variables: Mapping[str, str]
+    extras: Mapping[str, str]
+    last_lines: tuple[str, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the record of the step, secrets masked."""
+        return {**asdict(self), "variables": masking.mask_environment(self.variables), "last_lines": list(self.last_lines)}
+
+
+@dataclass(frozen=True)
+class StepRunner:
+    """What every step of a run shares: its environment apart, these do not change between steps."""
+
+    run_dir: Path
+    node_rank: int
+    python: str
+    words: Sequence[str]
+    timeout_s: float
+    show: Callable[[str], None]
+    signals: process.Signals
+
+    def run(self, step: PlannedStep, environment: Mapping[str, str]) -> StepResult:
+        """Run one step to its end, its time limit, or a signal to us."""
+        name = f"{step.phase}-{Path(step.path).stem}"
+        log = self.run_dir / "logs" / f"step-{self.node_rank}-{name}.log"
+        started = time.monotonic()
+        lines: list[str] = []
+        reading, writing = os.pipe()
+        with os.fdopen(writing, "wb") as output:
+            child = process.start(_argv(step.path, self.python, self.words), {**environment, "PRIMUS_PHASE": step.phase}, output=output)
+        secrets = masking.secret_values(environment)
+        reader = threading.Thread(target=self._read, args=(reading, log, name, secrets, lines), daemon=True)
+        reader.start()
+        code, outcome = self._wait(child, started)
+        reader.join(2)  # a child that the step left behind may hold the pipe open
+        changes = [match for line in lines if (match := _CHANGE.fullmatch(line))]
+        variables = {match[2]: match[3] for match in changes if match[1] == "env"}
+        extras = {match[2]: match[3] for match in changes if match[1] == "extra"}
+        known = (*secrets, *masking.secret_values(variables))
+        last = tuple(masking.mask_text(_masked_change(line), known) for line in lines[-_LAST_LINES:])
+        seconds = round(time.monotonic() - started, 3)
+        result = StepResult(step.phase, step.path, step.origin, outcome or _outcome(step, code), code, seconds, variables, extras, last)
+        with (self.run_dir / "logs" / f"steps-{self.node_rank}.jsonl").open("a", encoding="utf-8") as records:
+            records.write(json.dumps(result.to_json()) + "\n")
+        return result
+
+    def _wait(self, child: process.Child, started: float) -> tuple[int | None, str]:
+        while True:
+            code = process.poll(child)
+            if code is not None:
+                return code, ""
+            if self.signals.first is not None or time.monotonic() - started > self.timeout_s:
+                process.end_descendants(2)
+                return process.poll(child), STOPPED if self.signals.first else TIMED_OUT
+
+    def _read(self, reading: int, log: Path, name: str, secrets: tuple[str, ...], lines: list[str]) -> None:
+        with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as text, log.open("w", encoding="utf-8") as file:
+            for raw in text:
+                line = raw.rstrip("\n")
+                lines.append(line)
+                change = _CHANGE.fullmatch(line)
+                if change:  # a secret that the hook itself brings
+                    secrets = (*secrets, *masking.secret_values({change[2]: change[3]}))
+                shown = masking.mask_text(_masked_change(line), secrets)
+                file.write(shown + "\n")
+                file.flush()
+                self.show(f"[{name}] {shown}")
+
+
+def _masked_change(line: str) -> str:
+    match = _CHANGE.fullmatch(line)
+    return f"{match[1]}.{match[2]}={masking.mask_value(match[2], match[3])}" if match else line
+
+
+def _argv(path: str, python: str, words: Sequence[str]) -> tuple[str, ...]:
+    if path.endswith(".py"):
+        return (*own_command(python), "run-hook", path, *words)
+    return ("bash", path, *words)
+
+
+def _outcome(step: PlannedStep, code: int | None) -> str:
+    if step.phase == "patch":
+        return {0: APPLIED, 2: SKIPPED}.get(code if code is not None else 1, FAILED)
+    return DONE if code == 0 else FAILED
+
+
+def require(result: StepResult) -> None:
+    """Stop the run where a step did not do its work.
+
+    Raises:
+        StepError: It failed, took too long, or set something that is no variable.
+    """
+    kind = "patch" if result.phase == "patch" else f"hook ({result.phase})"
+    bad = [name for name in result.variables if not _VARIABLE.fullmatch(name)]
+    if bad:
+        raise StepError(f"{kind} {result.path}: {bad[0]!r} is no variable's name", fix="print env.NAME=VALUE with letters, digits and _")
+    if result.outcome in (DONE, APPLIED, SKIPPED):
+        return
+    ended = f"it ended with {result.code}" if result.outcome == FAILED else f"it was {result.outcome} after {result.seconds:.0f} s"
+    tail = "".join(f"\n  | {line}" for line in result.last_lines)
+    fix = (
+        "mend it, or give it more time with --hook-timeout-s"
+        if result.outcome == TIMED_OUT
+        else "read its log in the run folder, logs/step-*"
+    )
+    raise StepError(f"{kind} {result.path}: {ended}{tail}", fix=fix)

@@ -1,0 +1,18 @@
+"""`train posttrain`: supervised fine-tuning of the same model family."""
+
+from __future__ import annotations
+
+from primus_bootstrap.launch.tasks import Program, Request, Task
+
+
+def program(request: Request) -> Program:
+    """Return the fine-tuner with its arguments."""
+    return Program((str(request.workloads() / "train" / "posttrain.py"),), request.arguments)
+
+
+TASK = Task(
+    name="train posttrain",
+    meaning="Fine-tune a model on prompts and answers.",
+    usage="--config FILE|PRESET [key=value]...",
+    program=program,
+)

@@ -1,0 +1,18 @@
+"""`train pretrain`: pre-training of a language model."""
+
+from __future__ import annotations
+
+from primus_bootstrap.launch.tasks import Program, Request, Task
+
+
+def program(request: Request) -> Program:
+    """Return the trainer with its arguments."""
+    return Program((str(request.workloads() / "train" / "pretrain.py"),), request.arguments)
+
+
+TASK = Task(
+    name="train pretrain",
+    meaning="Train a language model from scratch.",
+    usage="--config FILE|PRESET [key=value]...",
+    program=program,
+)

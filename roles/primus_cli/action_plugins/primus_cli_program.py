@@ -1,0 +1,49 @@
+"""Bring primus-cli to a host as one file, training programs inside: the Ansible action `primus_cli_program`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Argument: `program` (path on the host). The same input makes the same bytes, so an unchanged host is left alone."""
+
+    _VALID_ARGS = frozenset({"program"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what copying the file returned."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        program = str(self._task.args["program"])
+        task = self._task.copy()
+        task.args = {"src": str(_made_here()), "dest": program, "owner": "root", "group": "root", "mode": "0755"}
+        copy = self._shared_loader_obj.action_loader.get(
+            "ansible.legacy.copy",
+            task=task,
+            connection=self._connection,
+            play_context=self._play_context,
+            loader=self._loader,
+            templar=self._templar,
+            shared_loader_obj=self._shared_loader_obj,
+        )
+        copied: dict[str, Any] = copy.run(task_vars=task_vars)
+        note = {"before_header": program, "after_header": program, "before": "", "after": "(program brought to its version)\n"}
+        return {**result, **copied, "diff": [note] if copied.get("changed") else []}
+
+
+def _made_here() -> Path:
+    """Return the program, made once a run in Ansible's own temporary folder."""
+    try:
+        from primus_bootstrap.launch import bundle, own_program  # noqa: PLC0415 - where it is missing the error has a fix
+    except ImportError as error:
+        fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+        raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+    path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-cli.pyz"
+    if not path.is_file():
+        bundle.write_bundle(path, workloads=own_program.workloads_folder("", os.environ))
+    return path

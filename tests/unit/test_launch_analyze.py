@@ -1,0 +1,99 @@
+"""primus_bootstrap.launch.analyze: a run folder in a few lines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch import analyze, rank_log, snapshot
+from primus_bootstrap.launch.errors import UsageError
+from tests.unit.launch_plans import plan, project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def step(number: int, seconds: float, loss: float) -> str:
+    """Return one line of steps.jsonl."""
+    data = {"step": number, "loss": loss, "step_time_s": seconds, "data_wait_s": seconds / 10, "checkpoint_wait_s": 0.0}
+    return json.dumps({**data, "tokens_per_s": 1000 / seconds, "memory_peak_gib": 1.5, "mfu": None})
+
+
+def run(folder: Path, exit_code: int = 0) -> Path:
+    """Make a run folder with 2 ranks, a resume after step 5, and one slow step."""
+    (folder / "logs").mkdir(parents=True)
+    steps = [step(number, 9.0 if number == 1 else 0.1, 5.0 - number / 10) for number in range(1, 8)]
+    steps += [step(number, 1.0 if number == 20 else 0.1, 5.0 - number / 10) for number in range(6, 21)]
+    (folder / "steps.jsonl").write_text("\n".join(steps) + '\n{"step": 21, "lo')
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints/latest").write_text("step-00000020\n")
+    for rank in (0, 1):
+        data = {"node": "n1", "rank": rank, "world_size": 2, "local_rank": rank, "attempt": 0, "pid": 1, "started": 1000.0, "ended": 1060.0}
+        rank_log.record_path(folder, rank).write_text(json.dumps({**data, "exit_code": exit_code * rank, "schema": rank_log.SCHEMA}))
+    rank_log.log_path(folder, 1).write_text("OSError: [Errno 28] No space left on device\n")
+    return folder
+
+
+def test_speed_leaves_warm_up_out_and_counts_slow_steps_and_resumes(tmp_path: Path) -> None:
+    """The first steps of each start compile and fill caches; of a step done twice the later one counts."""
+    found = analyze.analyze(run(tmp_path / "A"))["training"]
+
+    assert (found["first_step"], found["last_step"], found["resumed"]) == (1, 20, 1)
+    assert (found["step_time_s"], found["tokens_per_s"], found["slow_steps"]) == (0.1, 10000.0, 1)
+    assert found["data_share"] == pytest.approx(0.1)
+
+
+def test_a_run_is_told_in_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends of the ranks, duration, loss, speed, the checkpoint to go on from."""
+    assert analyze.main([str(run(tmp_path / "A"))]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "ranks       2 of 2 on 1 node: 2 done",
+        "duration    60.0 s",
+        "steps       1 to 20, resumed 1 times",
+        "loss        4.9000 to 3.0000",
+        "step time   median 0.100 s, p95 1.000 s, 1 slow (over 2 x median)",
+        "waiting     10.0% for data, 0.0% for checkpoints",
+        "speed       10,000 tokens/s, MFU unknown, peak memory 1.50 GiB",
+        "checkpoint  step-00000020",
+    ]
+
+
+def test_a_failed_run_ends_with_its_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words as at the end of the run itself."""
+    analyze.main([str(run(tmp_path / "A", exit_code=1))])
+    out = capsys.readouterr().out
+
+    assert "ranks       2 of 2 on 1 node: 1 done, 1 failed" in out
+    assert "\n\nrank 1 on n1 failed first" in out
+    assert "cause: a disk is full (disk_full)" in out
+
+
+def test_the_command_of_the_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it was typed."""
+    folder = project(tmp_path / "job")
+    snapshot.take(plan(folder), folder / "A")
+    analyze.main([str(folder / "A")])
+
+    assert "command     primus-cli direct --output A --script train.py -- --config x.yaml\n" in capsys.readouterr().out
+
+
+def test_several_runs_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One object for one run, a list for several."""
+    first, second = run(tmp_path / "A"), run(tmp_path / "B", exit_code=1)
+    analyze.main([str(first), "--json"])
+    one = json.loads(capsys.readouterr().out)
+    analyze.main(["--json", str(first), str(second)])
+    two = json.loads(capsys.readouterr().out)
+
+    assert (one["failure"], one["checkpoint"]) == (None, "step-00000020")
+    assert [item["failure"] and item["failure"]["cause"]["name"] for item in two] == [None, "disk_full"]
+
+
+@pytest.mark.parametrize("words", [[], ["--json"], ["--wrong"], ["."]])
+def test_what_is_no_run_folder_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty analysis of a wrong folder would look like a run that did nothing."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        analyze.main(words)

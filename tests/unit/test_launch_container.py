@@ -1,0 +1,223 @@
+"""primus_bootstrap.launch.container: the words of the engines, and a run by a stand-in that executes what it gets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch import container_devices
+from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
+from tests.unit.launch_cli_rig import User, wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Does with a container's command what an engine does, without the container: keeps its words, writes the id, runs the command.
+ENGINE = """#!/usr/bin/env python3
+import os, subprocess, sys
+words = sys.argv[1:]
+with open(os.environ["HOME"] + "/engine.log", "a") as log:
+    print(*words, sep="\\x1f", file=log)
+if words[0] == "rm":
+    sys.exit(0)
+start = next(index for index, word in enumerate(words) if index and not word.startswith("-"))
+for word in words[:start]:
+    if word.startswith("--cidfile="):
+        open(word.partition("=")[2], "w").write("c0ffee")
+given = [word.partition("=")[2] for word in words[:start] if word.startswith("--env=")]
+environment = {name: os.environ[name] for name in given if name in os.environ}
+os.execvpe(words[start + 1], words[start + 1 :], {**environment, "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]})
+"""
+
+
+def calls(user: User) -> list[list[str]]:
+    """Return every call of the engine."""
+    return [line.split("\x1f") for line in (user.home / "engine.log").read_text().splitlines()]
+
+
+def planned(user: User, *words: str, **environment: str) -> list[str]:
+    """Return the words of the engine in a plan."""
+    done = user.cli(
+        "--dry-run", "--output", str(user.run_dir), "container", "--image", "img", *words, "--", "train", "pretrain", **environment
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("execute ")]
+    return shlex.split(line)[1:]
+
+
+def test_docker_gets_the_same_words_inside(tmp_path: Path) -> None:
+    """The working folder and the run folder are there, nothing of the host is asked for that it does not have."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    words = planned(user, "--shm-size", "64g", "--engine-arg=--init", "--volume", str(user.home), "--nproc", "2")
+    inside = words[words.index("img") + 1 :]
+
+    assert words[1:3] == ["run", "--rm"]
+    assert {"--ipc=host", "--network=host", "--ulimit=memlock=-1", "--shm-size=64g", "--init"} <= set(words)
+    assert {f"--volume={folder}:{folder}" for folder in (user.project, user.run_dir, user.home)} <= set(words)
+    assert not [word for word in words if word.startswith(("--device", "--gpus", "--privileged"))]
+    assert inside[:2] == ["python3", f"{user.run_dir}/primus-cli.pyz"]
+    assert inside[2:] == ["--only-flags", "direct", f"--output={user.run_dir}", "--nproc=2", "--python=python3", "--", "train", "pretrain"]
+    assert not user.run_dir.exists()
+
+
+def test_variables_go_in_by_name_and_no_value_is_on_a_command_line(tmp_path: Path) -> None:
+    """Patterns choose what passes; settings of primus-cli itself do not, they are resolved already."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    environment = {"NCCL_IB_TC": "106", "HF_TOKEN": "geheim12345", "UNRELATED": "x", "PRIMUS_CLI_DIRECT_GRACE": "9"}
+    words = planned(user, "--env", "WANDB_API_KEY=geheim6789", "--env", "MODEL=small", **environment)
+    text = " ".join(words)
+
+    assert {"--env=NCCL_IB_TC", "--env=HF_TOKEN", "--env=WANDB_API_KEY", "--env=MODEL"} <= set(words)
+    assert "UNRELATED" not in text
+    assert "PRIMUS_CLI" not in text
+    assert "--grace=9" in words
+    assert "geheim" not in text
+
+
+def test_apptainer_gets_its_own_words(tmp_path: Path) -> None:
+    """Binds instead of volumes, a clean environment, and nothing of docker's."""
+    user = User(tmp_path)
+    user.stand_in("apptainer", ENGINE)
+    words = planned(user, "--volume", f"{user.home}:/data:ro", "--engine", "apptainer")
+
+    assert words[1:4] == ["exec", "--cleanenv", f"--pwd={user.project}"]
+    assert f"--bind={user.home}:/data:ro" in words
+    assert not [word for word in words if word.startswith(("--volume", "--env", "--ulimit"))]
+
+
+def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_path: Path) -> None:
+    """The order is docker, podman, Apptainer; without any, the message names them."""
+    user = User(tmp_path)
+    nothing = {"PATH": str(user.programs)}
+    none = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
+    user.stand_in("podman", ENGINE)
+    podman = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
+    user.stand_in("docker", ENGINE)
+    docker = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
+
+    assert none.returncode == 3
+    assert "none of these is installed here: docker, podman, apptainer" in none.stderr
+    assert "engine: podman" in podman.stdout
+    assert "engine: docker" in docker.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--volume", "/nowhere/at/all"), "--volume /nowhere/at/all: there is no /nowhere/at/all"),
+        (("--script", "nowhere.py"), "--script nowhere.py: there is no such file"),
+        (("--clean",), "--clean: no such option"),
+    ],
+)
+def test_what_is_wrong_ends_before_an_engine_is_called(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    """A missing folder would be made by the engine, as root; there is no option that touches other containers."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    done = user.cli("container", "--image", "i", *words, "--", "train", "pretrain")
+
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (user.home / "engine.log").exists()
+
+
+def test_no_image_is_said(tmp_path: Path) -> None:
+    """There is no hidden default image."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+
+    assert "container: there is no image" in user.cli("container", "--", "train", "pretrain").stderr
+
+
+def test_a_run_in_a_container_is_the_run_on_the_host(tmp_path: Path) -> None:
+    """The program runs inside with the variables, its exit code comes back, and only the run's own container is removed."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    script = user.program(
+        "p.py", "import os, sys\nprint('got', os.environ['MODEL'], os.environ['HF_TOKEN'][:3], sys.argv[1:])\nsys.exit(7)\n"
+    )
+    words = (
+        "--output",
+        str(user.run_dir),
+        "container",
+        "--image",
+        "img",
+        "--single",
+        "--script",
+        str(script),
+        "--env",
+        "MODEL=s",
+        "--env",
+        "HF_TOKEN",
+    )
+    done = user.cli(*words, "--", "a b", HF_TOKEN="geheim12345")
+    called = calls(user)
+    plan = json.loads((user.run_dir / "plan.json").read_text())
+
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert re.search(r"\[.*/0\] got s geh \['a b'\]", done.stdout)
+    assert called[1:] == [["rm", "--force", "c0ffee"]]
+    assert plan["command"][2:4] == ["container", "--image"]
+    assert not [path for path in user.run_dir.rglob("*") if path.is_file() and b"geheim12345" in path.read_bytes()]
+
+
+def test_sigterm_reaches_the_program_inside(tmp_path: Path) -> None:
+    """The engine's client hands the signal to the run inside, which ends with a checkpoint."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    text = "import os, signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(75))\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+    script = user.program("p.py", text)
+    child = user.start("--output", str(user.run_dir), "container", "--image", "img", "--single", "--script", str(script), "--")
+    wait_for(user.project / "ready")
+    os.kill(child.pid, signal.SIGTERM)
+    output, _ = child.communicate(timeout=60)
+
+    assert child.returncode == 75, output
+
+
+def card(vendor: str) -> Gpu:
+    """Return a GPU of a vendor."""
+    return Gpu("a", vendor, "", "", ("X",), "", 1, "module", virtual=False, numa_node=0)
+
+
+def test_devices_follow_the_vendor_and_what_is_there(tmp_path: Path) -> None:
+    """A host without /dev/infiniband or /dev/kfd gets no word of it."""
+    bare = container_devices.words("docker", "amd", tmp_path)
+    for name in ("dev/kfd", "dev/dri/renderD128"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch(mode=0o660)
+    (tmp_path / "dev/infiniband").mkdir()
+    group = (tmp_path / "dev/kfd").stat().st_gid
+
+    assert bare == ("--security-opt=seccomp=unconfined",)
+    assert container_devices.words("docker", "amd", tmp_path) == (
+        "--device=/dev/kfd",
+        "--device=/dev/dri",
+        f"--group-add={group}",
+        "--security-opt=seccomp=unconfined",
+        "--device=/dev/infiniband",
+        "--cap-add=IPC_LOCK",
+    )
+    assert container_devices.words("docker", "nvidia", tmp_path / "sys") == ("--gpus=all",)
+    assert container_devices.words("podman", "nvidia", tmp_path / "sys") == ("--device=nvidia.com/gpu=all",)
+    assert [container_devices.words("apptainer", vendor, tmp_path) for vendor in ("amd", "nvidia", "none")] == [("--rocm",), ("--nv",), ()]
+
+
+def test_the_vendor_is_never_guessed() -> None:
+    """Where the bus is unclear, the user says whose devices go in."""
+    clear = [GpuFindings(OK, "", (card("amd"),)), GpuFindings(OK, "", (card("nvidia"),)), GpuFindings(NONE, "no GPU")]
+    unclear = [GpuFindings(UNKNOWN, "unreadable"), GpuFindings(MIXED, "two", (card("amd"), card("nvidia")))]
+
+    assert [container_devices.vendor("auto", found) for found in clear] == ["amd", "nvidia", "none"]
+    for found in unclear:
+        with pytest.raises(PlanError, match="not clear"):
+            container_devices.vendor("auto", found)
+        assert container_devices.vendor("amd", found) == "amd"

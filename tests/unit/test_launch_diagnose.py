@@ -1,0 +1,359 @@
+"""primus_bootstrap.launch.diagnose: from the files of a run to the first failing rank and its cause. Samples: tests/data/failures/."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import characters, from_regex
+
+from primus_bootstrap.launch import diagnose, diagnose_causes, kernel_log, rank_log
+
+SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
+NAMES = sorted(path.name for path in SAMPLES.iterdir())
+START = 1000.0
+TERM, KILL = 15, 9
+
+
+def cause_of(name: str) -> str | None:
+    """Return what a sample's folder stands for: `cause` or `cause-variant`."""
+    cause = name.partition("-")[0]
+    return None if cause == "unknown" else cause
+
+
+def record(run_dir: Path, rank: int, **fields: Any) -> None:
+    """Write the exit record of a rank; `ended` and `stopped_at` count from the start of the run."""
+    for name in ("ended", "stopped_at"):
+        if fields.get(name) is not None:
+            fields[name] += START
+    data = {"node": "gpu001", "rank": rank, "world_size": 2, "local_rank": rank % 8, "attempt": 0, "pid": 4000 + rank, "started": START}
+    path = rank_log.record_path(run_dir, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**data, "schema": rank_log.SCHEMA, **fields}))
+
+
+def kernel(run_dir: Path, node_rank: int, lines: list[tuple[float, str]], problem: str = "") -> None:
+    """Write what the kernel of a node said."""
+    path = rank_log.kernel_path(run_dir, node_rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"node": f"gpu{node_rank + 1:03d}", "problem": problem, "lines": lines}))
+
+
+def events(run_dir: Path, rank: int, *lines: tuple[float, str]) -> None:
+    """Write a rank's lines with their times after the start of the run."""
+    path = rank_log.events_path(run_dir, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"time": START + at, "text": text}) + "\n" for at, text in lines))
+
+
+def sample(name: str, run_dir: Path) -> dict[str, Any]:
+    """Make a run folder from a sample; return what is expected of it."""
+    (run_dir / "logs").mkdir(parents=True)
+    expected: dict[str, Any] = yaml.safe_load((SAMPLES / name / "ends.yml").read_text())
+    for path in (SAMPLES / name).glob("*.log"):
+        shutil.copy(path, run_dir / "logs" / path.name)
+    for path in (SAMPLES / name).glob("kernel-*.log"):
+        lines = [line.split(" ", 1) for line in path.read_text().splitlines()]
+        kernel(run_dir, int(path.stem.rpartition("-")[2]), [(float(at), text) for at, text in lines])
+    size = expected.get("world_size", len(expected["ranks"]))
+    for rank, fields in expected["ranks"].items():
+        record(run_dir, rank, **{"world_size": size, **fields})
+    return expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_sample_gives_its_cause_and_its_first_rank(name: str, tmp_path: Path) -> None:
+    """The logs of a failure lead to the cause that the folder is named after, or to none."""
+    expected = sample(name, tmp_path)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None) == cause_of(name)
+    assert (found.first.rank if found.first else None) == expected.get("first")
+    assert [item.rank for item in found.suspects] == expected.get("suspects", [])
+    assert found.failed
+
+
+def test_every_cause_has_a_sample_and_every_sample_a_cause() -> None:
+    """A pattern that nothing shows is a guess."""
+    named = {cause_of(name) for name in NAMES} - {None}
+
+    assert named == {cause.name for cause in diagnose_causes.catalogue()}
+
+
+@pytest.mark.parametrize("cause", diagnose_causes.catalogue(), ids=lambda cause: cause.name)
+def test_every_cause_says_what_to_do_and_who_says_so(cause: diagnose_causes.Cause) -> None:
+    """Texts are whole sentences or steps, and none was turned into something else by a colon."""
+    assert all(isinstance(text, str) and text for text in (cause.title, cause.means, cause.source, *cause.fix))
+    assert cause.fix
+    assert cause.kind in {"hardware", "cause", "hang", "consequence"}
+    assert re.search(r"https://|Linux |errno|docs/", cause.source)
+    assert cause.log or cause.kernel
+
+
+@pytest.mark.parametrize("pattern", [pattern.pattern for cause in diagnose_causes.catalogue() for pattern in cause.log])
+def test_every_line_that_a_pattern_describes_is_found(pattern: str) -> None:
+    """The quick look at words, which saves the patterns from ordinary lines, loses nothing."""
+
+    @settings(max_examples=15, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(from_regex(re.compile(pattern), fullmatch=True, alphabet=characters(min_codepoint=32, max_codepoint=126)))
+    def check(line: str) -> None:
+        assert diagnose_causes.match_log(line) is not None, line
+
+    check()
+
+
+def test_the_rank_that_wrote_nan_is_named(tmp_path: Path) -> None:
+    """All ranks agree before they stop, so that the one which is first to end is not the one that computed wrongly."""
+    for rank in (0, 1):
+        events(tmp_path, rank, (5.0 + rank, f"pretrain: rank {rank}: loss is not finite (nan) at step 12, first on rank 1; ..."))
+        record(tmp_path, rank, ended=6.0 + rank, exit_code=76)
+
+    assert [item.rank for item in diagnose.diagnose(tmp_path).suspects] == [1]
+
+
+def test_what_torchrun_said_in_an_earlier_use_of_the_folder_does_not_count(tmp_path: Path) -> None:
+    """A run that goes on in its folder appends to the same file; neither does what the launcher itself printed."""
+    record(tmp_path, 0, world_size=1, ended=5.0, exit_code=143, signal=TERM, stopped_at=4.0)
+    path = rank_log.launcher_path(tmp_path, 0)
+    path.write_text(
+        "DistNetworkError: EADDRINUSE\nrun folder: /runs/1\n[gpu001/0] OSError: [Errno 28] No space left on device\n"
+        "rank 0 on gpu001 failed first\ncause: a disk is full\n  No space left on device\nrun folder: /runs/1\n"
+    )
+
+    assert diagnose.diagnose(tmp_path).cause is None
+
+
+def test_the_text_names_rank_cause_line_and_fix(tmp_path: Path) -> None:
+    """What is printed at the end of a failed run is enough to act on."""
+    sample("gpu_out_of_memory", tmp_path)
+    text = diagnose.diagnose(tmp_path).text()
+
+    assert text.startswith("rank 3 on gpu001 failed first, 44.0 s after its start: it ended with exit code 1\n")
+    assert "cause: the GPU's memory is full (gpu_out_of_memory)\n  logs/rank-00003.log:6: [rank3]: torch.OutOfMemoryError: HIP" in text
+    assert "\n  fix: use a smaller micro batch" in text
+    assert "\n  source: https://docs.pytorch.org/" in text
+    assert "\nended because of it: rank 0\n" in text
+
+
+def test_what_is_unknown_is_said_to_be_and_its_last_lines_are_shown(tmp_path: Path) -> None:
+    """No pattern matches a KeyError: nothing is guessed."""
+    sample("unknown", tmp_path)
+    found = diagnose.diagnose(tmp_path)
+
+    assert "cause: unknown; no known pattern matches\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
+    assert found.last_lines[-1] == "[rank1]: KeyError: 'missing'"
+    assert found.to_json()["cause"] is None
+
+
+def test_a_rank_killed_from_outside_is_not_called_out_of_memory(tmp_path: Path) -> None:
+    """SIGKILL has many senders; without a kernel line none is named."""
+    sample("unknown-killed", tmp_path)
+    kernel(tmp_path, 0, [], problem="journalctl: no permission")
+    text = diagnose.diagnose(tmp_path).text()
+
+    assert "cause: unknown" in text
+    assert "note: the kernel log of gpu001 could not be read: journalctl: no permission" in text
+    assert "note: rank 0 was killed (SIGKILL) from outside" in text
+
+
+def test_the_first_rank_is_the_first_by_time_and_not_by_number(tmp_path: Path) -> None:
+    """Rank 0 failed as well, later."""
+    for rank, at in ((0, 9.0), (1, 8.0)):
+        events(tmp_path, rank, (at, "ValueError: bad"))
+        record(tmp_path, rank, ended=at + 1, exit_code=1)
+
+    assert diagnose.diagnose(tmp_path).to_json()["first"]["rank"] == 1
+
+
+def test_the_time_is_that_of_the_error_and_not_of_the_end(tmp_path: Path) -> None:
+    """A large program takes longer to end than its neighbours take to notice."""
+    events(tmp_path, 0, (9.0, "KeyError: 'x'"))
+    record(tmp_path, 0, ended=9.1, exit_code=1)
+    events(tmp_path, 1, (5.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"))
+    record(tmp_path, 1, ended=30.0, exit_code=1)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.at) == (1, START + 5.0)
+
+
+def test_a_rank_that_only_lost_its_connection_is_never_first_beside_one_with_a_cause(tmp_path: Path) -> None:
+    """Clocks of two nodes differ: the one that lost its connection may seem to be earlier."""
+    events(tmp_path, 0, (5.0, "RuntimeError: Connection closed by peer [10.0.0.2]:1"))
+    record(tmp_path, 0, ended=5.5, exit_code=1)
+    events(tmp_path, 1, (6.0, "Traceback (most recent call last):"), (6.0, "KeyError: 'x'"))
+    record(tmp_path, 1, ended=7.0, exit_code=1)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None, found.cause) == (1, None)
+
+
+def test_a_rank_that_was_stopped_while_it_failed_is_still_the_first(tmp_path: Path) -> None:
+    """Its neighbour noticed and ended, and torchrun then stopped the one that had failed."""
+    events(tmp_path, 0, (6.0, "RuntimeError: Connection reset by peer"))
+    record(tmp_path, 0, ended=6.1, exit_code=1)
+    events(tmp_path, 1, (5.0, "Traceback (most recent call last):"), (5.0, "KeyError: 'x'"))
+    record(tmp_path, 1, ended=7.0, exit_code=128 + TERM, signal=TERM, stopped_at=6.2)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.first.rank if found.first else None) == 1
+    assert found.last_lines[-1] == "KeyError: 'x'"
+
+
+def test_a_warning_from_long_before_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    """A program that went on for hours after a line survived it."""
+    events(
+        tmp_path,
+        0,
+        (10.0, "retrying: [Errno 116] Stale file handle"),
+        (20000.0, "Traceback (most recent call last):"),
+        (20000.0, "KeyError: 1"),
+    )
+    record(tmp_path, 0, world_size=1, ended=20000.1, exit_code=1)
+
+    assert diagnose.diagnose(tmp_path).cause is None
+
+
+@pytest.mark.parametrize(
+    "step", ["step 4  loss 5.7  grad 0.7", " iteration      12/     500 | lm loss: 2.4E+00", "Epoch 0:   6%| 320/500 [it/s, loss=2.6]"]
+)
+def test_an_error_after_which_the_program_went_on_is_not_the_cause(tmp_path: Path, step: str) -> None:
+    """A checkpoint that could not be written once is not why memory ran out later."""
+    lines = (
+        "checkpoint: could not be written: No space left on device",
+        step,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB",
+    )
+    events(tmp_path, 0, *((5.0 + index, line) for index, line in enumerate(lines)))
+    record(tmp_path, 0, world_size=1, ended=9.0, exit_code=1)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None, found.at) == ("gpu_out_of_memory", START + 7.0)
+
+
+def test_the_cause_behind_a_hang_is_that_of_the_rank_that_hung(tmp_path: Path) -> None:
+    """The ranks that waited were first to give up; the other one says why in the end."""
+    events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
+    record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
+    events(tmp_path, 1, (602.0, "OSError: [Errno 116] Stale file handle: '/mnt/data'"))
+    record(tmp_path, 1, ended=603.0, exit_code=1)
+    found = diagnose.diagnose(tmp_path)
+
+    assert found.cause is not None
+    assert (found.cause.name, [item.rank for item in found.suspects]) == ("storage_lost", [1])
+    assert "also seen: a collective operation timed out" in found.text()
+
+
+def test_a_kernel_line_of_another_node_points_at_the_ranks_of_that_node(tmp_path: Path) -> None:
+    """The node that lost its GPU hung; another one noticed first."""
+    events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
+    record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
+    record(tmp_path, 1, node="gpu002", ended=602.0, exit_code=128 + TERM, signal=TERM, stopped_at=601.5)
+    kernel(tmp_path, 1, [(START + 10, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
+    found = diagnose.diagnose(tmp_path)
+
+    assert found.cause is not None
+    assert (found.cause.name, [(item.rank, item.node) for item in found.suspects]) == ("gpu_lost", [(1, "gpu002")])
+
+
+def test_a_kernel_line_from_after_the_failure_is_not_its_cause(tmp_path: Path) -> None:
+    """What happened to the node an hour later did not end the run."""
+    sample("unknown", tmp_path)
+    kernel(tmp_path, 0, [(START + 3600, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
+
+    assert diagnose.diagnose(tmp_path).cause is None
+
+
+def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: Path) -> None:
+    """The kernel killed another user's program, and this run failed for a reason of its own."""
+    sample("unknown", tmp_path)
+    kernel(tmp_path, 0, [(START + 7, "Out of memory: Killed process 99 (java) total-vm:1kB")])
+
+    assert diagnose.diagnose(tmp_path).cause is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "amdgpu 0000:0b:00.0: 0 uncorrectable hardware errors detected in umc block",
+        "NVRM: Xid (PCI:0000:9b:00): 31, MMU Fault",
+        "EDAC MC0: 1 CE memory read error",
+    ],
+)
+def test_harmless_lines_of_the_kernel_stand_for_nothing(line: str) -> None:
+    """A count of zero, a program's own fault, and a corrected error are no broken hardware."""
+    assert diagnose_causes.match_kernel(line) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 12 loss 2.41 nansen",
+        "loss scale 65536",
+        "found 3 files",
+        "epoch 1: accuracy of the address book",
+        "NCCL INFO Connected all rings",
+        "wrote checkpoint, 12 GiB are free",
+    ],
+)
+def test_ordinary_lines_stand_for_nothing(line: str) -> None:
+    """Patterns name errors, not words."""
+    assert diagnose_causes.match_log(line) is None
+
+
+def test_a_log_that_could_not_be_written_says_disk_full(tmp_path: Path) -> None:
+    """The record, written over its old block, is then all that is left."""
+    record(tmp_path, 0, world_size=1, ended=5.0, exit_code=74, problem="[Errno 28] No space left on device", dropped=9, last_lines=["bye"])
+    found = diagnose.diagnose(tmp_path)
+
+    assert found.cause is not None
+    assert found.cause.name == "disk_full"
+    assert found.evidence[0].text == "the log could not be written: [Errno 28] No space left on device"
+    assert found.last_lines == ("bye",)
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, 5.0), (75, 5.0)])
+def test_a_run_that_ended_well_or_unfinished_has_no_failure(tmp_path: Path, code: int, ended: float) -> None:
+    """75 means unfinished with a good checkpoint."""
+    record(tmp_path, 0, world_size=1, ended=ended, exit_code=code)
+    found = diagnose.diagnose(tmp_path)
+
+    assert not found.failed
+    assert found.text() == "nothing failed\n"
+
+
+def test_an_empty_folder_is_no_failure_and_no_success(tmp_path: Path) -> None:
+    """Nothing is known, and that is said."""
+    assert diagnose.diagnose(tmp_path).text() == "no rank has left a record: nothing was started, or this is not the run's folder\n"
+
+
+def test_after_a_failure_the_kernel_log_and_the_diagnosis_are_kept(tmp_path: Path) -> None:
+    """Somebody who was not there can read it later; a kernel log that cannot be read is kept as such."""
+    sample("disk_full", tmp_path)
+    found = diagnose.after_failure(tmp_path, 2, time.time() - 60, "gpu003")
+    kept = json.loads((tmp_path / "failure.json").read_text())
+    log = next(log for log in kernel_log.read_all(tmp_path) if log.node == "gpu003")
+
+    assert kept == json.loads(json.dumps(found.to_json()))
+    assert kept["cause"]["name"] == "disk_full"
+    assert all(at > time.time() - 120 for at, _ in log.lines)
+
+
+def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:
+    """A large run that failed must not wait for its own diagnosis."""
+    (tmp_path / "logs").mkdir()
+    text = "".join(f"step {number} loss 2.4 tokens/s 91544 memory 120.1 GiB of 191.9\n" for number in range(400))
+    for rank in range(300):
+        rank_log.log_path(tmp_path, rank).write_text(text + "RuntimeError: Connection closed by peer\n")
+        record(tmp_path, rank, world_size=300, ended=10.0 + rank, exit_code=1)
+    started = time.monotonic()
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None, len(found.followed)) == ("peer_lost", 299)
+    assert time.monotonic() - started < 30

@@ -1,0 +1,67 @@
+"""primus_bootstrap.launch.masking: what is shown of secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from primus_bootstrap.launch.masking import is_secret_name, mask_environment, mask_text, mask_words
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "--auth-token",
+        "apiKey",
+        "GITHUB_PAT",
+        "registry.password",
+        "PGPASSWD",
+    ],
+)
+def test_names_of_secrets(name: str) -> None:
+    """Common names of tokens, keys and passwords are secrets in any spelling."""
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HSA_KERNARG_POOL_SIZE",
+        "PATH",
+        "PWD",
+        "TOKENIZERS_PARALLELISM",
+        "MONKEY",
+        "SSH_AUTH_SOCK",
+        "KEYBOARD",
+        "data.tokenizer",
+        "train.tokens",
+        "NCCL_DEBUG",
+    ],
+)
+def test_names_of_nothing_secret(name: str) -> None:
+    """Names that only hold such letters are shown."""
+    assert not is_secret_name(name)
+
+
+def test_values_with_the_shape_of_a_secret_are_masked_under_any_name() -> None:
+    """Tokens that bear their kind in front, and passwords in URLs, are found without a name."""
+    text = "pull hf_abcdefghijklmnopqrstuv from https://me:geheim@host/x with ghp_0123456789abcdefghij and AKIAABCDEFGHIJKLMNOP"
+
+    assert mask_text(text) == "pull *** from https://me:***@host/x with *** and ***"
+
+
+def test_a_secret_value_is_masked_wherever_else_it_stands() -> None:
+    """A password that another variable repeats does not leak there."""
+    masked = mask_environment({"DB_PASSWORD": "geheim123", "DB_URL": "postgres geheim123 host", "N": "8"})
+
+    assert masked == {"DB_PASSWORD": "***", "DB_URL": "postgres *** host", "N": "8"}
+
+
+def test_command_lines() -> None:
+    """Options with a secret's name hide their value, in either spelling; a following option is not a value."""
+    words = ("--token", "abc", "--api-key=def", "HF_TOKEN=ghi", "--password", "--verbose", "lr=0.1")
+
+    assert mask_words(words) == ("--token", "***", "--api-key=***", "HF_TOKEN=***", "--password", "--verbose", "lr=0.1")

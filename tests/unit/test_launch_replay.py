@@ -1,0 +1,132 @@
+"""primus_bootstrap.launch.replay: what a snapshot restores, and how differences are told. Bit-equal losses: tests/workloads."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.launch import replay, snapshot
+from primus_bootstrap.launch.errors import PlanError, UsageError
+from primus_bootstrap.launch.settings import Setting
+from tests.unit.launch_plans import SECRETS, plan, project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.launch.plan import Plan
+
+
+def recorded(tmp_path: Path, **changes: Any) -> tuple[Path, Plan]:
+    """Take the snapshot of a project's run; return the run folder and the plan."""
+    folder = project(tmp_path / "job")
+    made = plan(folder, **changes)
+    snapshot.take(made, folder / "A")
+    return folder / "A", made
+
+
+def test_command_folder_settings_and_environment_are_those_of_the_run(tmp_path: Path) -> None:
+    """The run folder is not: a replay gets one of its own."""
+    run_dir, made = recorded(tmp_path)
+    found = replay.load(run_dir, {"LANG": "de_DE", "NEW": "1", "SSH_TTY": "/dev/pts/1", **SECRETS})
+
+    assert (found.command, found.cwd) == (made.command, made.cwd)
+    assert found.settings == {"main.output": "", "direct.nproc": 2, "direct.env": {}}
+    assert found.environment == {"PATH": "/usr/bin:/bin", "LANG": "C", "NCCL_DEBUG": "WARN", "NEW": None}
+    assert found.notes == ()
+
+
+def test_the_snapshot_folder_itself_may_be_named(tmp_path: Path) -> None:
+    """A snapshot can be copied without its run."""
+    run_dir, made = recorded(tmp_path)
+
+    assert replay.load(run_dir / "snapshot", {}).command == made.command
+
+
+def test_secrets_come_from_the_environment_of_the_replay(tmp_path: Path) -> None:
+    """Those that are not there are named, and nothing is set to ***."""
+    setting = Setting("direct.env", {"HF_TOKEN": SECRETS["HF_TOKEN"], "MODE": "x"}, "flag --env")
+    words = ("direct", "--env", f"HF_TOKEN={SECRETS['HF_TOKEN']}", "--", "train.py")
+    run_dir, _ = recorded(tmp_path, settings=(setting,), command=words)
+    without = replay.load(run_dir, {"DB_PASSWORD": "of-today", "PRIVATE_KEY": "of-today"})
+    having = replay.load(run_dir, {"DB_PASSWORD": "of-today", "PRIVATE_KEY": "of-today", "HF_TOKEN": "of-today"})
+
+    assert without.settings["direct.env"] == {"MODE": "x"}
+    assert without.notes == ("not set here, and kept in no snapshot: HF_TOKEN; set them where the run needs them",)
+    assert (having.settings["direct.env"], having.notes) == ({"HF_TOKEN": "of-today", "MODE": "x"}, ())
+    assert "***" not in json.dumps([dict(without.environment), dict(having.environment)])
+
+
+def test_a_secret_among_the_words_of_the_program_cannot_be_restored(tmp_path: Path) -> None:
+    """Running with *** in its place would be another run."""
+    run_dir, _ = recorded(tmp_path, command=("direct", "--", "train.py", "--password", "very-secret"))
+
+    with pytest.raises(UsageError, match="a secret that no snapshot keeps"):
+        replay.load(run_dir, {})
+
+
+@pytest.mark.parametrize("word", ["x.yaml", "--config=x.yaml", "{folder}/x.yaml"])
+def test_a_configuration_that_has_changed_is_taken_from_the_snapshot(tmp_path: Path, word: str) -> None:
+    """By itself, behind `=`, relative or absolute."""
+    named = word.format(folder=tmp_path / "job")
+    run_dir, _ = recorded(tmp_path, program_arguments=(named,), command=("direct", "--", named))
+    (tmp_path / "job/x.yaml").unlink()
+    found = replay.load(run_dir, SECRETS)
+
+    assert found.command[-1] == named.replace(named.rpartition("=")[2], str(run_dir / "snapshot/files/01-x.yaml"))
+    assert found.notes == (f"{tmp_path}/job/x.yaml is not there any more: the snapshot's copy is used",)
+
+
+def test_nothing_differs_where_nothing_has_changed(tmp_path: Path) -> None:
+    """Also strictly."""
+    run_dir, made = recorded(tmp_path)
+    again = replace(made, run_dir=str(tmp_path / "job/B"))
+
+    assert replay.check(run_dir, again, strict=True) == ("replay: machine, packages, code and settings are as they were",)
+
+
+def test_a_replay_that_uses_the_copy_of_a_file_differs_in_nothing(tmp_path: Path) -> None:
+    """The copy holds what the file held."""
+    run_dir, made = recorded(tmp_path)
+    (tmp_path / "job/x.yaml").write_text("train: {steps: 400}\n")
+    again = replace(made, program_arguments=("--config", str(run_dir / "snapshot/files/01-x.yaml")))
+    found = [line for line in replay.check(run_dir, again, strict=False) if "code:" not in line]
+
+    assert found == []
+
+
+def test_differences_are_listed_and_strict_refuses_them(tmp_path: Path) -> None:
+    """Another driver, another package, another setting, another variable, other code."""
+    run_dir, made = recorded(tmp_path)
+    path = run_dir / "snapshot/machine-00000.json"
+    machine = json.loads(path.read_text())
+    machine["gpu_drivers"]["amdgpu"] = "6.10.5"
+    machine["python"]["packages"]["torch"] = "2.4.0"
+    path.write_text(json.dumps(machine))
+    (tmp_path / "job/train.py").write_text("print('other')\n")
+    again = replace(
+        made, inherited={**made.inherited, "LANG": "de_DE"}, settings=(Setting("direct.nproc", 8, "x"), Setting("direct.env", {}, "x"))
+    )
+    found = replay.check(run_dir, again, strict=False)
+    with pytest.raises(PlanError, match="would not run as it did") as caught:
+        replay.check(run_dir, again, strict=True)
+
+    assert "replay: settings: direct.nproc: 2 -> 8" in found
+    assert "replay: environment: LANG: C -> de_DE" in found
+    assert "replay: machine: gpu_drivers.amdgpu: 6.10.5 -> (not there)" in found
+    assert any(line.startswith("replay: packages: torch: 2.4.0 -> ") for line in found)
+    assert any(line.startswith("replay: code: git changes of ") for line in found)
+    assert "gpu_drivers.amdgpu: 6.10.5" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_a_secret_that_is_missing_is_a_difference_and_its_value_is_none(tmp_path: Path) -> None:
+    """Two tokens are not compared: neither is known."""
+    run_dir, made = recorded(tmp_path)
+    other = replace(made, inherited={**made.inherited, "HF_TOKEN": "another-secret-value"})
+    none = replace(made, inherited={name: value for name, value in made.inherited.items() if name != "HF_TOKEN"})
+
+    assert replay.differences(run_dir, other) == ()
+    assert [item.text() for item in replay.differences(run_dir, none)] == ["environment: HF_TOKEN: *** -> (not there)"]

@@ -1,0 +1,164 @@
+"""primus_bootstrap.launch.settings: layers, origins, kinds, and hints."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.launch.settings import Given, Places, find_places, resolve, schema
+from tests.unit.launch_cli_rig import User
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOWHERE = Places(None, None, None, None)
+
+
+def places(folder: Path, **texts: str) -> Places:
+    """Write one file a layer."""
+    paths: dict[str, Path | None] = dict.fromkeys(("system", "user", "project", "config"))
+    for layer, text in texts.items():
+        paths[layer] = folder / f"{layer}.yaml"
+        (folder / f"{layer}.yaml").write_text(text)
+    return Places(**paths)
+
+
+def test_every_layer_wins_over_those_below_it(tmp_path: Path) -> None:
+    """The order is built-in, system, user, project, --config, environment, flags, for each key on its own."""
+    layers = ("system", "user", "project", "config")
+    texts = {layer: f"direct: {{nproc: {number}}}\n" for number, layer in enumerate(layers, 1)}
+    found = [resolve(NOWHERE, {})["direct.nproc"]]
+    found += [resolve(places(tmp_path, **dict(list(texts.items())[:count])), {})["direct.nproc"] for count in range(1, 5)]
+    everywhere = places(tmp_path, **texts)
+    found.append(resolve(everywhere, {"PRIMUS_CLI_DIRECT_NPROC": "5"})["direct.nproc"])
+    found.append(resolve(everywhere, {"PRIMUS_CLI_DIRECT_NPROC": "5"}, [Given("direct.nproc", 6, "flag")])["direct.nproc"])
+
+    assert found == ["auto", 1, 2, 3, 4, 5, 6]
+
+
+def test_a_file_with_one_key_keeps_all_others(tmp_path: Path) -> None:
+    """Files are merged key by key: a user's partition does not lose the image of the system's file."""
+    settings = resolve(places(tmp_path, system="container: {image: a}\n", user="slurm:\n  options: {partition: gpu}\n"), {})
+
+    assert settings["container.image"] == "a"
+    assert settings["slurm.options"] == {"partition": "gpu"}
+
+
+def test_lists_grow_and_an_empty_one_clears(tmp_path: Path) -> None:
+    """A layer adds to a list; an empty list takes everything below away, built-in values too."""
+    grown = resolve(places(tmp_path, user="container: {device: [a]}\n", project="container: {device: [b]}\n"), {})
+    cleared = resolve(places(tmp_path, user="container: {ulimit: []}\n"), {})
+
+    assert grown["container.device"] == ["a", "b"]
+    assert cleared["container.ulimit"] == []
+
+
+def test_maps_are_merged_and_null_removes(tmp_path: Path) -> None:
+    """Variables of several layers come together; null takes one away."""
+    settings = resolve(places(tmp_path, user="direct: {env: {A: 1, B: 2}}\n", project="direct: {env: {B: null, C: x}}\n"), {})
+
+    assert settings["direct.env"] == {"A": 1, "C": "x"}
+    assert settings.items["direct.env"].origins["C"].endswith("project.yaml:1")
+
+
+def test_every_value_says_where_it_comes_from(tmp_path: Path) -> None:
+    """The origin of a file's value has its line."""
+    text = "# mine\ndirect:\n  grace: 5 # with a comment\n"
+    settings = resolve(places(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_SILENT": "yes"})
+
+    assert settings["direct.grace"] == 5
+    assert settings.origin("direct.grace") == f"project {tmp_path / 'project.yaml'}:3"
+    assert settings.origin("direct.silent") == "environment PRIMUS_CLI_DIRECT_SILENT"
+    assert settings.origin("direct.nnodes") == "built-in"
+
+
+def test_all_problems_come_at_once_each_with_its_line_and_a_fix(tmp_path: Path) -> None:
+    """Unknown sections and keys get the nearest name; values of another kind say what is expected."""
+    text = "direkt: {}\ndirect:\n  nprocs: 2\n  grace: soon\n  numa: maybe\n  grace: 3\ncontainer: 5\n"
+    with pytest.raises(UsageError) as raised:
+        resolve(places(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_NPROK": "1", "PRIMUS_CLI_DIRECT_SINGLE": "maybe"})
+    lines = str(raised.value).replace(f"{tmp_path}/project.yaml", "FILE").splitlines()
+
+    assert [line for line in lines if "fix" not in line] == [
+        "FILE:1: direkt: no such section",
+        "FILE:3: direct.nprocs: no such setting",
+        "FILE:6: direct.grace is there twice",
+        "FILE:7: container: keys are expected",
+        "environment: PRIMUS_CLI_DIRECT_NPROK: no such setting",
+        "environment PRIMUS_CLI_DIRECT_SINGLE: 'maybe' is neither true nor false",
+        "project FILE:5: direct.numa: 'maybe' is not one of its values",
+    ]
+    assert "  fix: did you mean direct?" in lines
+    assert "  fix: did you mean nproc?" in lines
+    assert "  fix: did you mean PRIMUS_CLI_DIRECT_NPROC?" in lines
+    assert len([line for line in lines if line.startswith("  fix: ")]) == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("5.5", "a number or auto is expected"), ("true", "a number or auto is expected"), ("-1", "below 0"), ("fast", "a number or auto")],
+)
+def test_a_number_is_a_number(tmp_path: Path, value: str, message: str) -> None:
+    """Fractions, booleans, words and negative numbers are refused."""
+    with pytest.raises(UsageError, match=message):
+        resolve(places(tmp_path, project=f"direct: {{nproc: {value}}}\n"), {})
+
+
+@pytest.mark.parametrize(
+    "text", ["- a\n", "direct: [\n", "direct: {env: {A: [1]}}\n", "direct: {hooks: hooks}\n", "direct: {python: 3.1}\n"]
+)
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
+    """No file is half read: lists, broken YAML, nested values and unquoted versions end in a message."""
+    with pytest.raises(UsageError, match="fix: "):
+        resolve(places(tmp_path, project=text), {})
+
+
+def test_yaml_reads_on_and_off_as_booleans(tmp_path: Path) -> None:
+    """`numa: on` without quotes means on."""
+    assert resolve(places(tmp_path, project="direct: {numa: on}\n"), {})["direct.numa"] == "on"
+    assert resolve(places(tmp_path, project="direct: {numa: off}\n"), {})["direct.numa"] == "off"
+
+
+def test_an_empty_file_and_an_empty_section_change_nothing(tmp_path: Path) -> None:
+    """A file that is being written says nothing wrong."""
+    assert resolve(places(tmp_path, user="", project="direct:\n"), {}).items == resolve(NOWHERE, {}).items
+
+
+def test_the_project_file_is_found_from_below(tmp_path: Path) -> None:
+    """The nearest .primus.yaml of the folders above counts, the user's own is not taken twice."""
+    home = tmp_path / "home"
+    below = home / "project" / "deep"
+    below.mkdir(parents=True)
+    (home / ".primus.yaml").write_text("")
+    only_user = find_places({"HOME": str(home)}, below)
+    (home / "project" / ".primus.yaml").write_text("")
+    both = find_places({"HOME": str(home)}, below)
+
+    assert (only_user.user, only_user.project) == (home / ".primus.yaml", None)
+    assert both.project == home / "project" / ".primus.yaml"
+
+
+def test_config_show_prints_every_setting_with_its_origin_and_no_secret(tmp_path: Path) -> None:
+    """A secret in a settings file is shown as `***`, its origin stays."""
+    user = User(tmp_path)
+    (user.project / ".primus.yaml").write_text("direct:\n  grace: 7\n  env: {HF_TOKEN: abcdefgh, MODEL: small}\n")
+    done = user.cli("config", "show", "--origin")
+    as_json = json.loads(user.cli("config", "show", "--json").stdout)
+
+    assert f"direct.grace: 7  # project {user.project / '.primus.yaml'}:2" in done.stdout.splitlines()
+    assert as_json["direct.env"]["value"] == {"HF_TOKEN": "***", "MODEL": "small"}
+    assert set(as_json) == set(schema())
+    assert "abcdefgh" not in done.stdout + done.stderr
+
+
+def test_a_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """A mistyped --config does not run with defaults."""
+    done = User(tmp_path).cli("--config", "nowhere.yaml", "config", "show")
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "primus-cli: --config nowhere.yaml: there is no such file\n  fix: give the path of a YAML file\n",
+    )

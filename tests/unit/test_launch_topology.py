@@ -1,0 +1,120 @@
+"""primus_bootstrap.launch.topology: nodes, processes, and where they meet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
+from primus_bootstrap.launch.settings import Given, Places, resolve
+from primus_bootstrap.launch.topology import Topology, expand_nodes, make_topology
+
+CPU = GpuFindings(NONE, "no GPU on the PCI bus")
+STEP = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "2", "SLURM_NODEID": "1", "SLURM_STEP_NODELIST": "gpu[08-10]", "SLURM_GPUS_ON_NODE": "4"}
+
+
+def gpus(count: int, vendor: str = "amd") -> GpuFindings:
+    """Return findings of a host with GPUs."""
+    card = Gpu("a", vendor, "", "", ("MI300X",), "", 192, "module", virtual=False, numa_node=0)
+    return GpuFindings(OK, "", (card,) * count)
+
+
+def shape(found: GpuFindings = CPU, environment: dict[str, str] | None = None, **values: Any) -> Topology:
+    """Resolve settings that were given as flags."""
+    given = [Given(f"direct.{name}", value, "flag") for name, value in values.items()]
+    return make_topology(resolve(Places(None, None, None, None), {}, given), environment or {}, found)
+
+
+def test_a_laptop_runs_one_process() -> None:
+    """Nothing said and no GPU: one process on one node."""
+    assert (shape().nnodes, shape().nproc, shape().master_addr) == (1, 1, "")
+
+
+def test_one_process_a_gpu_that_the_user_left_visible() -> None:
+    """All GPUs, or those of a variable that is never overwritten; a variable of the other vendor changes nothing."""
+    found = [
+        shape(gpus(8)).nproc,
+        shape(gpus(8), {"HIP_VISIBLE_DEVICES": "0,1,5"}).nproc,
+        shape(gpus(8), {"NVIDIA_VISIBLE_DEVICES": "0"}).nproc,
+        shape(gpus(8, "nvidia"), {"CUDA_VISIBLE_DEVICES": "3"}).nproc,
+        shape(gpus(8, "nvidia"), {"NVIDIA_VISIBLE_DEVICES": "all"}).nproc,
+        shape(gpus(8), {"GPUS_PER_NODE": "2"}).nproc,
+        shape(gpus(8), {"GPUS_PER_NODE": "2"}, nproc=4).nproc,
+    ]
+
+    assert found == [8, 3, 8, 1, 8, 2, 4]
+
+
+def test_an_unknown_number_of_gpus_is_asked_for() -> None:
+    """What cannot be read is no number; a user's word is enough."""
+    unreadable = GpuFindings(UNKNOWN, "0000:01:00.0: its vendor id cannot be read")
+    with pytest.raises(PlanError, match=r"unknown: 0000:01:00\.0"):
+        shape(unreadable)
+
+    assert shape(unreadable, nproc=8).nproc == 8
+
+
+def test_mixed_models_still_run_one_process_each() -> None:
+    """Whether that is wise is another check's matter."""
+    assert shape(GpuFindings(MIXED, "two", gpus(2).gpus)).nproc == 2
+
+
+def test_nodes_come_from_flags_before_the_variables_that_launchers_share() -> None:
+    """NNODES, NODE_RANK and MASTER_ADDR count where nothing else is said."""
+    shared = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "n0", "MASTER_PORT": "1234"}
+    plain, flagged = shape(environment=shared), shape(environment=shared, node_rank=2, master_addr="m0")
+
+    assert (plain.nnodes, plain.node_rank, plain.master_addr, plain.master_port) == (4, 3, "n0", 1234)
+    assert (flagged.node_rank, flagged.master_addr, flagged.master_port) == (2, "m0", 1234)
+    assert dict(flagged.reasons)["node_rank"] == "flag"
+
+
+def test_slurm_numbers_the_nodes_of_a_step() -> None:
+    """The first host is node 0's; the port follows from job and step, below the range of outgoing connections."""
+    found = shape(gpus(8), STEP, nodes_from="slurm")
+
+    assert (found.nnodes, found.node_rank, found.nproc, found.master_addr) == (3, 1, 4, "gpu08")
+    assert found.master_port == 10000 + (4711 * 31 + 2) % 20000
+    assert found.ranks == (4, 5, 6, 7)
+
+
+def test_variables_of_slurm_mean_nothing_to_a_run_that_slurm_did_not_start() -> None:
+    """A shell inside an allocation runs on its own node, and does not wait for the others."""
+    assert shape(environment=STEP).nnodes == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"nnodes": 2}, "no master_addr"),
+        ({"nnodes": 2, "node_rank": 2, "master_addr": "a"}, "node_rank is 2, and there are 2 nodes"),
+        ({"nnodes": 2, "single": True, "master_addr": "a"}, "--single means one process"),
+        ({"nproc": 0}, "are no run"),
+        ({"nodes_from": "slurm"}, "this is no Slurm step"),
+    ],
+)
+def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
+    """Contradictions end before anything is started."""
+    with pytest.raises(PlanError, match=message):
+        shape(**values)
+
+
+def test_a_variable_that_is_no_number_is_named() -> None:
+    """NNODES=two does not become one node."""
+    with pytest.raises(PlanError, match=r"nnodes: 'two' is no number \(environment NNODES\)"):
+        shape(environment={"NNODES": "two"})
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a", ("a",)),
+        ("gpu[001-003,7],login1", ("gpu001", "gpu002", "gpu003", "gpu7", "login1")),
+        ("r[1-2]n[08-09].x", ("r1n08.x", "r1n09.x", "r2n08.x", "r2n09.x")),
+    ],
+)
+def test_node_lists(text: str, hosts: tuple[str, ...]) -> None:
+    """Ranges keep their leading zeros and their order."""
+    assert expand_nodes(text) == hosts
