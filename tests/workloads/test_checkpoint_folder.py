@@ -1,0 +1,116 @@
+"""workloads.train.checkpoint_folder: which checkpoints there are, and which may be used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from workloads.common.errors import StorageError
+from workloads.train.checkpoint_folder import (
+    Manifest,
+    begin,
+    checksum,
+    commit,
+    complete_checkpoints,
+    damage,
+    partial_folder,
+    read_manifest,
+    set_aside,
+    step_folder,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def save(folder: Path, step: int, *, keep: int = 10, content: str = "weights") -> Path:
+    """Write a checkpoint as the program does, with two files."""
+    begin(folder, step)
+    partial = partial_folder(folder, step)
+    for name in ("__0_0.distcp", "__1_0.distcp"):
+        (partial / name).write_text(content + name)
+    sums = {path.name: checksum(path) for path in partial.iterdir()}
+    commit(folder, Manifest(step, sums, {"sequence": 8 * step}), keep=keep)
+    return step_folder(folder, step)
+
+
+def names(folder: Path) -> list[str]:
+    """Return the usable checkpoints, best first."""
+    return [path.name for path in complete_checkpoints(folder)]
+
+
+def test_newest_first_and_no_more_than_are_kept(tmp_path: Path) -> None:
+    """Older ones than the newest `keep` are removed with the next commit."""
+    for step in (5, 10, 15):
+        save(tmp_path, step, keep=2)
+
+    assert names(tmp_path) == ["step-00000015", "step-00000010"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step-00000010", "step-00000015"]
+
+
+def test_what_a_crash_left_half_written_is_not_used_and_goes_with_the_next_one(tmp_path: Path) -> None:
+    """A folder without its last rename does not count."""
+    save(tmp_path, 5)
+    begin(tmp_path, 10)
+
+    assert names(tmp_path) == ["step-00000005"]
+    begin(tmp_path, 15)
+    assert not partial_folder(tmp_path, 10).exists()
+
+
+def test_a_branch_that_was_left_is_not_taken_up_again(tmp_path: Path) -> None:
+    """After a resume from step 5, step 20 of the branch before is not the newest, though its number is higher; reaching it replaces it."""
+    save(tmp_path, 5)
+    save(tmp_path, 20, content="old branch")
+    save(tmp_path, 10)
+
+    assert names(tmp_path) == ["step-00000010", "step-00000005"]
+    save(tmp_path, 20, content="new branch")
+    assert (step_folder(tmp_path, 20) / "__0_0.distcp").read_text() == "new branch__0_0.distcp"
+
+
+@pytest.mark.parametrize("latest", [None, "", "step-00000099\n", "\x00\xff"])
+def test_without_a_readable_latest_the_step_decides(tmp_path: Path, latest: str | None) -> None:
+    """A lost, empty or senseless `latest` costs nothing."""
+    for step in (5, 10):
+        save(tmp_path, step)
+    if latest is None:
+        (tmp_path / "latest").unlink()
+    else:
+        (tmp_path / "latest").write_text(latest, "latin-1")
+
+    assert names(tmp_path) == ["step-00000010", "step-00000005"]
+
+
+def test_damage_is_found_in_the_part_that_a_rank_checks(tmp_path: Path) -> None:
+    """Files are shared out over the ranks; the one that has the damaged file sees it."""
+    path = save(tmp_path, 5)
+    manifest = read_manifest(path)
+    (path / "__1_0.distcp").write_text("other")
+
+    assert damage(path, manifest, part=0, parts=2) == ""
+    assert damage(path, manifest, part=1, parts=2) == "__1_0.distcp does not have the checksum of the manifest"
+    (path / "__0_0.distcp").unlink()
+    assert damage(path, manifest, part=0, parts=2) == "__0_0.distcp is missing"
+
+
+def test_a_checkpoint_that_is_set_aside_is_kept_but_not_counted(tmp_path: Path) -> None:
+    """The damaged folder stays for inspection under another name, and a second one of the same step replaces it."""
+    save(tmp_path, 5)
+    for content in ("first", "second"):
+        save(tmp_path, 10, content=content)
+        set_aside(step_folder(tmp_path, 10))
+
+    assert names(tmp_path) == ["step-00000005"]
+    assert (tmp_path / "step-00000010.corrupt/__0_0.distcp").read_text() == "second__0_0.distcp"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 2, "step": 1, "files": {}, "facts": {}}'])
+def test_a_manifest_that_cannot_be_read_says_so(tmp_path: Path, text: str) -> None:
+    """Anything but a manifest of this format is an error with the file's name."""
+    path = save(tmp_path, 5)
+    (path / "manifest.json").write_text(text)
+
+    with pytest.raises(StorageError, match="step-00000005"):
+        read_manifest(path)

@@ -1,0 +1,166 @@
+"""workloads.train: preparing data, mapping it, shuffling it, and which rank sees what."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from workloads.common.errors import DataError
+from workloads.train import prepare_data
+from workloads.train.data import IGNORED, Batches, ExampleSamples, Part, SyntheticSamples, TextSamples, open_samples
+from workloads.train.load_settings import load_settings
+from workloads.train.shuffle import Shuffle
+from workloads.train.token_file import open_token_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from workloads.train.data import Samples
+
+
+def prepare(folder: Path, kind: str, *lines: object, options: tuple[str, ...] = ()) -> str:
+    """Prepare a data set of JSON lines; return its header's path."""
+    source = folder / f"{kind}.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert prepare_data.main([kind, str(source), "--out", str(folder / "set"), *options]) == 0
+    return str(folder / "set.json")
+
+
+def all_targets(samples: Samples, count: int) -> list[list[int]]:
+    """Return the tokens of the first sequences."""
+    return [samples.sample(number)[0].tolist() for number in range(count)]
+
+
+def test_text_becomes_tokens_with_an_end_behind_each_document(tmp_path: Path) -> None:
+    """Bytes, and token 256 between documents."""
+    header = prepare(tmp_path, "text", {"text": "ab"}, {"text": "é"})
+    found = open_token_file(header, kind="text", vocabulary=257)
+
+    assert found.tokens.tolist() == [97, 98, 256, 0xC3, 0xA9, 256]
+    assert (found.header.tokenizer, found.header.vocabulary) == ("bytes", 257)
+
+
+def test_an_epoch_shows_every_window_once_and_the_next_one_in_another_order(tmp_path: Path) -> None:
+    """Windows are neither lost nor repeated, and each target is the token that follows."""
+    header = prepare(tmp_path, "text", {"text": "".join(chr(33 + i % 90) for i in range(400))})
+    samples = TextSamples([open_token_file(header, kind="text", vocabulary=257)], 16, seed=1)
+    first, second = all_targets(samples, 25), [samples.sample(25 + number)[0].tolist() for number in range(25)]
+    tokens, targets = samples.sample(3)
+
+    assert len({tuple(window) for window in first}) == 25
+    assert sorted(first) == sorted(second)
+    assert first != second
+    assert targets[:-1].tolist() == tokens[1:].tolist()
+
+
+def test_several_data_sets_are_one(tmp_path: Path) -> None:
+    """Windows of all files take part."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    headers = [prepare(tmp_path / name, "text", {"text": name * 40}) for name in ("a", "b")]
+    samples = TextSamples([open_token_file(header, kind="text", vocabulary=257) for header in headers], 8, seed=1)
+
+    assert {sequence[0] for sequence in all_targets(samples, 10)} == {97, 98}
+
+
+def test_only_the_response_is_learnt(tmp_path: Path) -> None:
+    """The targets of the prompt and of the padding do not count; those of the response and of its end do."""
+    header = prepare(tmp_path, "examples", {"prompt": "abc", "response": "xy"})
+    samples = ExampleSamples([open_token_file(header, kind="examples", vocabulary=257)], 8, seed=1)
+    tokens, targets = samples.sample(0)
+
+    assert tokens.tolist() == [97, 98, 99, 120, 121, 256, 256, 256]
+    assert targets.tolist() == [IGNORED, IGNORED, 120, 121, 256, IGNORED, IGNORED, IGNORED]
+
+
+def test_a_response_that_is_too_long_is_cut_and_left_out_on_demand(tmp_path: Path) -> None:
+    """A sequence holds what fits; `--longest` leaves the example out instead."""
+    lines = ({"prompt": "ab", "response": "x" * 20}, {"prompt": "ab", "response": "y"})
+    whole = ExampleSamples([open_token_file(prepare(tmp_path, "examples", *lines), kind="examples", vocabulary=257)], 6, seed=1)
+    header = prepare(tmp_path, "examples", *lines, options=("--longest", "10"))
+
+    assert sorted(whole.sample(number)[1].tolist() for number in range(2)) == [
+        [IGNORED, 120, 120, 120, 120, 120],
+        [IGNORED, 121, 256, IGNORED, IGNORED, IGNORED],
+    ]
+    assert open_token_file(header, kind="examples", vocabulary=257).header.examples == 1
+
+
+def test_preparing_again_leaves_a_run_that_reads_the_old_data_alone(tmp_path: Path) -> None:
+    """New files take the old ones' names; what is mapped into memory stays as it was."""
+    old = open_token_file(prepare(tmp_path, "text", {"text": "aaaa"}), kind="text", vocabulary=257)
+    new = open_token_file(prepare(tmp_path, "text", {"text": "b"}), kind="text", vocabulary=257)
+
+    assert old.tokens.tolist() == [97, 97, 97, 97, 256]
+    assert new.tokens.tolist() == [98, 256]
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "expected"),
+    [
+        ("text", {"txt": "a"}, "text.jsonl:1: no string in the field 'text'"),
+        ("examples", {"prompt": "a"}, "examples.jsonl:1: no string in the field 'response'"),
+        ("examples", {"prompt": "", "response": "b"}, "examples.jsonl:1: an empty prompt or response"),
+    ],
+)
+def test_input_that_is_not_what_it_should_be_is_named_by_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, line: object, expected: str
+) -> None:
+    """The tool says which line, and leaves no header: half a data set cannot be used by mistake."""
+    source = tmp_path / f"{kind}.jsonl"
+    source.write_text(json.dumps(line) + "\n")
+
+    assert prepare_data.main([kind, str(source), "--out", str(tmp_path / "set")]) == 66
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "set.json").exists()
+
+
+def test_data_that_is_missing_cut_or_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """Before training starts: no such file, fewer bytes than announced, text for SFT, tokens that the model does not have."""
+    header = prepare(tmp_path, "text", {"text": "abcdef"})
+    for arguments, expected in (
+        (("nothing.json", "text", 257), "no such file"),
+        ((header, "examples", 257), "holds text, and examples is needed"),
+        ((header, "text", 100), "model.vocabulary is 100"),
+    ):
+        with pytest.raises(DataError, match=expected):
+            open_token_file(arguments[0], kind=arguments[1], vocabulary=arguments[2])
+    (tmp_path / "set.tokens").write_bytes(b"\0\0")
+    with pytest.raises(DataError, match="2 bytes, and its header says 14"):
+        open_token_file(header, kind="text", vocabulary=257)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 64, 100, 1000])
+def test_shuffling_is_a_permutation(size: int) -> None:
+    """Every element once, for sizes on and off the powers of two; seed and epoch change the order."""
+    order = [Shuffle(size, 1, 0)[index] for index in range(size)]
+
+    assert sorted(order) == list(range(size))
+    assert size < 64 or order != [Shuffle(size, 1, 1)[index] for index in range(size)] != [
+        Shuffle(size, 2, 1)[index] for index in range(size)
+    ]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_global_batch_is_the_same_however_many_ranks_share_it(ranks: int, ahead: int) -> None:
+    """All parts together are the sequences of the step in order, and a start in the middle goes on from there."""
+    settings = load_settings([], ["train.global_batch=8", "train.micro_batch=2", f"data.prefetch_steps={ahead}"])
+    samples = SyntheticSamples(512, 64, seed=1)
+    parts = [Batches(samples, settings, Part(number, ranks), steps=3, first_sequence=16) for number in range(ranks)]
+    for step in range(3):
+        got = [sequence.tolist() for part in parts for batch in part.next_step() for sequence in batch.tokens_BL]
+
+        assert got == [samples.sample(16 + 8 * step + number)[0].tolist() for number in range(8)]
+    for part in parts:
+        part.close()
+
+
+def test_a_failure_to_read_reaches_the_step_that_needs_it(tmp_path: Path) -> None:
+    """The thread that reads ahead does not swallow an error."""
+    settings = load_settings([], ["data.source=files", f"data.files={tmp_path}/none.json"])
+
+    with pytest.raises(DataError, match="no such file"):
+        open_samples(settings, kind="text")

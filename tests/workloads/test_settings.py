@@ -1,0 +1,138 @@
+"""workloads.train.load_settings and check_settings: files and arguments in, settings or every problem out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from workloads.common.errors import SettingsError
+from workloads.train.check_settings import check_settings
+from workloads.train.load_settings import PRESETS, known_settings, load_settings, value_of
+from workloads.train.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_later_files_and_then_arguments_win(tmp_path: Path) -> None:
+    """Values are merged key by key over the defaults."""
+    (tmp_path / "a.yaml").write_text("model: {layers: 3, width: 128}\ntrain: {steps: 7}\n")
+    (tmp_path / "b.json").write_text('{"model": {"layers": 4}, "data": {"files": ["x.json"], "source": "files"}}')
+    got = load_settings(
+        [str(tmp_path / "a.yaml"), str(tmp_path / "b.json")], ["train.steps=9", "optimizer.lr=1e-3", "compute.compile=true"]
+    )
+
+    assert (got.model.layers, got.model.width, got.train.steps) == (4, 128, 9)
+    assert (got.optimizer.lr, got.compute.compile, got.data.files) == (1e-3, True, ("x.json",))
+
+
+def test_a_number_that_yaml_takes_for_a_string_is_a_number(tmp_path: Path) -> None:
+    """YAML 1.1 reads 3e-4 as a string; a learning rate is a number all the same."""
+    (tmp_path / "a.yaml").write_text("optimizer: {lr: 3e-4}\n")
+
+    assert load_settings([str(tmp_path / "a.yaml")], []).optimizer.lr == pytest.approx(3e-4)
+
+
+def test_all_problems_are_told_at_once_with_place_and_hint(tmp_path: Path) -> None:
+    """A misspelt key, a wrong type, a wrong choice, a section used as a setting: each with its line or argument and what to do."""
+    path = tmp_path / "a.yaml"
+    path.write_text("model:\n  layer: 4\n  width: wide\ncompute:\n  precision: fp8\nsteps: 5\n")
+    with pytest.raises(SettingsError) as caught:
+        load_settings([str(path)], ["train=3", "compute.compile=maybe", "train.steps=1.5"])
+
+    assert caught.value.what.splitlines() == [
+        f"{path}:2: model.layer: no such setting",
+        "  fix: did you mean model.layers?",
+        f"{path}:3: model.width is 'wide'",
+        "  fix: give a whole number",
+        f"{path}:5: compute.precision is 'fp8'",
+        "  fix: choose from: fp32, bf16",
+        f"{path}:6: steps: no such setting",
+        "  fix: did you mean train.steps?",
+        "argument 'train=3': train is a section, not a setting",
+        "  fix: set one of: train.steps, train.sequence_length, train.global_batch, train.micro_batch, train.clip_norm, train.seed",
+        "argument 'compute.compile=maybe': compute.compile is 'maybe'",
+        "  fix: give true or false",
+        "argument 'train.steps=1.5': train.steps is '1.5'",
+        "  fix: give a whole number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model: [1]\nmodel: {}\n", "model is there twice"),
+        ("- 1\n", "is not a mapping"),
+        ("a: {b\n", "not YAML"),
+        ("train: {steps: true}\n", "train.steps is True"),
+        ("train: {steps: 2.0}\n", "train.steps is 2.0"),
+        ("data: {files: 3}\n", "data.files is 3"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    """Duplicate keys, other shapes, and types that Python would forgive."""
+    (tmp_path / "a.yaml").write_text(text)
+
+    with pytest.raises(SettingsError, match=expected):
+        load_settings([str(tmp_path / "a.yaml")], [])
+
+
+def test_an_unknown_file_lists_the_presets() -> None:
+    """A name that is neither a file nor a preset says what there is."""
+    with pytest.raises(SettingsError) as caught:
+        load_settings(["lama"], [])
+
+    assert "debug-dense" in caught.value.fix
+
+
+@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+def test_every_preset_holds_together_and_says_where_it_is_from(preset: str) -> None:
+    """A preset loads, can start on one and on eight ranks, and has its source."""
+    settings = load_settings([preset], ["train.global_batch=64"])
+    check_settings(settings, 1)
+    check_settings(settings, 8 if settings.train.micro_batch <= 8 else 1)
+
+    assert settings.about
+
+
+def test_the_resolved_settings_can_be_read_back(tmp_path: Path) -> None:
+    """settings.json of a run is a configuration: replaying it gives the same settings."""
+    settings = load_settings(["debug-moe"], ["data.source=files", "data.files=a.json,b.json", "compute.deterministic=true"])
+    (tmp_path / "settings.json").write_text(json.dumps(asdict(settings)))
+
+    assert load_settings([str(tmp_path / "settings.json")], []) == settings
+
+
+def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
+    """The help is never empty, and the defaults are settings that work."""
+    check_settings(Settings(), 1)
+
+    assert all(known.meaning and value_of(asdict(Settings()), known.key) == known.default for known in known_settings())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ranks", "expected"),
+    [
+        (["model.layers=0"], 1, "model.layers is 0"),
+        (["model.heads=3"], 1, "is not an even number"),
+        (["model.kv_heads=3"], 1, "is no multiple of model.kv_heads"),
+        (["model.dropout=1"], 1, "model.dropout is 1"),
+        (["model.experts=4", "model.experts_per_token=5"], 1, "experts_per_token is 5"),
+        (["train.global_batch=6"], 2, "no multiple of 4 = train.micro_batch"),
+        (["parallel.tensor=2"], 2, "strategy ddp"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp"], 3, "3 ranks are no multiple"),
+        (["parallel.tensor=4", "parallel.strategy=fsdp"], 4, r"model.kv_heads \(2\)"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.experts=4"], 2, "parallel.tensor with model.experts"),
+        (["parallel.tensor=2", "parallel.strategy=fsdp", "model.dropout=0.1"], 2, "parallel.tensor with model.dropout"),
+        (["data.source=files"], 1, "data.files is empty"),
+        (["data.files=x.json"], 1, "data.source is synthetic"),
+        (["parallel.timeout_s=60"], 1, "not above the watchdog"),
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(arguments: list[str], ranks: int, expected: str) -> None:
+    """Each rule says what is wrong, before anything starts."""
+    with pytest.raises(SettingsError, match=expected):
+        check_settings(load_settings([], arguments), ranks)

@@ -1,0 +1,98 @@
+"""workloads.train.telemetry and schedule, workloads.common.peaks and results: numbers about a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from workloads.common.peaks import PEAKS, find_peak
+from workloads.common.results import spread
+from workloads.train.schedule import learning_rate
+from workloads.train.settings import OptimizerSettings
+from workloads.train.telemetry import StepRecord, line, prometheus_text
+
+RECORD = StepRecord(
+    time="2026-11-22T01:00:00.000+00:00",
+    step=7,
+    loss=2.5,
+    balance_loss=None,
+    grad_norm=0.5,
+    learning_rate=1e-3,
+    tokens=3584,
+    step_time_s=0.5,
+    data_wait_s=0.01,
+    checkpoint_wait_s=0.0,
+    tokens_per_s=1024.0,
+    tokens_per_s_per_device=512.0,
+    tflops_per_s_per_device=400.0,
+    mfu=0.4,
+    memory_peak_gib=1.5,
+    checkpoint="idle",
+    checkpoint_step=5,
+    checkpoint_failures=0,
+)
+
+
+def test_the_prometheus_file_has_every_gauge_with_help_and_type() -> None:
+    """Three lines a gauge, as the text format wants them."""
+    lines = prometheus_text(RECORD).splitlines()
+
+    assert lines[:3] == ["# HELP primus_train_step Optimizer steps done", "# TYPE primus_train_step gauge", "primus_train_step 7"]
+    assert "primus_train_mfu 0.4" in lines
+    assert len(lines) % 3 == 0
+
+
+def test_an_unknown_peak_gives_no_mfu_anywhere() -> None:
+    """None is left out of the gauges and of the line on the terminal: it is neither 0 nor a guess."""
+    unknown = replace(RECORD, mfu=None)
+
+    assert "mfu" not in prometheus_text(unknown)
+    assert "MFU" not in line(unknown)
+    assert "MFU 40.0%" in line(RECORD)
+
+
+@pytest.mark.parametrize(
+    ("device", "units", "tflops"),
+    [
+        ("AMD Instinct MI300X", 304, 1307.4),
+        ("AMD Instinct MI355X", 256, 2516.6),
+        ("AMD Instinct MI250X", 110, 191.5),
+        ("NVIDIA H100 80GB HBM3", 132, 989.4),
+        ("NVIDIA H100 PCIe", 114, 756.0),
+        ("NVIDIA H100 NVL", 132, 835.0),
+        ("NVIDIA H200", 132, 989.4),
+        ("NVIDIA A100-SXM4-80GB", 108, 312.0),
+        ("NVIDIA B200", 148, 2250.0),
+        ("AMD Instinct MI300X", 38, None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 16, None),
+        ("NVIDIA H200 NVL", 132, None),
+        ("NVIDIA GeForce RTX 4090", 128, None),
+        ("CPU x86_64", 0, None),
+    ],
+)
+def test_a_peak_belongs_to_a_whole_known_device(device: str, units: int, tflops: float | None) -> None:
+    """Names as drivers give them; a partition, a near relative or an unknown device has no peak."""
+    peak = find_peak(device, units, "bf16")
+
+    assert (peak.tflops if peak else None) == tflops
+    assert find_peak(device, units, "fp32") is None
+
+
+def test_every_peak_has_a_source() -> None:
+    """A number without a source is not in the table."""
+    assert all(peak.source.startswith("https://") for peak in PEAKS)
+
+
+def test_the_learning_rate_rises_linearly_and_falls_as_a_cosine() -> None:
+    """Warm-up to the highest rate, half-way at the middle of the cosine, the lowest at its end and after it."""
+    settings = OptimizerSettings(lr=1.0, warmup_steps=10, min_lr_ratio=0.2)
+
+    assert [learning_rate(settings, step, 110) for step in (1, 10, 60, 110, 200)] == pytest.approx([0.1, 1.0, 0.6, 0.2, 0.2])
+    assert learning_rate(replace(settings, decay_steps=60), 60, 110) == pytest.approx(0.2)
+
+
+def test_median_and_percentile_say_how_many_values_they_are_of() -> None:
+    """The nearest rank; nothing of no values."""
+    assert spread([float(value) for value in range(1, 101)]) == {"median": 50.5, "p95": 95.0, "n": 100}
+    assert spread([]) == {"median": None, "p95": None, "n": 0}

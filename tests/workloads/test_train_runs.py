@@ -1,0 +1,138 @@
+"""Whole runs of the trainer on CPU and gloo: how ranks share the work changes nothing, and a resumed run is the same run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.workloads.ranks import ROOT, Run, train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DENSE = ("--config", "debug-dense", "train.steps=8", "checkpoint.every_steps=4")
+FSDP = "parallel.strategy=fsdp"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Train on two ranks without a break: the run that the others are compared with."""
+    return train(tmp_path_factory.mktemp("undisturbed"), 2, *DENSE)
+
+
+def test_the_loss_goes_down(undisturbed: Run) -> None:
+    """The made-up data can be learnt, and the model learns it."""
+    losses = undisturbed.losses()
+
+    assert len(losses) == 8
+    assert losses[-1] < losses[0] - 0.5
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments"),
+    [
+        (1, ()),
+        (1, ("train.micro_batch=8",)),
+        (2, (FSDP,)),
+        (2, (FSDP, "parallel.tensor=2")),
+        (2, (FSDP, "compute.recompute=full", "parallel.reshard_after_forward=false")),
+        (2, ("compute.recompute=selective", "compute.attention=math")),
+    ],
+    ids=["one rank", "no accumulation", "fsdp", "tensor", "fsdp, full recompute", "selective recompute, other attention"],
+)
+def test_how_the_work_is_shared_does_not_change_the_losses(
+    undisturbed: Run, tmp_path: Path, ranks: int, arguments: tuple[str, ...]
+) -> None:
+    """The same global batch gives the same loss and gradient, but for the order in which numbers are added."""
+    run = train(tmp_path, ranks, *DENSE, *arguments)
+
+    assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
+    assert [line["grad_norm"] for line in run.steps()] == pytest.approx([line["grad_norm"] for line in undisturbed.steps()], rel=1e-4)
+
+
+def test_a_resumed_run_has_the_same_losses_to_the_bit(undisturbed: Run, tmp_path: Path) -> None:
+    """Weights, optimizer, schedule, data and what is drawn at random go on where the checkpoint ends: exact, with dropout on."""
+    drop = ("model.dropout=0.1",)
+    whole = train(tmp_path / "whole", 2, *DENSE, *drop)
+    parts = tmp_path / "parts"
+    train(parts, 2, *DENSE, *drop, "train.steps=4", "optimizer.decay_steps=8")
+    second = train(parts, 2, *DENSE, *drop)
+
+    assert "resumed from" in second.outputs[0]
+    assert second.losses() == whole.losses()
+    assert whole.losses() != undisturbed.losses()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "strategy"), [(2, 1, FSDP), (1, 2, FSDP), (2, 4, FSDP), (2, 2, "parallel.strategy=ddp")], ids=str
+)
+def test_a_run_resumes_on_another_number_of_ranks(undisturbed: Run, tmp_path: Path, first: int, then: int, strategy: str) -> None:
+    """A checkpoint of FSDP on two ranks goes on with one or four, and the other way round; FSDP's also goes on with DDP."""
+    train(tmp_path, first, *DENSE, FSDP, "train.steps=4", "optimizer.decay_steps=8")
+    run = train(tmp_path, then, *DENSE, strategy)
+
+    assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
+
+
+def test_checkpoints_beyond_the_newest_are_removed(tmp_path: Path) -> None:
+    """`keep` complete checkpoints stay, `latest` names the newest, and none is left half written."""
+    run = train(tmp_path, 1, *DENSE, "checkpoint.every_steps=2", "checkpoint.keep=2")
+
+    assert run.checkpoints() == ["latest", "step-00000006", "step-00000008"]
+    assert (tmp_path / "checkpoints/latest").read_text() == "step-00000008\n"
+
+
+def test_experts_train_with_ddp_and_fsdp_alike(tmp_path: Path) -> None:
+    """The mixture of experts learns, and sharding its experts changes nothing."""
+    arguments = ("--config", "debug-moe", "train.steps=8")
+    ddp, fsdp = train(tmp_path / "ddp", 2, *arguments), train(tmp_path / "fsdp", 2, *arguments, FSDP)
+
+    assert ddp.losses()[-1] < ddp.losses()[0] - 0.3
+    assert fsdp.losses() == pytest.approx(ddp.losses(), rel=2e-6)
+    assert all(1 <= line["balance_loss"] < 3 for line in ddp.steps())
+
+
+def test_bf16_learns_with_ddp_and_fsdp(tmp_path: Path) -> None:
+    """Arithmetic in bf16 gives nearly the same losses: autocast under DDP, mixed precision under FSDP."""
+    ddp = train(tmp_path / "ddp", 2, *DENSE, "compute.precision=bf16")
+    fsdp = train(tmp_path / "fsdp", 2, *DENSE, "compute.precision=bf16", FSDP)
+
+    assert ddp.losses()[-1] < ddp.losses()[0] - 0.5
+    assert fsdp.losses() == pytest.approx(ddp.losses(), rel=5e-3)
+
+
+def test_torchrun_starts_it_and_every_file_is_there(tmp_path: Path) -> None:
+    """Under the real torchrun, from another folder, a run leaves settings, steps, metrics, a result and checkpoints."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--standalone",
+        str(ROOT / "workloads/train/pretrain.py"),
+    ]
+    done = subprocess.run(
+        [*command, *DENSE, "train.steps=5"],
+        cwd=tmp_path,
+        env={"RUN_DIR": str(tmp_path / "run"), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    run = Run(tmp_path / "run", [done.returncode], [done.stdout])
+    result = json.loads((run.folder / "results.jsonl").read_text())
+
+    assert done.returncode == 0, done.stderr
+    assert [line["tokens"] for line in run.steps()] == [512 * step for step in range(1, 6)]
+    assert run.steps()[-1]["mfu"] is None
+    assert run.steps()[-1]["tokens_per_s"] > 0
+    assert "primus_train_step 5" in (run.folder / "metrics.prom").read_text()
+    assert result["step_time_s"]["n"] == 2
+    assert result["settings"] == json.loads((run.folder / "settings.json").read_text())
+    assert result["outcome"] == "done"
+    assert run.checkpoints() == ["latest", "step-00000004", "step-00000005"]

@@ -1,0 +1,171 @@
+"""A Llama-style transformer: RMSNorm, rotary embedding, grouped-query attention, SwiGLU; dense, or with experts (moe.py).
+
+Shapes: B batch, L sequence, D width, V vocabulary, H heads here, K key heads here, C width of a head, F inner width.
+"Here" is this rank: with tensor parallelism a rank holds some of the heads.
+Architecture: "The Llama 3 Herd of Models", arXiv:2407.21783, section 3.2.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts, noop_context_fn
+
+from workloads.train.attention import attend
+from workloads.train.moe import Experts
+
+if TYPE_CHECKING:
+    from workloads.train.settings import ComputeSettings, ModelSettings
+
+INIT_STD = 0.02
+
+# What `recompute: selective` keeps: the costly operations, by their names in torch's dispatcher. All else of a block is computed again.
+_KEPT = frozenset(
+    {
+        "aten.mm.default",
+        "aten.bmm.default",
+        "aten._scaled_dot_product_flash_attention.default",
+        "aten._scaled_dot_product_efficient_attention.default",
+        "aten._scaled_dot_product_cudnn_attention.default",
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    }
+)
+
+
+class Attention(nn.Module):
+    """Causal self-attention with rotary positions."""
+
+    def __init__(self, model: ModelSettings, backend: str) -> None:
+        """Make the four matrices."""
+        super().__init__()
+        self.head_width = model.width // model.heads
+        self.backend = backend
+        self.query = nn.Linear(model.width, model.heads * self.head_width, bias=False)
+        self.key = nn.Linear(model.width, model.kv_heads * self.head_width, bias=False)
+        self.value = nn.Linear(model.width, model.kv_heads * self.head_width, bias=False)
+        self.output = nn.Linear(model.heads * self.head_width, model.width, bias=False)
+
+    def forward(self, x_BLD: Tensor, rope_LC: Tensor) -> Tensor:
+        """Mix every position with those before it."""
+        q_BHLC, k_BKLC, v_BKLC = (
+            layer(x_BLD).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for layer in (self.query, self.key, self.value)
+        )
+        y_BHLC = attend(rotate(q_BHLC, rope_LC), rotate(k_BKLC, rope_LC), v_BKLC, self.backend)
+        y_BLD: Tensor = self.output(y_BHLC.transpose(1, 2).flatten(2))
+        return y_BLD
+
+
+class FeedForward(nn.Module):
+    """SwiGLU: a gated feed-forward network."""
+
+    def __init__(self, model: ModelSettings) -> None:
+        """Make the three matrices."""
+        super().__init__()
+        self.gate = nn.Linear(model.width, model.ffn_width, bias=False)
+        self.up = nn.Linear(model.width, model.ffn_width, bias=False)
+        self.down = nn.Linear(model.ffn_width, model.width, bias=False)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        """Map each position for itself."""
+        y_BLD: Tensor = self.down(functional.silu(self.gate(x_BLD)) * self.up(x_BLD))
+        return y_BLD
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each behind a norm and beside a residual."""
+
+    def __init__(self, model: ModelSettings, compute: ComputeSettings) -> None:
+        """Make the parts; `compute.recompute` says what the backward pass computes again."""
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(model.width, eps=model.norm_eps)
+        self.attention = Attention(model, compute.attention)
+        self.ffn_norm = nn.RMSNorm(model.width, eps=model.norm_eps)
+        self.ffn: nn.Module = Experts(model) if model.experts else FeedForward(model)
+        self.dropout = model.dropout
+        self.recompute = compute.recompute
+
+    def forward(self, x_BLD: Tensor, rope_LC: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the new vectors and this block's share of the balance loss (0 without experts)."""
+        if self.recompute == "none" or not torch.is_grad_enabled():
+            return self._forward(x_BLD, rope_LC)
+        contexts = partial(create_selective_checkpoint_contexts, _keep_costly) if self.recompute == "selective" else noop_context_fn
+        result: tuple[Tensor, Tensor] = checkpoint(self._forward, x_BLD, rope_LC, use_reentrant=False, context_fn=contexts)
+        return result
+
+    def _forward(self, x_BLD: Tensor, rope_LC: Tensor) -> tuple[Tensor, Tensor]:
+        h_BLD = x_BLD + self._drop(self.attention(self.attention_norm(x_BLD), rope_LC))
+        result = self.ffn(self.ffn_norm(h_BLD))
+        y_BLD, balance = result if isinstance(result, tuple) else (result, torch.zeros((), device=rope_LC.device))
+        return h_BLD + self._drop(y_BLD), balance
+
+    def _drop(self, x_BLD: Tensor) -> Tensor:
+        return functional.dropout(x_BLD, self.dropout, training=self.training) if self.dropout else x_BLD
+
+
+class Transformer(nn.Module):
+    """The whole model: tokens in, logits and the balance loss out."""
+
+    def __init__(self, model: ModelSettings, compute: ComputeSettings) -> None:
+        """Make the modules; `materialise` gives them memory and values."""
+        super().__init__()
+        self.settings = model
+        self.embedding = nn.Embedding(model.vocabulary, model.width)
+        self.blocks = nn.ModuleList(Block(model, compute) for _ in range(model.layers))
+        self.norm = nn.RMSNorm(model.width, eps=model.norm_eps)
+        self.output = nn.Linear(model.width, model.vocabulary, bias=False)
+
+    def forward(self, tokens_BL: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits of every position's next token and the balance loss."""
+        rope_LC = rotary_angles(self.settings, tokens_BL.shape[1], tokens_BL.device)
+        x_BLD = self.embedding(tokens_BL)
+        balance = torch.zeros((), device=tokens_BL.device)
+        for block in self.blocks:
+            x_BLD, share = block(x_BLD, rope_LC)
+            balance = balance + share
+        return self.output(self.norm(x_BLD)), balance
+
+
+def rotary_angles(model: ModelSettings, length: int, device: torch.device) -> Tensor:
+    """Return the angle of each position and pair of a head's values (RoFormer, arXiv:2104.09864, section 3.2.2)."""
+    pairs = model.width // model.heads // 2
+    frequency_C = model.rope_theta ** (-torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+    return torch.outer(torch.arange(length, device=device, dtype=torch.float32), frequency_C)
+
+
+def rotate(x_BHLC: Tensor, angles_LC: Tensor) -> Tensor:
+    """Turn each pair (first half, second half) of a head's values by its angle."""
+    first, second = x_BHLC.float().chunk(2, dim=-1)
+    cosine, sine = angles_LC.cos(), angles_LC.sin()
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x_BHLC.dtype)
+
+
+def materialise(module: nn.Module, device: torch.device, *, seed: int, name: str, layers: int) -> None:
+    """Give a module on the meta device memory and its initial values.
+
+    Each parameter's values follow from the seed and its name alone: every way to shard the model starts from the same weights.
+    """
+    module.to_empty(device=device)
+    for key, parameter in module.named_parameters(prefix=name):
+        # GPT-2's rule: what adds to the residual starts smaller, by the number of times that it is added.
+        std = INIT_STD / (2 * layers) ** 0.5 if key.endswith(("attention.output.weight", "down.weight", "down_EFD")) else INIT_STD
+        generator = torch.Generator(device).manual_seed(_seed_of(seed, key))
+        with torch.no_grad():
+            if parameter.dim() == 1:
+                parameter.fill_(1.0)
+            else:
+                parameter.normal_(0.0, std, generator=generator)
+
+
+def _seed_of(seed: int, name: str) -> int:
+    value = seed
+    for byte in name.encode():
+        value = (value * 1000003 + byte) % (2**61 - 1)
+    return value
+
+
+def _keep_costly(_context: object, operation: object, *_arguments: object, **_options: object) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if str(operation) in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -1,0 +1,107 @@
+"""Spreading the model over the ranks: tensor parallelism, compilation, DDP or FSDP2, in this order, block by block."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from workloads.train.model import Transformer, materialise
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from workloads.common.process_group import Group
+    from workloads.train.settings import Settings
+
+# Activations between blocks are split along the sequence, so that norms and residuals are shared out, too
+# (sequence parallelism: arXiv:2205.05198, section 4.2.2).
+_BLOCK_PLAN: dict[str, ParallelStyle] = {
+    "attention_norm": SequenceParallel(),
+    "attention": PrepareModuleInput(input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)),
+    "attention.query": ColwiseParallel(),
+    "attention.key": ColwiseParallel(),
+    "attention.value": ColwiseParallel(),
+    "attention.output": RowwiseParallel(output_layouts=Shard(1)),
+    "ffn_norm": SequenceParallel(),
+    "ffn": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+    "ffn.gate": ColwiseParallel(),
+    "ffn.up": ColwiseParallel(),
+    "ffn.down": RowwiseParallel(output_layouts=Shard(1)),
+}
+_ROOT_PLAN: dict[str, ParallelStyle] = {
+    "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+    "norm": SequenceParallel(),
+    "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+}
+
+
+def build_model(settings: Settings, group: Group) -> nn.Module:
+    """Make the model with its initial values, spread over the ranks.
+
+    A block gets memory, values and its shards before the next one is touched: a rank never holds more than its shards and one block.
+    """
+    with torch.device("meta"):
+        model = Transformer(settings.model, settings.compute)
+    for index, block in enumerate(model.blocks):
+        _materialise(block, settings, group, f"blocks.{index}")
+        if settings.parallel.tensor > 1:
+            parallelize_module(block, group.mesh["tensor"], _BLOCK_PLAN)
+        if settings.compute.compile:
+            block.compile(backend=settings.compute.compile_backend)
+        if settings.parallel.strategy == "fsdp":
+            _shard(block, settings, group, reshard=settings.parallel.reshard_after_forward)
+    for name in ("embedding", "norm", "output"):
+        _materialise(model.get_submodule(name), settings, group, name)
+    if settings.parallel.tensor > 1:
+        parallelize_module(model, group.mesh["tensor"], _ROOT_PLAN)
+    if settings.parallel.strategy == "fsdp":
+        # What the root holds itself is needed again at once: the backward pass starts with it.
+        _shard(model, settings, group, reshard=False)
+        return model
+    return DistributedDataParallel(model, process_group=group.mesh["data"].get_group(), gradient_as_bucket_view=True)
+
+
+def _materialise(module: nn.Module, settings: Settings, group: Group, name: str) -> None:
+    materialise(module, group.device, seed=settings.train.seed, name=name, layers=settings.model.layers)
+
+
+def _shard(module: nn.Module, settings: Settings, group: Group, *, reshard: bool) -> None:
+    # Arithmetic in bf16, but gradients are added up over the ranks in fp32.
+    kept = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if settings.compute.precision == "bf16" else MixedPrecisionPolicy()
+    fully_shard(module, mesh=group.mesh["data"], mp_policy=kept, reshard_after_forward=reshard)
+
+
+def gradient_sync(model: nn.Module, *, last: bool) -> AbstractContextManager[object]:
+    """Return the context of one micro-batch: DDP exchanges gradients only in the last one of a step.
+
+    FSDP exchanges them in each: keeping the whole gradient on every rank would cost the memory that sharding saves.
+    """
+    if isinstance(model, DistributedDataParallel) and not last:
+        return cast("AbstractContextManager[object]", model.no_sync())
+    return nullcontext()
+
+
+def arithmetic(settings: Settings, group: Group, model: nn.Module) -> AbstractContextManager[object]:
+    """Return the context of forward passes: autocast to bf16 where FSDP does not do it."""
+    if settings.compute.precision == "bf16" and not isinstance(model, FSDPModule):
+        return torch.autocast(group.device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def split_loss(settings: Settings) -> AbstractContextManager[object]:
+    """Return the context of loss and backward pass: with tensor parallelism each rank keeps its part of the vocabulary."""
+    return cast("AbstractContextManager[object]", loss_parallel()) if settings.parallel.tensor > 1 else nullcontext()

@@ -1,0 +1,176 @@
+"""Turn text into a data set for training: `prepare_data.py text --out DIR/NAME FILE…` or `prepare_data.py examples --out DIR/NAME FILE…`.
+
+text: plain files are one document each; of a .jsonl file each line is one, in its field `text`.
+examples: .jsonl with `prompt` and `response`.
+The tokenizer is bytes (no vocabulary to fetch: 256 values and an end-of-text token), or a `tokenizer.json` of the `tokenizers` package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import json
+import sys
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if not __package__:
+    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from workloads.common.errors import DataError, WorkloadError
+from workloads.train.token_file import FORMAT, Header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """Text in, tokens out; `name` says which one, with the checksum of its file."""
+
+    name: str
+    vocabulary: int
+    end_of_text: int
+    encode: Callable[[str], Sequence[int]]
+
+
+BYTES = Tokenizer("bytes", 257, 256, lambda text: text.encode())
+
+
+def load_tokenizer(path: str, end_of_text: str) -> Tokenizer:
+    """Load a tokenizer.json."""
+    try:
+        tokenizers = importlib.import_module("tokenizers")
+    except ImportError as error:
+        raise DataError(
+            f"{path}: the package tokenizers is not installed here", fix="pip install tokenizers, or leave --tokenizer away"
+        ) from error
+    loaded = tokenizers.Tokenizer.from_file(path)
+    end = loaded.token_to_id(end_of_text)
+    if end is None:
+        raise DataError(f"{path}: no token {end_of_text}", fix="name its end-of-text token with --end-of-text")
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return Tokenizer(f"{Path(path).name} sha256:{digest[:16]}", loaded.get_vocab_size(), end, lambda text: loaded.encode(text).ids)
+
+
+def prepare_text(files: Sequence[Path], out: Path, tokenizer: Tokenizer) -> Header:
+    """Write every document's tokens and an end-of-text token behind each."""
+    count = 0
+    with _new(out, ".tokens") as tokens:
+        for document in _documents(files):
+            ids = [*tokenizer.encode(document), tokenizer.end_of_text]
+            _write(tokens, ids, tokenizer)
+            count += len(ids)
+    return _finish(out, "text", tokenizer, tokens=count, examples=0)
+
+
+def prepare_examples(files: Sequence[Path], out: Path, tokenizer: Tokenizer, *, longest: int) -> Header:
+    """Write each example's prompt and response, and the lengths of both; leave out those longer than `longest` tokens (0: none)."""
+    count, examples, left_out = 0, 0, 0
+    with _new(out, ".tokens") as tokens, _new(out, ".lengths") as lengths:
+        for place, line in _lines(files):
+            prompt, response = (tokenizer.encode(_text(line, field, place)) for field in ("prompt", "response"))
+            if not prompt or not response:
+                raise DataError(f"{place}: an empty prompt or response", fix="remove the line, or fill it")
+            total = len(prompt) + len(response) + 1
+            if longest and total > longest:
+                left_out += 1
+                continue
+            _write(tokens, [*prompt, *response, tokenizer.end_of_text], tokenizer)
+            _little_endian(array("i", (len(prompt), total))).tofile(lengths)
+            count, examples = count + total, examples + 1
+    if left_out:
+        print(f"left out: {left_out} examples longer than {longest} tokens", file=sys.stderr)
+    return _finish(out, "examples", tokenizer, tokens=count, examples=examples)
+
+
+def _documents(files: Sequence[Path]) -> Iterator[str]:
+    for path in files:
+        if path.suffix == ".jsonl":
+            for place, line in _lines([path]):
+                yield _text(line, "text", place)
+        else:
+            yield path.read_text("utf-8")
+
+
+def _lines(files: Sequence[Path]) -> Iterator[tuple[str, object]]:
+    for path in files:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    yield f"{path}:{number}", json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{path}:{number}: not JSON: {error}", fix="write one JSON object a line") from error
+
+
+def _text(line: object, field: str, place: str) -> str:
+    text = line.get(field) if isinstance(line, dict) else None
+    if not isinstance(text, str):
+        raise DataError(f"{place}: no string in the field {field!r}", fix="text needs `text`; examples need `prompt` and `response`")
+    return text
+
+
+def _new(out: Path, suffix: str) -> IO[bytes]:
+    return _unfinished(out, suffix).open("wb")
+
+
+def _unfinished(out: Path, suffix: str) -> Path:
+    """Return where a part is while it is written: a run that has the old file mapped keeps it."""
+    return out.with_suffix(f"{suffix}.new")
+
+
+def _write(file: IO[bytes], ids: Sequence[int], tokenizer: Tokenizer) -> None:
+    _little_endian(array("H" if tokenizer.vocabulary <= 2**16 else "i", ids)).tofile(file)
+
+
+def _little_endian(values: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _finish(out: Path, kind: str, tokenizer: Tokenizer, *, tokens: int, examples: int) -> Header:
+    if not tokens:
+        raise DataError(f"{out}: nothing to write", fix="give files with text in them")
+    dtype = "uint16" if tokenizer.vocabulary <= 2**16 else "int32"
+    header = Header(FORMAT, kind, dtype, tokens, examples, tokenizer.vocabulary, tokenizer.end_of_text, tokenizer.name)
+    out.with_suffix(".json").unlink(missing_ok=True)
+    for suffix in (".tokens", ".lengths") if examples else (".tokens",):
+        _unfinished(out, suffix).replace(out.with_suffix(suffix))
+    header.write(out.with_suffix(".json"))
+    return header
+
+
+def main(argv: Sequence[str]) -> int:
+    """Prepare a data set; return the exit code."""
+    parser = argparse.ArgumentParser(prog="prepare_data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=("text", "examples"))
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--out", type=Path, required=True, help="folder and name of the data set, without ending")
+    parser.add_argument("--tokenizer", help="a tokenizer.json; bytes without")
+    parser.add_argument("--end-of-text", default="<|end_of_text|>", help="its end-of-text token (default: %(default)s)")
+    parser.add_argument("--longest", type=int, default=0, help="leave out examples of more tokens; 0 keeps all")
+    options = parser.parse_args(argv)
+    try:
+        tokenizer = load_tokenizer(options.tokenizer, options.end_of_text) if options.tokenizer else BYTES
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        if options.kind == "text":
+            header = prepare_text(options.files, options.out, tokenizer)
+        else:
+            header = prepare_examples(options.files, options.out, tokenizer, longest=options.longest)
+    except OSError as error:
+        print(f"prepare_data: {error}\n  fix: name files that are there and a folder that can be written", file=sys.stderr)
+        return DataError.exit_code
+    except WorkloadError as error:
+        print(f"prepare_data: {error.what}\n  fix: {error.fix}", file=sys.stderr)
+        return error.exit_code
+    print(f"{options.out.with_suffix('.json')}: {header.tokens} tokens, {header.examples or 'no'} examples, vocabulary {header.vocabulary}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

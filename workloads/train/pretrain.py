@@ -1,0 +1,21 @@
+"""Train a language model on text: `torchrun … workloads/train/pretrain.py --config FILE key=value …`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+from workloads.train.program import main
+
+
+def pretrain(argv: list[str]) -> int:
+    """Train on text; return the exit code."""
+    return main("pretrain", "text", "Train a language model on text.", argv)
+
+
+if __name__ == "__main__":
+    sys.exit(pretrain(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""What pretrain.py and posttrain.py have in common: arguments, settings, start-up, and how a failure is told."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from workloads.common.errors import WorkloadError
+from workloads.common.files import replace_text
+from workloads.common.process_group import own_rank, process_group, world_size
+from workloads.train.attention import require_backend
+from workloads.train.check_settings import check_settings
+from workloads.train.data import open_samples
+from workloads.train.load_settings import kind_name, known_settings, load_settings
+from workloads.train.loop import Trainer
+from workloads.train.stop import StopRequest
+from workloads.train.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workloads.train.settings import Settings
+
+
+def main(program: str, kind: str, about: str, argv: Sequence[str]) -> int:
+    """Train; return the exit code.
+
+    Args:
+        program: its name, for messages.
+        kind: of data: `text` or `examples`.
+        about: what the program does, for the help.
+        argv: the arguments.
+    """
+    options = _parser(program, about).parse_args(argv)
+    stop, watchdog = StopRequest(), Watchdog(program=program, rank=own_rank())
+    exit_code = 1
+    try:
+        settings = load_settings(options.config, options.settings)
+        check_settings(settings, world_size())
+        if options.print_settings:
+            print(json.dumps(asdict(settings), indent=1))
+            return 0
+        exit_code = _train(settings, kind, watchdog, stop)
+    except WorkloadError as error:
+        print(f"{program}: rank {own_rank()}: {error.what}\n  fix: {error.fix}", file=sys.stderr, flush=True)
+        exit_code = error.exit_code
+    finally:
+        watchdog.leave(exit_code)
+    return exit_code
+
+
+def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest) -> int:
+    folder = Path(os.environ.get("RUN_DIR", "runs/train"))
+    folder.mkdir(parents=True, exist_ok=True)
+    if settings.watchdog.step_timeout_s:
+        watchdog.start()
+        watchdog.progress(0, limit_s=settings.watchdog.startup_timeout_s)
+    samples = open_samples(settings, kind=kind)
+    _choose_algorithms(settings)
+    parallel = settings.parallel
+    with process_group(device=settings.compute.device, tensor=parallel.tensor, timeout_s=parallel.timeout_s) as group:
+        require_backend(settings, group.device)
+        if group.is_first:
+            replace_text(folder / "settings.json", json.dumps(asdict(settings), indent=1) + "\n")
+        return Trainer(settings, folder, group, watchdog, stop).run(samples)
+
+
+def _choose_algorithms(settings: Settings) -> None:
+    """Set what torch keeps for the whole process."""
+    # TF32 where a product of two fp32 matrices is left: https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32"
+    torch.set_float32_matmul_precision("highest" if settings.compute.deterministic else "high")
+    if settings.compute.deterministic:
+        # cuBLAS wants its workspace fixed before it starts: https://docs.nvidia.com/cuda/cublas/, "Results reproducibility"
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(mode=True)
+
+
+def _parser(program: str, about: str) -> argparse.ArgumentParser:
+    settings = "\n".join(
+        f"  {known.key}  ({kind_name(known.kind)}, default {known.default!r})\n      {known.meaning}" for known in known_settings()
+    )
+    parser = argparse.ArgumentParser(
+        prog=program, description=about, epilog=f"settings:\n{settings}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config", action="append", default=[], metavar="FILE", help="YAML or JSON file, or a preset's name; a later one wins"
+    )
+    parser.add_argument("--print-settings", action="store_true", help="print the resolved settings as JSON and do nothing else")
+    parser.add_argument("settings", nargs="*", metavar="key=value", help="wins over files, for example train.steps=100")
+    return parser

@@ -1,0 +1,135 @@
+"""The arithmetic of one optimizer step, and what all ranks agree on after it.
+
+The loss is the mean over all target tokens of the global batch, however they are spread: each rank divides by the count of all. DDP and
+FSDP average gradients over the data ranks, so a rank's share is multiplied by their number first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from workloads.train.data import IGNORED
+from workloads.train.parallel import arithmetic, gradient_sync, split_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from workloads.common.process_group import Group
+    from workloads.train.data import Batch
+    from workloads.train.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What the backward passes left: this rank's share of the loss, the balance loss, and the norm of the whole gradient."""
+
+    loss: Tensor
+    balance_loss: Tensor
+    norm: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """What one rank has to say after a step. Memory in GiB."""
+
+    stop_asked: bool
+    checkpoints_exhausted: bool
+    data_wait_s: float
+    memory_peak_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What all ranks know after a step: sums of the losses, the largest of the rest. `bad_rank` is the first whose loss is not finite."""
+
+    loss: float
+    balance_loss: float
+    grad_norm: float
+    bad_rank: int | None
+    stop_asked: bool
+    checkpoints_exhausted: bool
+    data_wait_s: float
+    memory_peak_gib: float
+
+
+def make_optimizer(model: nn.Module, settings: Settings, device: torch.device) -> Optimizer:
+    """Make AdamW; matrices decay, norms do not."""
+    optimizer = settings.optimizer
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": optimizer.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(
+        groups, lr=optimizer.lr, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=device.type == "cuda"
+    )
+
+
+def compute_gradients(model: nn.Module, batches: Sequence[Batch], settings: Settings, group: Group) -> Gradients:
+    """Run forward and backward over the micro-batches of a step."""
+    batches = [batch.to(group.device) for batch in batches]
+    targets = torch.stack([(batch.targets_BL != IGNORED).sum() for batch in batches]).sum()
+    dist.all_reduce(targets, group=group.mesh["data"].get_group())
+    loss, balance = torch.zeros((), device=group.device), torch.zeros((), device=group.device)
+    for index, batch in enumerate(batches):
+        with gradient_sync(model, last=index == len(batches) - 1), split_loss(settings):
+            with arithmetic(settings, group, model):
+                logits_BLV, balance_here = model(batch.tokens_BL)
+            share = functional.cross_entropy(
+                logits_BLV.flatten(0, 1).float(), batch.targets_BL.flatten(), ignore_index=IGNORED, reduction="sum"
+            ) / targets.clamp(min=1)
+            total = share * group.data_ranks
+            if settings.model.experts:
+                total = total + balance_here * (settings.model.balance_weight / len(batches))
+            torch.autograd.backward(total)
+        loss += whole(share.detach())
+        balance += balance_here.detach() / len(batches)
+    parameters = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return Gradients(loss, balance, get_total_norm(parameters))
+
+
+def whole(value: Tensor) -> Tensor:
+    """Return a value on every rank that a sharded computation left in parts."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def agree(gradients: Gradients, here: Here, group: Group) -> Agreed:
+    """Exchange the step's numbers between all ranks: two small collectives and one wait for the device."""
+    copies = group.world_size // group.data_ranks
+    sums = torch.stack((gradients.loss, gradients.balance_loss)).double()
+    # The first bad rank is the largest of `ranks - rank`, so that one MAX serves for all.
+    bad = (~torch.isfinite(gradients.loss)).double() * (group.world_size - group.rank)
+    own = torch.tensor((here.stop_asked, here.checkpoints_exhausted, here.data_wait_s, here.memory_peak_gib), dtype=torch.float64)
+    largest = torch.cat((bad.reshape(1), own.to(group.device)))
+    dist.all_reduce(sums)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    loss, balance_loss = (sums / torch.tensor((copies, group.world_size), device=group.device)).tolist()
+    bad_mark, stop, exhausted, data_wait_s, memory_gib = largest.tolist()
+    return Agreed(
+        loss=loss,
+        balance_loss=balance_loss,
+        grad_norm=float(whole(gradients.norm)),
+        bad_rank=group.world_size - int(bad_mark) if bad_mark else None,
+        stop_asked=bool(stop),
+        checkpoints_exhausted=bool(exhausted),
+        data_wait_s=data_wait_s,
+        memory_peak_gib=memory_gib,
+    )
+
+
+def apply_gradients(model: nn.Module, optimizer: Optimizer, gradients: Gradients, *, rate: float, clip_norm: float) -> None:
+    """Clip the gradient by its norm and move the weights."""
+    if clip_norm:
+        clip_grads_with_norm_(list(model.parameters()), clip_norm, whole(gradients.norm))
+    for part in optimizer.param_groups:
+        part["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)

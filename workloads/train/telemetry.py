@@ -1,0 +1,161 @@
+"""What a run tells: a JSON line a step, a Prometheus text file, a line on the terminal, and a result at the end. The first rank speaks."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workloads.common.device import compute_units, device_name
+from workloads.common.errors import StorageError
+from workloads.common.files import replace_text
+from workloads.common.peaks import find_peak
+from workloads.common.results import append_result, spread, surroundings
+from workloads.train.flops import FORMULA, active_parameters, flops_per_token, parameters
+
+if TYPE_CHECKING:
+    from workloads.common.process_group import Group
+    from workloads.train.settings import Settings
+
+SCHEMA = 1
+# The first steps of a process compile, warm caches and grow pools; they would spoil the median.
+_WARMUP_STEPS = 3
+# The median of the result is over at most this many steps, the newest.
+_STEPS_KEPT = 10_000
+
+_GAUGES = {
+    "step": "Optimizer steps done",
+    "loss": "Mean loss of a target token in the newest step",
+    "grad_norm": "Norm of the gradient before clipping",
+    "learning_rate": "Learning rate",
+    "tokens_per_s": "Tokens a second over all ranks",
+    "tflops_per_s_per_device": "Model TFLOP/s of a device",
+    "mfu": "Share of the device's peak, 0 to 1; absent where the peak is not known",
+    "step_time_s": "Seconds of the newest step",
+    "checkpoint_wait_s": "Seconds that the newest checkpoint held up training",
+    "data_wait_s": "Seconds that the slowest rank waited for data in the newest step",
+    "memory_peak_gib": "Most memory held by the fullest rank",
+    "checkpoint_step": "Step of the newest complete checkpoint",
+    "checkpoint_failures": "Checkpoints in a row that could not be written",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One line of steps.jsonl.
+
+    `step_time_s` is from the end of the step before to the end of this one; in it are `data_wait_s` and `checkpoint_wait_s`, the time that
+    the checkpoint of the step before held up training. `tokens` counts from the start of the run. `mfu` is None without a sourced peak.
+    """
+
+    time: str
+    step: int
+    loss: float
+    balance_loss: float | None
+    grad_norm: float
+    learning_rate: float
+    tokens: int
+    step_time_s: float
+    data_wait_s: float
+    checkpoint_wait_s: float
+    tokens_per_s: float
+    tokens_per_s_per_device: float
+    tflops_per_s_per_device: float
+    mfu: float | None
+    memory_peak_gib: float
+    checkpoint: str
+    checkpoint_step: int
+    checkpoint_failures: int
+    schema: int = SCHEMA
+
+
+class Telemetry:
+    """The files of one process's part of a run."""
+
+    def __init__(self, folder: Path, settings: Settings, group: Group) -> None:
+        """Open steps.jsonl for appending."""
+        self._folder, self._settings, self._group = folder, settings, group
+        self._device = device_name(group.device)
+        self._peak = find_peak(self._device, compute_units(group.device), settings.compute.precision)
+        self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
+        self._prometheus = Path(settings.telemetry.prometheus_file or folder / "metrics.prom")
+        self._steps = (folder / "steps.jsonl").open("a", encoding="utf-8")
+        self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
+
+    def speed(self, step_time_s: float) -> dict[str, Any]:
+        """Return the fields of a record that follow from the time of a step."""
+        tokens = self._settings.train.global_batch * self._settings.train.sequence_length
+        per_device = tokens / step_time_s / self._group.world_size
+        tflops = per_device * self.flops_per_token / 1e12
+        return {
+            "tokens_per_s": tokens / step_time_s,
+            "tokens_per_s_per_device": per_device,
+            "tflops_per_s_per_device": tflops,
+            "mfu": tflops / self._peak.tflops if self._peak else None,
+        }
+
+    def write(self, record: StepRecord) -> None:
+        """Record a step.
+
+        Raises:
+            StorageError: where a file cannot be written; a run that nobody can follow is not worth its power.
+        """
+        self._newest.append(record)
+        try:
+            self._steps.write(json.dumps(asdict(record)) + "\n")
+            self._steps.flush()
+            replace_text(self._prometheus, prometheus_text(record), durable=False)
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder}: telemetry cannot be written: {error}", fix="free space, or mend the storage; then resume"
+            ) from error
+        if record.step % self._settings.telemetry.print_every_steps == 0:
+            print(line(record), flush=True)
+
+    def close(self, outcome: str) -> None:
+        """Write the result of this process's part of the run; `outcome` is `done` or `stopped early`."""
+        self._steps.close()
+        timed = list(self._newest)[_WARMUP_STEPS:]
+        median = spread([record.step_time_s for record in timed])
+        speed = self.speed(median["median"]) if median["median"] else {}
+        result = {
+            "schema": SCHEMA,
+            "kind": "train",
+            "outcome": outcome,
+            "step": self._newest[-1].step if self._newest else None,
+            "loss": self._newest[-1].loss if self._newest else None,
+            "step_time_s": median,
+            **speed,
+            "memory_peak_gib": max((record.memory_peak_gib for record in self._newest), default=None),
+            "parameters": parameters(self._settings.model),
+            "active_parameters": active_parameters(self._settings.model),
+            "flops_formula": FORMULA,
+            "device": self._device,
+            "peak": asdict(self._peak) if self._peak else None,
+            **surroundings(),
+            "settings": asdict(self._settings),
+        }
+        append_result(self._folder, result)
+
+
+def line(record: StepRecord) -> str:
+    """Return a step as one line for people."""
+    share = "" if record.mfu is None else f"  MFU {record.mfu:.1%}"
+    return (
+        f"step {record.step}  loss {record.loss:.4f}  grad {record.grad_norm:.3f}  lr {record.learning_rate:.2e}"
+        f"  {record.tokens_per_s:,.0f} tokens/s  {record.tflops_per_s_per_device:.3g} TFLOP/s{share}"
+        f"  step {record.step_time_s:.3f} s  data {record.data_wait_s:.3f} s  memory {record.memory_peak_gib:.2f} GiB"
+        f"  checkpoint {record.checkpoint} ({record.checkpoint_step})"
+    )
+
+
+def prometheus_text(record: StepRecord) -> str:
+    """Return the record in Prometheus' text format."""
+    values: dict[str, Any] = asdict(record)
+    parts = []
+    for name, meaning in _GAUGES.items():
+        if values[name] is not None:
+            parts.append(f"# HELP primus_train_{name} {meaning}\n# TYPE primus_train_{name} gauge\nprimus_train_{name} {values[name]}\n")
+    return "".join(parts)
