@@ -188,8 +188,13 @@ def _unresolved(view: ManagersView, host: str, name: str, error: Exception) -> P
 
 
 def _is_vault_error(error: BaseException | None) -> bool:
-    """Look through the causes: the template engine wraps Vault's own error, and captures it in a class that it keeps to itself."""
-    while error is not None:
+    """Look through the causes: the template engine wraps Vault's own error, and captures it in a class that it keeps to itself.
+
+    Its chains may lead back to themselves, so each cause is looked at once.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         if type(error).__name__ in ("AnsibleVaultError", "AnsibleVaultFormatError", "UndecryptableVaultError"):
             return True
         error = error.__cause__ or error.__context__

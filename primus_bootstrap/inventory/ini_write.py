@@ -32,7 +32,7 @@ def render(sections: Sequence[Section], *, source: str) -> str:
         lines += _entry(child, "    ")
     for section in others:
         lines += _comments(section.above, "    ")
-        lines.append(f"    {_key(section.name)}:")
+        lines.append(f"    {key_text(section.name)}:")
         lines += _parts(section, "      ")
         if section.children:
             lines.append("      children:")
@@ -57,7 +57,7 @@ def _parts(section: Section, indent: str) -> list[str]:
             lines.append(f"{indent}vars:")
         for entry in section.variables:
             lines += _comments(entry.above, f"{indent}  ")
-            lines += [_line(f"{indent}  {_key(item.name)}: {_flow(item.value)}", entry.beside) for item in entry.variables[-1:]]
+            lines += [_line(f"{indent}  {key_text(item.name)}: {flow_text(item.value)}", entry.beside) for item in entry.variables[-1:]]
             if not entry.variables and entry.beside:
                 lines.append(f"{indent}  {entry.beside}")
     return lines
@@ -67,11 +67,11 @@ def _entry(entry: Entry, indent: str) -> list[str]:
     """Return a host with its variables, or the name of a child."""
     values = {variable.name: variable.value for variable in entry.variables}
     lines = _comments(entry.above, indent)
-    short = f"{indent}{_key(entry.name)}: {_flow(values)}" if values else f"{indent}{_key(entry.name)}:"
+    short = f"{indent}{key_text(entry.name)}: {flow_text(values)}" if values else f"{indent}{key_text(entry.name)}:"
     if len(short) <= _WIDTH:
         return [*lines, _line(short, entry.beside)]
-    lines.append(_line(f"{indent}{_key(entry.name)}:", entry.beside))
-    return [*lines, *(f"{indent}  {_key(name)}: {_flow(value)}" for name, value in values.items())]
+    lines.append(_line(f"{indent}{key_text(entry.name)}:", entry.beside))
+    return [*lines, *(f"{indent}  {key_text(name)}: {flow_text(value)}" for name, value in values.items())]
 
 
 def _line(text: str, beside: str) -> str:
@@ -91,11 +91,12 @@ def _squeezed(lines: Iterable[str]) -> Iterable[str]:
         last = line
 
 
-def _key(name: str) -> str:
+def key_text(name: str) -> str:
+    """Return a key, quoted where YAML would read another type."""
     return yaml.safe_dump({name: None}, allow_unicode=True, width=10**6).rpartition(": null")[0]
 
 
-def _flow(value: Any) -> str:
+def flow_text(value: Any) -> str:
     """Return a value on one line, quoted where YAML would read another type."""
     text = yaml.safe_dump({"k": value}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
     return text.strip()[len("{k: ") : -1]

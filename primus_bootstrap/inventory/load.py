@@ -66,10 +66,12 @@ def validate(
     vault_password_file: Path | None = None,
     ask_vault_pass: str | None = None,
     forgive: frozenset[str] = frozenset(),
+    shown: Path | None = None,
 ) -> Validation:
     """Read and judge an inventory; nothing that is wrong with it is raised.
 
-    `forgive` names rules of meaning that are not applied: `required`, for the verb that writes what is missing.
+    `forgive` names rules of meaning that are not applied: `required`, for the verb that writes what is missing, and
+    `variable-file-owner`, for one that takes a host out. Problems name `shown` instead of the file, for a draft of it.
     """
     ansible_view.use_our_settings()
     with ansible_view.collector_off():
@@ -77,7 +79,7 @@ def validate(
             file = _find(path)
             loader = ansible_view.make_loader()
             vault = open_vault(loader, password_file=vault_password_file, password=ask_vault_pass)
-            return _Validator(path / _FILE_NAME if path.is_dir() else path, file, loader, vault, forgive).run()
+            return _Validator(shown or (path / _FILE_NAME if path.is_dir() else path), file, loader, vault, forgive).run()
         except InventoryError as error:
             return Validation(error.problems, (), None)
         except OSError as error:
@@ -178,9 +180,9 @@ class _Validator:
         sealed = tuple((owner, shown) for _, shown, owner in files.sealed)
         view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, sealed, merged.origin)
         origins = written.host_origins()
-        problems += unknown_owner_problems(files, groups, origins, names.nearest)
         reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
-        found = (*rules.check(reading), *required.check(reading, sealed=sealed))
+        owners = unknown_owner_problems(files, groups, origins, names.nearest)
+        found = (*owners, *rules.check(reading), *required.check(reading, sealed=sealed))
         problems += [problem for problem in found if problem.rule not in self.forgive]
         return self._cluster(reading) if not problems else None
 

@@ -66,6 +66,6 @@ def _uses(role: str) -> Iterator[tuple[str, set[str]]]:
             named = entry if isinstance(entry, dict) else {"role": entry}
             if (named.get("role") or named.get("name")) == role:
                 hosts = play["hosts"]
-                pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
+                pattern = (",".join(hosts) if isinstance(hosts, list) else str(hosts)).removesuffix(content.NARROWED)
                 if "{{" not in pattern:
                     yield pattern, {*(play.get("vars") or {}), *(named.get("vars") or {}), *named}

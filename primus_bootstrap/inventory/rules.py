@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.inventory import rules_groups, rules_hosts, rules_network
+from primus_bootstrap.inventory import rules_groups, rules_hosts, rules_network, rules_ports, rules_slurm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.errors import Problem
     from primus_bootstrap.inventory.reading import Reading
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (*rules_hosts.RULES, *rules_groups.RULES, *rules_network.RULES)
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+    *rules_hosts.RULES,
+    *rules_groups.RULES,
+    *rules_network.RULES,
+    *rules_ports.RULES,
+    *rules_slurm.RULES,
+)
 
 
 def check(reading: Reading) -> list[Problem]:

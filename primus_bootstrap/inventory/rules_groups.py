@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 _IMPLICIT = ("all", "ungrouped")
 # A group on the left is of no use without one on the right.
-_NEEDS = (
-    ("kube_node", "kube_control_plane", "a Kubernetes node has nothing to join"),
-    ("slurm_node", "slurm_controller", "a Slurm node has nothing to register with"),
-)
+_NEEDS = (("kube_node", "kube_control_plane", "a Kubernetes node has nothing to join"),)
 
 
 def no_hosts(reading: Reading) -> Iterator[Problem]:

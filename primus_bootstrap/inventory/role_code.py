@@ -1,0 +1,28 @@
+"""A role's own judgement, loaded from its folder: the only module that does. One judgement serves the inventory and plain Ansible alike."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+@cache
+def load_filters(role: str) -> ModuleType:
+    """Return `roles/<role>/filter_plugins/<role>.py`.
+
+    Raises:
+        ImportError: the role has none.
+    """
+    path = content.roles_dir() / role / "filter_plugins" / f"{role}.py"
+    spec = importlib.util.spec_from_file_location(f"primus_role_{role}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(str(path))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,103 @@
+#!/usr/bin/python
+"""Make Slurm's configuration on a controller from the nodes' fragments: the Ansible module `slurm_config`.
+
+It writes slurm.conf, gres.conf, topology.conf and cgroup.conf, each in one step, and says what has to be done so that they count:
+`action` is none, reconfigure or restart (of slurmctld), `restart_nodes` whether slurmd has to start anew everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.slurm_files import all_files, node_digest, restart_digest
+from ansible.module_utils.slurm_judge import problems
+from ansible.module_utils.slurm_nodes import read_fragments
+from ansible.module_utils.slurm_wishes import Fleet
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MODE = 0o644
+
+
+def present(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the files as they are; an absent one is empty."""
+    return {name: (folder / name).read_text(encoding="utf-8") if (folder / name).is_file() else "" for name in names}
+
+
+def put(path: Path, text: str) -> None:
+    """Let a file have this text in one step, and not be there where the text is empty."""
+    if not text:
+        path.unlink(missing_ok=True)
+        return
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, MODE)  # noqa: PTH101 (the name is what mkstemp gave)
+        os.replace(temporary, path)  # noqa: PTH105
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def needed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return what slurmctld needs so that the new files count."""
+    if before == after:
+        return "none"
+    return "restart" if restart_digest(before) != restart_digest(after) else "reconfigure"
+
+
+def bring_about(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
+    """Write what differs; return the result for Ansible."""
+    before = present(folder, after)
+    differing = [name for name in after if before[name] != after[name]]
+    if not check:
+        for name in differing:
+            put(folder / name, after[name])
+    return {
+        "changed": bool(differing),
+        "action": needed(before, after),
+        "restart_nodes": bool(before["slurm.conf"]) and node_digest(before) != node_digest(after),
+        "restart_digest": restart_digest(after),
+        "node_digest": node_digest(after),
+        "diff": [
+            {"before_header": str(folder / name), "after_header": str(folder / name), "before": before[name], "after": after[name]}
+            for name in differing
+        ],
+    }
+
+
+def main() -> None:
+    """Run as an Ansible module."""
+    module = AnsibleModule(
+        {
+            "folder": {"type": "path", "default": "/etc/slurm"},
+            "fragments": {"type": "path", "default": "/etc/slurm/nodes.d"},
+            "members": {"type": "list", "elements": "str", "required": True},
+            "settings": {"type": "dict", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    settings = module.params["settings"]
+    members = module.params["members"]
+    found = problems(settings, members)
+    if found:
+        module.fail_json(msg="\n".join(f"{one['what']}. Fix: {one['fix']}" for one in found))
+    fleet = Fleet(tuple(members), settings["groups"], tuple(settings["spare"]))
+    fragments = read_fragments(Path(module.params["fragments"]), members)
+    try:
+        result = bring_about(Path(module.params["folder"]), all_files(settings, fragments.nodes, fleet), check=module.check_mode)
+    except (OSError, ValueError) as error:
+        module.fail_json(msg=f"the configuration cannot be made: {error}. Fix: mend what it names and apply the phase slurm again")
+    module.exit_json(nodes=[node.name for node in fragments.nodes], left_out=fragments.left_out, **result)
+
+
+if __name__ == "__main__":
+    main()

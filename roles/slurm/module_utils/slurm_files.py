@@ -1,0 +1,228 @@
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""Slurm's configuration as text, from what the site states and what the nodes are: pure functions, the same input gives the same bytes.
+
+Sources: slurm.conf(5), gres.conf(5), cgroup.conf(5) and topology.conf(5) of Slurm 22.05 and 24.11, https://slurm.schedmd.com/archive/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.slurm_nodes import Node, gres_conf, topology_conf
+from ansible.module_utils.slurm_wishes import Fleet, choose, compress, with_spare
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+HEADER = "# Ansible managed: role slurm of primus-bootstrap; what is changed here by hand is overwritten.\n"
+# slurmctld 22.05 does not start without a line for a node ("no nodes configured"); FUTURE is one that nobody sees.
+NO_NODE = "NodeName=absent State=FUTURE\n"
+# slurm.conf(5), "SlurmctldParameters": changes of all others need slurmctld to be restarted. Jobs go on while it is.
+RECONFIGURED = frozenset(
+    (
+        *("epilog", "healthcheckinterval", "healthchecknodestate", "healthcheckprogram", "killwait", "partitionname", "prolog"),
+        *("requeueexit", "returntoservice", "slurmctldtimeout", "slurmdtimeout", "taskprolog"),
+    )
+)
+# What slurmd reads at its start only.
+NODE_KEYS = frozenset(
+    (
+        *("authtype", "credtype", "grestypes", "jobacctgathertype", "mpidefault", "proctracktype", "slurmdparameters"),
+        *("slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
+    )
+)
+PARTITION_KEYS = {
+    "allow_accounts": "AllowAccounts",
+    "allow_groups": "AllowGroups",
+    "allow_qos": "AllowQos",
+    "default_time": "DefaultTime",
+    "exclusive": "OverSubscribe",
+    "grace_time_s": "GraceTime",
+    "max_nodes": "MaxNodes",
+    "max_time": "MaxTime",
+    "preempt_mode": "PreemptMode",
+    "priority_tier": "PriorityTier",
+    "qos": "QOS",
+    "state": "State",
+}
+
+
+def digest(text: str) -> str:
+    """Return what tells two texts apart."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def value(given: Any) -> str:
+    """Return a value as slurm.conf spells it."""
+    if isinstance(given, bool):
+        return "YES" if given else "NO"
+    return ",".join(str(one) for one in given) if isinstance(given, (list, tuple)) else str(given)
+
+
+def preemption(partitions: Sequence[Mapping[str, Any]], qos: Sequence[Mapping[str, Any]]) -> str:
+    """Return the plug-in that decides who gives way: by quality of service where one names another, else by partitions' tiers."""
+    if any(one.get("preempt") for one in qos):
+        return "preempt/qos"
+    tiers = {one.get("priority_tier", 1) for one in partitions}
+    return "preempt/partition_prio" if len(tiers) > 1 else ""
+
+
+def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str) -> dict[str, str]:
+    """Return how processes are kept together: as stated, else by control groups where every node can."""
+    able = bool(nodes) and all(node.cgroup for node in nodes)
+    by = proctrack if proctrack != "auto" else "proctrack/cgroup" if able else "proctrack/linuxproc"
+    tasks = task_plugins if task_plugins != "auto" else "task/cgroup,task/affinity" if by == "proctrack/cgroup" and able else ""
+    lines = {"ProctrackType": by, "PrologFlags": "Contain" if by == "proctrack/cgroup" else "Alloc"}
+    lines |= {"TaskPlugin": tasks} if tasks else {}
+    if "task/cgroup" not in tasks:
+        return lines
+    # Only control groups hold a job to the memory that it asked for; without them memory is not handed out either.
+    share = min((node.memory_mib // node.cpus for node in nodes), default=0)
+    return {**lines, "SelectTypeParameters": "CR_Core_Memory", **({"DefMemPerCPU": str(share)} if share else {})}
+
+
+def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) -> str:
+    """Return slurm.conf. A node without fragment has no line, and is in no partition until it has one."""
+    partitions = with_spare(settings["partitions"], fleet)
+    lines = {**_cluster(settings), **_scheduling(settings, nodes, partitions), **_accounting(settings, nodes)}
+    lines = _with_extra(lines, settings["extra"])
+    text = "".join(f"{key}={content}\n" for key, content in lines.items())
+    hosts = "".join(f"SlurmctldHost={one['name']}({one['address']})\n" for one in settings["controllers"])
+    known = {node.name for node in nodes}
+    described = "".join(f"{node.line()}\n" for node in nodes) or NO_NODE
+    return "\n".join([HEADER + hosts + text, described, "".join(_partition(one, fleet, known) for one in partitions)])
+
+
+def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
+    wanted = {
+        "ClusterName": settings["cluster_name"],
+        "AuthType": "auth/munge",
+        "SlurmUser": settings["slurm_user"],
+        "SlurmctldPort": settings["slurmctld_port"],
+        "SlurmdPort": settings["slurmd_port"],
+        "SlurmctldParameters": "enable_configless",
+        "StateSaveLocation": settings["state_dir"],
+        "SlurmdSpoolDir": settings["spool_dir"],
+        "SlurmctldPidFile": "/run/primus-slurmctld/slurmctld.pid",
+        "SlurmdPidFile": "/run/primus-slurmd/slurmd.pid",
+        "SlurmctldLogFile": "/var/log/slurm/slurmctld.log",
+        "SlurmdLogFile": "/var/log/slurm/slurmd.log",
+        "SlurmctldTimeout": settings["slurmctld_timeout_s"],
+        "SlurmdTimeout": settings["slurmd_timeout_s"],
+        "ReturnToService": settings["return_to_service"],
+        "Prolog": settings["prolog"],
+        "Epilog": settings["epilog"],
+        "TaskProlog": settings["task_prolog"],
+        "RequeueExit": settings["requeue_exit"],
+        "KillWait": settings["kill_wait_s"],
+        "SrunPortRange": settings["srun_port_range"],
+    }
+    if settings["health_check"]:
+        wanted["HealthCheckProgram"] = settings["health_check"]["program"]
+        wanted["HealthCheckInterval"] = settings["health_check"]["interval_s"]
+        wanted["HealthCheckNodeState"] = "ANY"
+    return {key: value(given) for key, given in wanted.items() if given not in ("", [])}
+
+
+def _scheduling(settings: Mapping[str, Any], nodes: Sequence[Node], partitions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    lines = {
+        "JobRequeue": "1",
+        "SchedulerType": "sched/backfill",
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core",
+        "PriorityType": "priority/multifactor",
+        "PriorityWeightPartition": "1000",
+    }
+    lines |= (
+        {"PriorityWeightQOS": "10000", "PriorityWeightAge": "1000", "PriorityWeightFairshare": "1000"} if settings["accounting"] else {}
+    )
+    lines |= tracking(nodes, proctrack=settings["proctrack"], task_plugins=settings["task_plugins"])
+    lines |= {} if settings["select_parameters"] == "auto" else {"SelectTypeParameters": settings["select_parameters"]}
+    lines |= {"SlurmdParameters": "config_overrides"} if any(node.stated_size for node in nodes) else {}
+    lines |= {"GresTypes": "gpu"} if any(node.gpu_count for node in nodes) else {}
+    lines |= {"TopologyPlugin": "topology/tree"} if topology(settings, nodes) else {}
+    by = preemption(partitions, settings["qos"])
+    return {**lines, "PreemptType": by, "PreemptMode": "REQUEUE"} if by else lines
+
+
+def _accounting(settings: Mapping[str, Any], nodes: Sequence[Node]) -> dict[str, str]:
+    database = settings["accounting"]
+    if not database:
+        return {}
+    lines = {
+        "AccountingStorageType": "accounting_storage/slurmdbd",
+        "AccountingStorageHost": database["address"],
+        "AccountingStoragePort": str(database["port"]),
+    }
+    tasks = tracking(nodes, proctrack=settings["proctrack"], task_plugins=settings["task_plugins"]).get("TaskPlugin", "")
+    lines["JobAcctGatherType"] = "jobacct_gather/cgroup" if "task/cgroup" in tasks else "jobacct_gather/linux"
+    kinds = sorted({node.gpu_type for node in nodes if node.gpu_count})
+    lines |= {"AccountingStorageTRES": ",".join(["gres/gpu", *(f"gres/gpu:{kind}" for kind in kinds)])} if kinds else {}
+    return {**lines, "AccountingStorageEnforce": "associations,limits,qos"} if settings["users"] else lines
+
+
+def _with_extra(lines: Mapping[str, str], extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return the lines with the site's own, which take the place of one of ours whatever its letters' case."""
+    own = {key.lower(): key for key in lines}
+    stated = {own.get(key.lower(), key): value(given) for key, given in extra.items()}
+    return {**lines, **dict(sorted(stated.items()))}
+
+
+def _partition(one: Mapping[str, Any], fleet: Fleet, known: set[str]) -> str:
+    names = [name for name in choose(one.get("nodes", "all"), fleet).nodes if name in known]
+    words = [f"PartitionName={one['name']}", f"Nodes={compress(names)}" if names else ""]
+    words.append(f"Default={value(bool(one.get('default', False)))}")
+    stated = {**one, "exclusive": "EXCLUSIVE" if one.get("exclusive") else None}
+    stated |= {name: str(one[name]).upper() for name in ("preempt_mode", "state") if one.get(name)}
+    words += [f"{key}={value(stated[name])}" for name, key in PARTITION_KEYS.items() if stated.get(name) not in (None, "", [])]
+    words += [f"{key}={value(given)}" for key, given in sorted((one.get("extra") or {}).items())]
+    return " ".join(word for word in words if word) + "\n"
+
+
+def topology(settings: Mapping[str, Any], nodes: Sequence[Node]) -> str:
+    """Return topology.conf, empty where there is none to tell or none is wanted."""
+    return topology_conf(nodes) if settings["topology"] == "auto" else ""
+
+
+def cgroup_conf(conf: str, nodes: Sequence[Node]) -> str:
+    """Return cgroup.conf for this slurm.conf: what a job is held to, or that control groups are not used."""
+    if "ProctrackType=proctrack/cgroup\n" in conf:
+        return "ConstrainCores=yes\nConstrainDevices=yes\nConstrainRAMSpace=yes\n"
+    # CgroupPlugin=disabled came with 23.02; before it, nobody looks at control groups without a plug-in that needs them.
+    modern = bool(nodes) and all(_number(node.release) >= (23, 2) for node in nodes)
+    return "CgroupPlugin=disabled\n" if modern else ""
+
+
+def _number(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
+def all_files(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) -> dict[str, str]:
+    """Return every file by name; an empty one is not to be there.
+
+    Raises:
+        ValueError: ranges or switches that contradict each other.
+    """
+    conf = slurm_conf(settings, nodes, fleet)
+    others = {"gres.conf": gres_conf(nodes), "topology.conf": topology(settings, nodes), "cgroup.conf": cgroup_conf(conf, nodes)}
+    files = {"slurm.conf": conf, **{name: HEADER + text if text else "" for name, text in others.items()}}
+    marks = f"# primus restart_digest={restart_digest(files)} node_digest={node_digest(files)}\n"
+    return {**files, "slurm.conf": HEADER + marks + conf.removeprefix(HEADER)}
+
+
+def _keyed(conf: str, *, only: frozenset[str] = frozenset(), without: frozenset[str] = frozenset()) -> str:
+    """Return the lines of slurm.conf whose key is one of `only` and none of `without`."""
+    lines = [line for line in conf.splitlines() if line and not line.startswith("#")]
+    keys = [(line.partition("=")[0].lower(), line) for line in lines]
+    return "\n".join(line for key, line in keys if (not only or key in only) and key not in without)
+
+
+def restart_digest(files: Mapping[str, str]) -> str:
+    """Return a digest of everything that slurmctld reads at its start only."""
+    return digest(_keyed(files["slurm.conf"], without=RECONFIGURED) + files["topology.conf"])
+
+
+def node_digest(files: Mapping[str, str]) -> str:
+    """Return a digest of everything that slurmd reads at its start only; it does not change when other nodes come or go."""
+    return digest(_keyed(files["slurm.conf"], only=NODE_KEYS) + files["cgroup.conf"])

@@ -1,0 +1,161 @@
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""The nodes of a cluster, from the fragments that `slurm_node_facts` makes: their lines in slurm.conf, gres.conf and topology.conf."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.slurm_wishes import compress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+SCHEMA = "primus.slurm_node/1"
+UNPLACED = "unplaced"
+FABRIC = "fabric"
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host that runs jobs. Memory in MiB; `cgroup` is v1, v2 or empty where Slurm cannot use any; `release` as 22.05."""
+
+    name: str
+    address: str
+    hostname: str
+    cpus: int
+    sockets: int
+    cores_per_socket: int
+    threads_per_core: int
+    memory_mib: int
+    stated_size: bool
+    gpu_type: str
+    gpu_count: int
+    gpu_files: tuple[str, ...]
+    switch: str
+    rack: str
+    cgroup: str
+    cgroup_reason: str
+    release: str
+
+    def line(self) -> str:
+        """Return the node's line in slurm.conf."""
+        words = [f"NodeName={self.name}"]
+        words += [f"NodeHostname={self.hostname}"] if self.hostname and self.hostname != self.name else []
+        words += [f"NodeAddr={self.address}"] if self.address and self.address != self.name else []
+        words += [f"CPUs={self.cpus}", f"Sockets={self.sockets}", f"CoresPerSocket={self.cores_per_socket}"]
+        words += [f"ThreadsPerCore={self.threads_per_core}", f"RealMemory={self.memory_mib}"]
+        words += [f"Gres=gpu:{self.gpu_type}:{self.gpu_count}"] if self.gpu_count else []
+        return " ".join([*words, "State=UNKNOWN"])
+
+
+def parse_node(text: str) -> Node:
+    """Return the node that a fragment describes.
+
+    Raises:
+        ValueError: it is no fragment of this schema.
+    """
+    data = json.loads(text)
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ValueError(f"it is not of the schema {SCHEMA}")
+    names = {one.name for one in fields(Node)}
+    missing = sorted(names - set(data))
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return Node(**{**{name: data[name] for name in names}, "gpu_files": tuple(data["gpu_files"])})
+
+
+@dataclass(frozen=True)
+class Fragments:
+    """The nodes in inventory order, and why each other member of the group was left out."""
+
+    nodes: tuple[Node, ...]
+    left_out: Mapping[str, str]
+
+
+def read_fragments(folder: Path, members: Sequence[str]) -> Fragments:
+    """Read the fragment of every member; one of a host that is no member any more is not looked at."""
+    nodes: list[Node] = []
+    left_out: dict[str, str] = {}
+    for name in members:
+        path = folder / f"{name}.json"
+        try:
+            node = parse_node(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            left_out[name] = "it has not told its size yet"
+        except (OSError, ValueError) as error:
+            left_out[name] = f"{path} cannot be read: {error}"
+        else:
+            if node.name == name:
+                nodes.append(node)
+            else:
+                left_out[name] = f"{path} is of {node.name}"
+    return Fragments(tuple(nodes), left_out)
+
+
+def gres_conf(nodes: Iterable[Node]) -> str:
+    """Return gres.conf: which device files are the GPUs, one line for all nodes that are alike.
+
+    A file that is absent is not named: slurmd would wait for it in silence. Such a node registers fewer GPUs than its line
+    in slurm.conf has, and slurmctld gives it no jobs and says so.
+    """
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for node in nodes:
+        if node.gpu_count and node.gpu_files:
+            alike.setdefault((node.gpu_type, node.gpu_files), []).append(node.name)
+    return "".join(
+        f"NodeName={compress(names)} Name=gpu Type={kind} File={compress(files)}\n" for (kind, files), names in sorted(alike.items())
+    )
+
+
+def topology_conf(nodes: Sequence[Node]) -> str:
+    """Return topology.conf: the switches as stated, else racks, else subnets; empty where nothing tells the nodes apart.
+
+    Raises:
+        ValueError: a switch is stated below two others, or below itself.
+    """
+    paths = _places(nodes)
+    if not paths:
+        return ""
+    leaves: dict[str, list[str]] = {}
+    parents: dict[str, str] = {}
+    for name, path in paths.items():
+        leaves.setdefault(path[-1], []).append(name)
+        for parent, child in zip(["", *path], path):  # noqa: B905 (strict= came with Python 3.10, hosts have 3.9)
+            if parents.setdefault(child, parent) != parent or path.count(child) > 1:
+                raise ValueError(f"switch {child} is stated below {parents[child] or 'nothing'} and below {parent or 'nothing'}")
+    children: dict[str, list[str]] = {}
+    for child, parent in parents.items():
+        children.setdefault(parent, []).append(child)
+    both = sorted(set(leaves) & set(children))
+    if both:
+        raise ValueError(f"switch {both[0]} holds nodes and switches; Slurm knows only one of the two")
+    roots = children.pop("")
+    if len(roots) > 1:
+        children[FABRIC] = roots
+    lines = [f"SwitchName={switch} Nodes={compress(names)}\n" for switch, names in sorted(leaves.items())]
+    lines += [f"SwitchName={switch} Switches={compress(below)}\n" for switch, below in sorted(children.items())]
+    return "".join(lines)
+
+
+def _places(nodes: Sequence[Node]) -> dict[str, list[str]]:
+    """Return the switches above each node, from the top down to its own."""
+    if any(node.switch for node in nodes):
+        return {node.name: [part for part in node.switch.split("/") if part] or [UNPLACED] for node in nodes}
+    if any(node.rack for node in nodes):
+        return {node.name: [node.rack or UNPLACED] for node in nodes}
+    subnets = {node.name: [_subnet(node.address)] for node in nodes}
+    return subnets if len({path[0] for path in subnets.values()}) > 1 else {}
+
+
+def _subnet(address: str) -> str:
+    """Return a name for the /24 (IPv6: /64) of an address; `unplaced` for a host name."""
+    try:
+        parsed: Any = ipaddress.ip_address(address)
+    except ValueError:
+        return UNPLACED
+    network = ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False)
+    return "net-" + str(network.network_address).replace(".", "-").replace(":", "-").strip("-")

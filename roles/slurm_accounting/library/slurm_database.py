@@ -1,0 +1,90 @@
+#!/usr/bin/python
+"""Have a database in MariaDB and one account that may use it: the Ansible module `slurm_database`.
+
+It speaks to the server as root through its socket, where the kernel says who one is. The password is hashed here: neither an
+argument nor a statement holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Server = Callable[[str], str]
+
+CALL_S = 60.0
+NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class RefusedError(Exception):
+    """The server did not do what it was asked."""
+
+
+def call_server(statements: str) -> str:
+    """Return what the server answers to SQL, a line a row, tabs between columns."""
+    command = ["mariadb", "--batch", "--skip-column-names"]
+    try:
+        done = subprocess.run(command, input=statements, capture_output=True, text=True, check=False, timeout=CALL_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RefusedError(f"mariadb cannot be run: {type(error).__name__}") from error
+    if done.returncode:
+        raise RefusedError(f"MariaDB refuses: {done.stderr.strip()}")
+    return done.stdout
+
+
+def hashed(password: str) -> str:
+    """Return what MariaDB keeps of a password: https://mariadb.com/kb/en/authentication-plugin-mysql_native_password/."""
+    inner = hashlib.sha1(password.encode()).digest()  # noqa: S324 - the server's own form
+    return "*" + hashlib.sha1(inner).hexdigest().upper()  # noqa: S324
+
+
+def statements(server: Server, database: str, user: str, password: str) -> list[str]:
+    """Return the statements that are missing. The names are judged by NAME, so they need no quoting of their own."""
+    account = f"'{user}'@'localhost'"
+    needed: list[str] = []
+    if not server(f"SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = '{database}'").strip():  # noqa: S608
+        needed.append(f"CREATE DATABASE `{database}`")
+    known = server(
+        f"SELECT JSON_VALUE(Priv, '$.authentication_string') FROM mysql.global_priv WHERE User = '{user}' AND Host = 'localhost'"  # noqa: S608
+    ).strip()
+    if not known:
+        needed.append(f"CREATE USER {account} IDENTIFIED BY PASSWORD '{hashed(password)}'")
+    elif known != hashed(password):
+        needed.append(f"SET PASSWORD FOR {account} = '{hashed(password)}'")
+    grants = server(f"SHOW GRANTS FOR {account}") if known else ""
+    if f"GRANT ALL PRIVILEGES ON `{database}`.* TO" not in grants:
+        needed.append(f"GRANT ALL PRIVILEGES ON `{database}`.* TO {account}")
+    return needed
+
+
+def main() -> None:
+    """Run as an Ansible module."""
+    module = AnsibleModule(
+        {
+            "database": {"type": "str", "required": True},
+            "user": {"type": "str", "required": True},
+            "password": {"type": "str", "required": True, "no_log": True},
+        },
+        supports_check_mode=True,
+    )
+    given: dict[str, Any] = module.params
+    if not NAME.fullmatch(given["database"]) or not NAME.fullmatch(given["user"]):
+        module.fail_json(msg="database and user are small letters, digits and underscores. Fix: name them so")
+    try:
+        needed = statements(call_server, given["database"], given["user"], given["password"])
+        if needed and not module.check_mode:
+            call_server(";\n".join(needed) + ";\n")
+    except RefusedError as error:
+        module.fail_json(msg=f"{error}. Fix: see `journalctl -u mariadb -n 30`")
+    module.exit_json(changed=bool(needed))
+
+
+if __name__ == "__main__":
+    main()

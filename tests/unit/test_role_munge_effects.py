@@ -1,0 +1,84 @@
+"""The module `munge_effects`: whether munged runs with the stated key, and whom it believes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+effects: Any = load_role_module("munge", "munge_effects")
+
+KEY = "k" * 40
+
+
+def outcomes(look: Any) -> dict[str, str]:
+    """Return verdict by check."""
+    return {record["check"].removeprefix("munge."): record["verdict"] for record in look.verdicts}
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[int | None, str]]:
+    """Stand in for munge, unmunge and sha256sum: status and output by program."""
+    answers: dict[str, tuple[int | None, str]] = {"munge": (0, "MUNGE:AwQ:"), "sha256sum": (0, ""), "unmunge": (0, "")}
+    monkeypatch.setattr(effects, "run", lambda command, _text="": answers[command[0]])
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("file", "munge", "applied", "expected"),
+    [
+        (KEY, (0, "MUNGE:AwQ:"), 0, ["pass", "pass", "pass"]),
+        ("x" * 40, (0, "MUNGE:AwQ:"), 0, ["pass", "fail", "pass"]),
+        (KEY, (0, "MUNGE:AwQ:"), 1, ["pass", "pass", "fail"]),
+        (KEY, (6, 'Failed to access "/run/munge/munge.socket.2"'), None, ["fail", "pass", "unknown"]),
+        (KEY, (None, "timed out"), 0, ["unknown", "pass", "pass"]),
+    ],
+)
+def test_key_and_daemon_are_judged_apart(
+    file: str, munge: tuple[int | None, str], applied: int | None, expected: list[str], *, programs: Any, tmp_path: Path
+) -> None:
+    """A wrong key on disk, a daemon that has another one, and a daemon that is away are three findings."""
+    programs.update(munge=munge, sha256sum=(applied, ""))
+    (tmp_path / "key").write_text(file, encoding="utf-8")
+    look = effects.Look("n1")
+    credential = effects.look_at_host(look, KEY, key_file=tmp_path / "key", applied=tmp_path / "applied")
+
+    assert outcomes(look) == dict(zip(("answers", "key", "in_force"), expected, strict=True))
+    assert credential == (munge[1] if munge[0] == 0 else "")
+    assert KEY not in str(look.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "verdict", "fix"),
+    [
+        (0, "", "pass", ""),
+        (8, "unmunge: Error: Invalid credential", "fail", "key of this host is not the one of ctl1"),
+        (15, "unmunge: Error: Expired credential", "fail", "set the clock"),
+        (16, "unmunge: Error: Rewound credential", "fail", "set the clock"),
+        (None, "timed out", "unknown", "systemctl status munge"),
+    ],
+)
+def test_another_hosts_credential_tells_a_wrong_key_from_a_wrong_clock(
+    status: int | None, says: str, verdict: str, fix: str, programs: Any
+) -> None:
+    """The message names what to mend; no answer in time is no proof of a wrong key."""
+    programs["unmunge"] = (status, says)
+    look = effects.Look("n1")
+    effects.look_at_credential(look, "ctl1", "MUNGE:AwQ:")
+
+    assert outcomes(look) == {"believes": verdict}
+    assert fix in look.verdicts[0].get("fix", "")
+
+
+def test_no_credential_of_the_other_host_is_unknown(programs: Any) -> None:
+    """Where the other host has no munge, this one is not to blame."""
+    programs["unmunge"] = (8, "would be a fail")
+    look = effects.Look("n1")
+    effects.look_at_credential(look, "ctl1", "")
+
+    assert outcomes(look) == {"believes": "unknown"}

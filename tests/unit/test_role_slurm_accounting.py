@@ -1,0 +1,270 @@
+"""Slurm's accounting: from what sacctmgr shows and the site states to the calls that are missing; and the database's account."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+accounts: Any = load_role_module("slurm_accounting", "slurm_accounts")
+effects: Any = load_role_module("slurm_accounting", "slurm_accounting_effects")
+database: Any = load_role_module("slurm_accounting", "slurm_database")
+from ansible.module_utils import slurm_ledger as _ledger  # noqa: E402 - found once the role is loaded
+
+ledger: Any = _ledger
+Wanted: Any = accounts.Wanted
+
+# As slurmdbd 22.05.8 answered on Debian 12.
+FRESH = {
+    "cluster": "",
+    "tres": "cpu|\nmem|\nnode|\nbilling|\nfs|disk\n",
+    "qos": "normal|Normal QOS default|0||00:00:00|||||||1.000000\n",
+    "account": "root|default root account|root\n",
+    "user": "root|root|Administrator\n",
+    "association": "root|||1|normal|\nroot|root||1|normal|\n",
+}
+FULL = {
+    "cluster": "lab\n",
+    "tres": FRESH["tres"] + "gres|gpu\n",
+    "qos": FRESH["qos"]
+    + "low|low|0||00:00:00|||||||1.000000\n"
+    + "high|the high one|100|low,normal|00:00:30|1-12:00:00|4||cpu=64|gres/gpu=8|DenyOnLimit|2.500000\n",
+    "account": FRESH["account"] + "team|the team|lab\nnight|night|team\n",
+    "user": FRESH["user"] + "ada|team|None\n",
+    "association": "root|||1|normal|\nroot|root||1|high,low,normal|\n"
+    "team||root|1|normal|\nteam|ada||1|low,normal|\nnight||team|3|high,normal|\nnight|ada||1|low,normal|\n",
+}
+HIGH = {
+    "name": "high",
+    "description": "The High one",
+    "priority": 100,
+    "preempt": ["normal", "low"],
+    "max_wall": "36:00:00",
+    "grace_time_s": 30,
+    "max_jobs_per_user": 4,
+    "max_tres": "cpu=64",
+    "max_tres_per_user": "gres/gpu=8",
+    "flags": ["denyonlimit"],
+    "usage_factor": 2.5,
+}
+NIGHT = {"name": "night", "parent": "team", "fairshare": 3, "qos": ["high", "normal"]}
+TEAM = {"name": "team", "description": "The team", "organization": "Lab"}
+ADA = {"name": "ada", "accounts": ["night", "team"], "default_account": "team", "qos": ["normal", "low"]}
+STATED = {"qos": [{"name": "low"}, HIGH], "accounts": [NIGHT, TEAM], "users": [ADA]}
+
+
+def calls(answers: dict[str, str], **changes: Any) -> list[str]:
+    """Return the calls of sacctmgr that are missing."""
+    plan = accounts.make_plan(accounts.read_ledger(answers), Wanted("lab", **changes))
+    return [" ".join(words) for words in plan.calls]
+
+
+def test_what_is_as_stated_is_left_alone() -> None:
+    """Other spellings of the same time, the same amounts, and lists in another order are no difference."""
+    assert calls(FULL, **STATED) == []
+
+
+def test_a_fresh_database_gets_everything_in_order() -> None:
+    """All QOS before one names another, parents before children, the default account first, the level last."""
+    found = calls(FRESH, **STATED)
+
+    assert found[:3] == ["add cluster lab", "add qos low", "add qos high"]
+    assert found[3].startswith("modify qos where name=high set priority=100 preempt=low,normal gracetime=30 maxwall=1-12:00:00")
+    assert "gres/gpu" not in found[3]
+    assert found[4:] == [
+        "add account team cluster=lab parent=root description=The team organization=Lab",
+        "add account night cluster=lab parent=team",
+        "modify account where name=night cluster=lab set fairshare=3 qos=high,normal",
+        "add user ada cluster=lab account=team",
+        "modify user where name=ada account=team cluster=lab set qos=low,normal",
+        "add user ada cluster=lab account=night",
+        "modify user where name=ada account=night cluster=lab set qos=low,normal",
+        "modify user where name=root account=root cluster=lab set qos=high,low,normal",
+    ]
+
+
+def test_a_bound_waits_for_what_it_bounds() -> None:
+    """No controller has named its GPUs yet: the bound is not set, and it is said that it waits."""
+    plan = accounts.make_plan(accounts.read_ledger(FRESH), Wanted("lab", [HIGH]))
+
+    assert plan.waiting == ("QOS high: no controller has named gres/gpu yet, which max_tres_per_user bounds",)
+
+
+def test_what_is_taken_out_is_taken_back() -> None:
+    """A QOS without its bounds, an account without its share, a user without QOS of its own: each gets the default."""
+    found = calls(FULL, qos=[{"name": "high"}], accounts=[TEAM, {"name": "night"}], users=[{"name": "ada", "accounts": ["night", "team"]}])
+
+    assert found[0] == (
+        "modify qos where name=high set priority=0 preempt= gracetime=0 maxwall=-1 maxjobsperuser=-1 "
+        "maxtresperjob=cpu=-1 maxtresperuser=gres/gpu=-1 flags=-1 usagefactor=1"
+    )
+    assert "modify account where name=night cluster=lab set parent=root fairshare=1 qos=" in found
+    assert "modify user where name=ada account=team cluster=lab set qos=" in found
+    assert found[-1] == "modify user where name=ada set defaultaccount=night"
+
+
+def test_what_is_not_stated_stays() -> None:
+    """Entries that somebody else made are nobody's business, unless the site asks for a purge."""
+    assert calls(FULL) == []
+    assert calls(FULL, qos=[HIGH, {"name": "low"}], accounts=[TEAM], purge=True) == [
+        "delete user where name=ada",
+        "delete account where name=night",
+    ]
+    assert calls(FULL, **{**STATED, "users": [{**ADA, "accounts": ["team"]}]}, purge=True) == ["delete user where name=ada account=night"]
+
+
+def test_root_may_use_every_qos_without_giving_it_to_an_account() -> None:
+    """Root's own seat gets each QOS, so that a preemption can be proven; a site that states root itself is left to it."""
+    row = FULL | {"association": FULL["association"].replace("root|root||1|high,low,normal|", "root|root||1|normal|")}
+
+    assert calls(row, **STATED) == ["modify user where name=root account=root cluster=lab set qos=high,low,normal"]
+    assert not [call for call in calls(row, qos=STATED["qos"], users=[{"name": "root", "accounts": ["root"]}]) if "set qos=high" in call]
+
+
+def test_built_in_entries_are_never_purged() -> None:
+    """The root account, its user, and the QOS normal."""
+    assert not [call for call in calls(FULL, purge=True) if call.endswith(("=root", "=normal"))]
+
+
+def test_accounts_in_a_circle_are_refused() -> None:
+    """There is no order in which they could be made."""
+    with pytest.raises(ValueError, match="a, b are each other's parents"):
+        calls(FRESH, accounts=[{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 5400), ("1:30", 90), ("2:00:00", 7200), ("1-12", 129600), ("1-12:30", 131400), ("1-00:00:01", 86401)]
+)
+def test_times_are_read_as_slurm_reads_them(text: str, seconds: int) -> None:
+    """A bare number is minutes."""
+    assert ledger.seconds(text) == seconds
+
+
+def test_amounts_are_compared_as_numbers() -> None:
+    """102400 MiB and 100G are one amount of memory; what is none is refused."""
+    assert ledger.amounts("cpu=4,mem=102400") == ledger.amounts("mem=100G,cpu=4")
+    with pytest.raises(ValueError, match="gpu=many is no amount"):
+        ledger.amounts("gpu=many")
+
+
+class FakeSacctmgr:
+    """Answers `show` from a table; the controllers name their GPUs after some questions."""
+
+    def __init__(self, *, silent: int = 0) -> None:
+        """Keep after how many questions about TRES there is a GPU."""
+        self.silent = silent
+        self.done: list[str] = []
+
+    def __call__(self, words: Sequence[str]) -> str:
+        """Answer one call."""
+        if "show" not in words:
+            self.done.append(" ".join(words))
+            return ""
+        what = words[words.index("show") + 1]
+        if what == "tres":
+            self.silent -= 1
+            return FRESH["tres"] if self.silent >= 0 else FULL["tres"]
+        return FRESH[what]
+
+
+def test_check_mode_calls_nothing() -> None:
+    """It returns the plan."""
+    sacctmgr = FakeSacctmgr()
+    plan = accounts.bring_about(sacctmgr, Wanted("lab", [HIGH]), check=True, patience_s=0, wait=lambda _: None)
+
+    assert plan.calls
+    assert sacctmgr.done == []
+
+
+def test_gpus_that_come_late_are_waited_for() -> None:
+    """With patience the bound is set; without, it is left to the next run."""
+    patient, hasty = FakeSacctmgr(silent=3), FakeSacctmgr(silent=3)
+    late = accounts.bring_about(patient, Wanted("lab", [HIGH]), check=False, patience_s=60, wait=lambda _: None)
+    early = accounts.bring_about(hasty, Wanted("lab", [HIGH]), check=False, patience_s=0, wait=lambda _: None)
+
+    assert late.waiting == ()
+    assert [call for call in patient.done if "maxtresperuser=gres/gpu=8" in call]
+    assert len(early.waiting) == 1
+
+
+def test_a_slurmdbd_that_stays_silent_is_an_error() -> None:
+    """Its own words are kept."""
+
+    def silent(words: Sequence[str]) -> str:
+        raise accounts.RefusedError(f"sacctmgr {words[2]}: connection refused")
+
+    with pytest.raises(accounts.RefusedError, match="connection refused"):
+        accounts.wait_for(silent, wait=lambda _: None, patience_s=0)
+
+
+def test_the_password_is_hashed_as_the_server_hashes_it() -> None:
+    """As MariaDB 10.11 showed it in mysql.global_priv for this password."""
+    assert database.hashed("abcdefghijklmnop") == "*35FC2CB2A269DFC9A5B893D0A80324251842AD60"
+
+
+def server(schema: str, known: str, grants: str) -> Any:
+    """Return a database server that holds this."""
+
+    def answer(sql: str) -> str:
+        return schema if "SCHEMATA" in sql else known if "global_priv" in sql else grants
+
+    return answer
+
+
+def test_only_missing_statements_are_made_and_none_holds_the_password() -> None:
+    """A fresh server needs all three, another password one, a complete one none."""
+    password = "abcdefghijklmnop"
+    grant = "GRANT ALL PRIVILEGES ON `acct`.* TO `slurm`@`localhost`"
+    fresh = database.statements(server("", "", ""), "acct", "slurm", password)
+    other = database.statements(server("acct", "*ABC", grant), "acct", "slurm", password)
+
+    assert [one.split()[0] for one in fresh] == ["CREATE", "CREATE", "GRANT"]
+    assert [one.split()[0] for one in other] == ["SET"]
+    assert not [one for one in fresh + other if password in one]
+    assert database.statements(server("acct", database.hashed(password), grant), "acct", "slurm", password) == []
+
+
+def verdicts(answers: dict[str, str], *, host: str = "10.0.0.1", wanted: Any = None) -> dict[str, str]:
+    """Return verdict by check for a slurmdbd that answers so."""
+
+    def sacctmgr(words: Sequence[str]) -> str:
+        what = words[words.index("show") + 1]
+        return f"lab|{host}\n" if words[-1].endswith("controlhost") else answers[what]
+
+    found = effects.Verdicts("db1")
+    if effects.look_at_answer(found, sacctmgr, "lab", controllers=1):
+        effects.look_at_ledger(found, sacctmgr, wanted or Wanted("lab", **STATED))
+    return {record["check"].removeprefix("slurm_accounting."): record["verdict"] for record in found.records}
+
+
+def test_an_accounting_that_is_as_stated_passes() -> None:
+    """It answers, knows the cluster, a controller came, and all entries are as stated."""
+    assert set(verdicts(FULL).values()) == {"pass"}
+
+
+def test_what_differs_and_who_did_not_come_fails() -> None:
+    """A QOS that somebody changed, and a controller that never registered."""
+    found = verdicts({**FULL, "qos": FRESH["qos"]}, host="")
+
+    assert (found["as_stated"], found["controller"], found["answers"]) == ("fail", "fail", "pass")
+
+
+@pytest.mark.parametrize(
+    ("timer", "result", "newest", "outcome"),
+    [
+        ("active", "success", "dump-1.sql.gz", ("pass", "pass")),
+        ("inactive", "exit-code", "dump-1.sql.gz", ("fail", "fail")),
+        ("", "", "", ("unknown", "skipped")),
+    ],
+)
+def test_backups_are_judged_by_their_timer_and_their_last_run(timer: str, result: str, newest: str, outcome: tuple[str, str]) -> None:
+    """A backup that is not due yet is neither good nor bad; no answer is unknown."""
+    found = effects.Verdicts("db1")
+    effects.look_at_backups(found, timer=timer, result=result, newest=newest)
+
+    assert tuple(record["verdict"] for record in found.records) == outcome

@@ -1,0 +1,226 @@
+"""The module `slurm_config`: what it writes from fragments and settings, and what it says has to be restarted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.slurm_rig import DATABASE, SETTINGS, conf_values, config, fragment, words_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make(tmp_path: Path, nodes: dict[str, dict[str, Any]], *, check: bool = False, **changes: Any) -> dict[str, Any]:
+    """Make the configuration of a cluster whose nodes are given by name; return the module's result."""
+    fragments = tmp_path / "nodes.d"
+    fragments.mkdir(exist_ok=True)
+    for name, node in nodes.items():
+        (fragments / f"{name}.json").write_text(fragment(name, **node))
+    settings = {**SETTINGS, **changes}
+    members = list(nodes)
+    found = config.read_fragments(fragments, members)
+    fleet = config.Fleet(tuple(members), settings["groups"], tuple(settings["spare"]))
+    result: dict[str, Any] = config.bring_about(tmp_path, config.all_files(settings, found.nodes, fleet), check=check)
+    return result
+
+
+def read(tmp_path: Path, name: str = "slurm.conf") -> str:
+    """Return a file that was written."""
+    return (tmp_path / name).read_text()
+
+
+def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
+    """Same nodes, same settings: same bytes."""
+    first = make(tmp_path, {"n1": {}, "n2": {}})
+    second = make(tmp_path, {"n1": {}, "n2": {}})
+
+    assert (first["changed"], first["action"]) == (True, "restart")
+    assert (second["changed"], second["action"], second["restart_nodes"], second["diff"]) == (False, "none", False, [])
+
+
+def test_check_mode_writes_nothing(tmp_path: Path) -> None:
+    """It says what would be written."""
+    result = make(tmp_path, {"n1": {}}, check=True)
+
+    assert result["changed"]
+    assert "NodeName=n1" in result["diff"][0]["after"]
+    assert not (tmp_path / "slurm.conf").exists()
+
+
+def test_a_node_is_described_as_it_is(tmp_path: Path) -> None:
+    """Size, address and GPUs go into its line; the device files into gres.conf, alike nodes in one line."""
+    make(tmp_path, {"n1": {"hostname": "gpu-a"}, "n2": {"address": "n2"}})
+    first, second = words_of(read(tmp_path), "NodeName")
+
+    assert first["NodeHostname"] == "gpu-a"
+    assert (first["NodeAddr"], "NodeAddr" in second) == ("10.0.1.1", False)
+    assert (first["Sockets"], first["CoresPerSocket"], first["RealMemory"], first["Gres"]) == ("2", "8", "64000", "gpu:h200:8")
+    assert "NodeName=n[1-2] Name=gpu Type=h200 File=/dev/nvidia[0-7]\n" in read(tmp_path, "gres.conf")
+
+
+def test_a_missing_device_file_is_not_named(tmp_path: Path) -> None:
+    """A slurmd waits for a file that gres.conf names; the line in slurm.conf still says how many GPUs there should be."""
+    make(tmp_path, {"n1": {"gpu_files": []}})
+
+    assert not (tmp_path / "gres.conf").exists()
+    assert words_of(read(tmp_path), "NodeName")[0]["Gres"] == "gpu:h200:8"
+
+
+def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path) -> None:
+    """Control groups where every node has them, and memory is dealt out only then."""
+    make(tmp_path, {"n1": {}, "n2": {}})
+    able = conf_values(read(tmp_path))
+    groups = read(tmp_path, "cgroup.conf")
+    make(tmp_path, {"n1": {}, "n2": {"cgroup": ""}})
+    unable = conf_values(read(tmp_path))
+
+    assert (able["ProctrackType"], able["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup,task/affinity")
+    assert (able["SelectTypeParameters"], able["DefMemPerCPU"], able["PrologFlags"]) == ("CR_Core_Memory", "4000", "Contain")
+    assert "ConstrainDevices=yes" in groups
+    assert unable["ProctrackType"] == "proctrack/linuxproc"
+    assert "TaskPlugin" not in unable
+    assert not (tmp_path / "cgroup.conf").exists()
+
+
+def test_a_newer_slurm_is_told_that_there_are_no_control_groups(tmp_path: Path) -> None:
+    """From 23.02 on slurmd looks for them even where no plug-in needs any."""
+    make(tmp_path, {"n1": {"cgroup": "", "release": "24.11"}})
+
+    assert "CgroupPlugin=disabled" in read(tmp_path, "cgroup.conf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "action", "restart_nodes"),
+    [
+        ({"slurmd_timeout_s": 30}, {"n1": {}}, "reconfigure", False),
+        ({"partitions": [{"name": "other", "nodes": "all"}]}, {"n1": {}}, "reconfigure", False),
+        ({}, {"n1": {}, "n2": {}}, "restart", False),
+        ({"proctrack": "proctrack/linuxproc"}, {"n1": {}}, "restart", True),
+        ({"slurmd_port": 7000}, {"n1": {}}, "restart", True),
+    ],
+)
+def test_only_what_must_is_restarted(
+    tmp_path: Path, changes: dict[str, Any], nodes: dict[str, dict[str, Any]], action: str, *, restart_nodes: bool
+) -> None:
+    """A time or a partition needs no restart, a new node none of the other nodes' slurmd, a port all of them."""
+    make(tmp_path, {"n1": {}})
+    result = make(tmp_path, nodes, **changes)
+
+    assert (result["action"], result["restart_nodes"]) == (action, restart_nodes)
+
+
+def test_the_file_names_what_its_readers_must_restart_for(tmp_path: Path) -> None:
+    """A slurmd without Ansible near it compares the digest of its copy with the one that it started with."""
+    result = make(tmp_path, {"n1": {}})
+
+    assert f"# primus restart_digest={result['restart_digest']} node_digest={result['node_digest']}\n" in read(tmp_path)
+
+
+def test_a_controller_without_nodes_starts(tmp_path: Path) -> None:
+    """A slurmctld refuses a configuration without any node, and a new cluster may have none yet."""
+    make(tmp_path, {})
+
+    assert words_of(read(tmp_path), "NodeName") == [{"NodeName": "absent", "State": "FUTURE"}]
+    assert words_of(read(tmp_path), "PartitionName") == [{"PartitionName": "main", "Default": "YES"}]
+
+
+def test_a_node_that_was_never_reached_is_left_out(tmp_path: Path) -> None:
+    """So is one whose fragment is torn or another's; each with the reason, and a fragment of no member is not looked at."""
+    fragments = tmp_path / "nodes.d"
+    fragments.mkdir()
+    for name, text in {"n1": fragment("n1"), "n2": '{"schema"', "n3": fragment("n9"), "gone": fragment("gone")}.items():
+        (fragments / f"{name}.json").write_text(text)
+    found = config.read_fragments(fragments, ["n1", "n2", "n3", "n4"])
+
+    assert [node.name for node in found.nodes] == ["n1"]
+    assert list(found.left_out) == ["n2", "n3", "n4"]
+    assert "cannot be read" in found.left_out["n2"]
+
+
+PREEMPTION = [
+    ([], [{"name": "a"}, {"name": "b"}], None),
+    ([], [{"name": "a"}, {"name": "b", "priority_tier": 5}], "preempt/partition_prio"),
+    ([{"name": "high", "preempt": ["normal"]}], [{"name": "a"}, {"name": "b", "priority_tier": 5}], "preempt/qos"),
+]
+
+
+@pytest.mark.parametrize(("qos", "partitions", "by"), PREEMPTION)
+def test_who_gives_way(tmp_path: Path, qos: list[dict[str, Any]], partitions: list[dict[str, Any]], by: str | None) -> None:
+    """By QOS where one names another, else by tiers where there are several, else nobody; what gives way is requeued."""
+    make(tmp_path, {"n1": {}}, qos=qos, partitions=partitions, accounting=DATABASE)
+    found = conf_values(read(tmp_path))
+
+    assert found.get("PreemptType") == by
+    assert found.get("PreemptMode") == ("REQUEUE" if by else None)
+
+
+def test_accounting_is_enforced_where_users_are_stated(tmp_path: Path) -> None:
+    """The database is named, GPUs are counted, and only stated users bind everybody to an account."""
+    make(tmp_path, {"n1": {}}, accounting=DATABASE)
+    free = conf_values(read(tmp_path))
+    make(tmp_path, {"n1": {}}, accounting=DATABASE, users=[{"name": "ada", "accounts": ["team"]}])
+    bound = conf_values(read(tmp_path))
+
+    assert (free["AccountingStorageHost"], free["AccountingStorageTRES"]) == ("10.0.0.9", "gres/gpu,gres/gpu:h200")
+    assert "AccountingStorageEnforce" not in free
+    assert bound["AccountingStorageEnforce"] == "associations,limits,qos"
+
+
+def test_the_sites_own_lines_take_the_place_of_ours(tmp_path: Path) -> None:
+    """Whatever the case of the letters, a key stands once."""
+    make(tmp_path, {"n1": {}}, extra={"schedulertype": "sched/builtin", "MaxJobCount": 20000})
+    found = conf_values(read(tmp_path))
+
+    assert (found["SchedulerType"], found["MaxJobCount"]) == ("sched/builtin", "20000")
+
+
+TOPOLOGIES = [
+    ([{"switch": "leaf1"}, {"switch": "leaf2"}], ["leaf1 Nodes=n1", "leaf2 Nodes=n2", "fabric Switches=leaf[1-2]"]),
+    ([{"switch": "s/l1"}, {"switch": "s/l2"}], ["l1 Nodes=n1", "l2 Nodes=n2", "s Switches=l[1-2]"]),
+    ([{"switch": "l1", "rack": "r"}, {"rack": "r"}], ["l1 Nodes=n1", "unplaced Nodes=n2", "fabric Switches=l1,unplaced"]),
+    ([{"rack": "r1"}, {"rack": "r1"}], ["r1 Nodes=n[1-2]"]),
+    (
+        [{"address": "10.0.1.1"}, {"address": "10.0.2.1"}],
+        ["net-10-0-1-0 Nodes=n1", "net-10-0-2-0 Nodes=n2", "fabric Switches=net-10-0-1-0,net-10-0-2-0"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("places", "lines"), TOPOLOGIES)
+def test_topology_follows_switches_racks_subnets(tmp_path: Path, places: list[dict[str, Any]], lines: list[str]) -> None:
+    """The first of the three that tells nodes apart; switches may hang below switches, and one root holds all."""
+    make(tmp_path, {f"n{number}": place for number, place in enumerate(places, start=1)})
+
+    assert read(tmp_path, "topology.conf").splitlines()[1:] == [f"SwitchName={line}" for line in lines]
+    assert conf_values(read(tmp_path))["TopologyPlugin"] == "topology/tree"
+
+
+def test_one_subnet_tells_nothing(tmp_path: Path) -> None:
+    """Without switches and racks, nodes of one subnet are equally far, and there is no topology."""
+    make(tmp_path, {"n1": {}, "n2": {}})
+
+    assert "TopologyPlugin" not in read(tmp_path)
+    assert not (tmp_path / "topology.conf").exists()
+
+
+@pytest.mark.parametrize("switches", [("a/l", "b/l"), ("l", "l/m"), ("l/l", "x")])
+def test_switches_that_contradict_each_other_are_refused(tmp_path: Path, switches: tuple[str, str]) -> None:
+    """A leaf below two switches, a switch with nodes and switches, a switch below itself."""
+    with pytest.raises(ValueError, match="switch l"):
+        make(tmp_path, {"n1": {"switch": switches[0]}, "n2": {"switch": switches[1]}})
+
+
+def test_what_is_wrong_is_told_with_its_fix() -> None:
+    """The module refuses by the judgement of the preflight."""
+    settings = {**SETTINGS, "partitions": [{"name": "main", "nodes": "nosuch"}], "extra": {"NodeName": "n9"}, "qos": [{"name": "high"}]}
+    found = config.problems(settings, ["n1"])
+
+    assert len(found) == 3
+    assert all(one["fix"] for one in found)
+
+
+def test_settings_as_shipped_have_nothing_wrong() -> None:
+    """The defaults are fine."""
+    assert config.problems(SETTINGS, ["n1"]) == []

@@ -1,0 +1,234 @@
+"""The module `slurm_effects`: what controllers, nodes and jobs show, judged; unknown and skipped are never a pass."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+effects: Any = load_role_module("slurm", "slurm_effects")
+trials: Any = sys.modules["ansible.module_utils.slurm_trials"]
+ask: Any = sys.modules["ansible.module_utils.slurm_ask"]
+
+PING = "Slurmctld(primary) at ctl1 is UP\nSlurmctld(backup) at ctl2 is UP\n"
+
+
+def node(name: str, states: str = "IDLE", *, reason: str = "", gpus: str = "gpu:mi300x:8") -> Any:
+    """Return a node as the controllers see it."""
+    return ask.SeenNode(name, frozenset(states.split("+")), reason, gpus)
+
+
+def lane(name: str, *nodes: str, tier: int = 1, gives_way: bool = True) -> Any:
+    """Return a partition."""
+    return trials.Lane(name, (f"--partition={name}",), tier, gives_way, frozenset(nodes))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int | None], None]:
+    """Let every command print this."""
+
+    def answer(text: str, status: int | None = 0) -> None:
+        monkeypatch.setattr(effects, "call", lambda _words, _limit_s: ask.Answer(status, text))
+
+    return answer
+
+
+@pytest.mark.parametrize(("free_mib", "verdict"), [(5000, "pass"), (256, "pass"), (255, "fail"), (0, "fail")])
+def test_a_full_disk_under_the_state_is_named(free_mib: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little space fails with the folder, what is free, and what to do."""
+    monkeypatch.setattr(effects.os, "statvfs", lambda _folder: SimpleNamespace(f_bavail=free_mib * 256, f_frsize=4096))
+    look = effects.Look("ctl1")
+
+    effects.look_at_space(look, "/var/lib/slurm")
+
+    found = look.verdicts[0]
+    assert (found["check"], found["verdict"], found["found"]) == ("slurm.state_space", verdict, f"{free_mib} MiB free")
+    assert found.get("fix", "/var/lib/slurm").find("/var/lib/slurm") >= 0
+
+
+def test_a_state_folder_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+    """A folder that cannot be looked at is neither full nor empty."""
+    look = effects.Look("ctl1")
+
+    effects.look_at_space(look, str(tmp_path / "none"))
+
+    assert look.verdicts[0]["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("host", "ping", "verdict", "leads"),
+    [
+        ("ctl1", PING, "pass", True),
+        ("ctl2", PING, "pass", False),
+        ("ctl2", PING.replace("ctl1 is UP", "ctl1 is DOWN"), "pass", True),
+        ("ctl1", PING.replace("ctl1 is UP", "ctl1 is DOWN"), "fail", False),
+        ("ctl1", "Slurmctld(primary) at ctl1.example.com is UP", "pass", True),
+    ],
+)
+def test_each_controller_speaks_for_itself_and_one_for_all(host: str, ping: str, verdict: str, *, leads: bool, asked: Any) -> None:
+    """The first one that is up makes the rest of the look; one that is down fails."""
+    asked(ping)
+    look = effects.Look(host)
+
+    assert effects.look_at_controllers(look, controller=True) is leads
+    assert [record["verdict"] for record in look.verdicts] == [verdict]
+
+
+def test_controllers_that_give_no_answer_in_time_are_unknown(asked: Any) -> None:
+    """A time-out is no proof that slurmctld is down."""
+    asked("timed out", None)
+    look = effects.Look("ctl1")
+
+    assert effects.look_at_controllers(look, controller=True) is False
+    assert look.verdicts[0]["verdict"] == "unknown"
+    assert look.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("states", "reason", "verdict"),
+    [
+        ("IDLE", "", "pass"),
+        ("MIXED", "", "pass"),
+        ("ALLOCATED+COMPLETING", "", "pass"),
+        ("DOWN+NOT_RESPONDING", "Not responding", "fail"),
+        ("IDLE+INVALID_REG", "gres/gpu count reported lower than configured (0 < 8)", "fail"),
+        ("DRAIN+IDLE", "primus: health: disk / is full", "fail"),
+        ("DRAIN+IDLE", "primus quarantine: fan", "skipped"),
+        ("DRAIN+IDLE", "new memory on Monday", "skipped"),
+        ("UNKNOWN", "", "unknown"),
+        ("IDLE+NOT_RESPONDING", "", "fail"),
+    ],
+)
+def test_a_node_serves_is_broken_or_was_taken_out(states: str, reason: str, verdict: str) -> None:
+    """Somebody's drain is passed over with the reason; a drain by bad health, and what is down, fails."""
+    got = effects.judge_state(node("n1", states, reason=reason))
+
+    assert got.verdict == verdict
+    assert reason in got.found
+
+
+@pytest.mark.parametrize(
+    ("count", "gpus", "serves", "verdict"),
+    [
+        (8, "gpu:mi300x:8", True, "pass"),
+        (8, "gpu:mi300x:7", True, "fail"),
+        (8, "", True, "fail"),
+        (0, "gpu:mi300x:8", True, "fail"),
+        (8, "gpu:mi300x:8", False, "unknown"),
+        (0, "", True, "skipped"),
+    ],
+)
+def test_gpus_are_those_of_the_description(count: int, gpus: str, verdict: str, *, serves: bool, tmp_path: Path) -> None:
+    """Fewer or more than described fails; a node that does not serve shows nothing; one without GPU is passed over."""
+    fragment = tmp_path / "n1.json"
+    fragment.write_text(json.dumps({"gpu_type": "mi300x", "gpu_count": count}), encoding="utf-8")
+    look = effects.Look("ctl1")
+    effects.look_at_gpus(look, node("n1", gpus=gpus), fragment, serves=serves)
+
+    assert [(record["host"], record["verdict"]) for record in look.verdicts] == [("n1", verdict)]
+
+
+def test_a_member_that_slurm_does_not_know_is_unknown(asked: Any, tmp_path: Path) -> None:
+    """A host that no run has reached is neither good nor bad; it is named with what to do."""
+    asked("NodeName=n1 Gres=(null) State=IDLE ThreadsPerCore=1")
+    (tmp_path / "n1.json").write_text('{"gpu_type": "", "gpu_count": 0}', encoding="utf-8")
+    look = effects.Look("ctl1")
+    effects.look_at_nodes(look, ["n1", "n2"], tmp_path)
+
+    assert [(record["host"], record["check"], record["verdict"]) for record in look.verdicts] == [
+        ("n1", "slurm.node", "pass"),
+        ("n1", "slurm.gpus", "skipped"),
+        ("n2", "slurm.node", "unknown"),
+    ]
+
+
+def test_jobs_take_idle_nodes_with_gpus_of_one_partition() -> None:
+    """Nodes with work or without service are left alone; two alike are better than one."""
+    nodes = [node("n1", "MIXED"), node("n2", gpus=""), node("n3"), node("n4"), node("n5", "IDLE+DRAIN")]
+    small, big = lane("small", "n3"), lane("big", "n1", "n2", "n3", "n4", "n5")
+
+    assert [one.name for one in trials.pick_pair(nodes, [small, big])[1]] == ["n3", "n4"]
+    assert trials.pick_pair([node("n1", "ALLOCATED")], [big]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "verdict"),
+    [
+        ("seen n3 gpus=8 profile=9 lacks=none\nseen n4 gpus=8 profile=9 lacks=none", 0, "pass"),
+        ("seen n3 gpus=8 profile=9 lacks=none", 1, "fail"),
+        ("seen n3 gpus=8 profile=9 lacks=none\nseen n4 gpus=7 profile=9 lacks=none", 0, "fail"),
+        ("seen n3 gpus=8 profile=9 lacks=none\nseen n4 gpus=8 profile=9 lacks=NCCL_DEBUG,", 0, "fail"),
+        ("srun: error: Unable to allocate resources: Requested nodes are busy", 1, "unknown"),
+        ("timed out after 20 seconds", None, "unknown"),
+        ("slurmstepd: error: execve(): /bin/sh: Permission denied", 2, "fail"),
+    ],
+)
+def test_a_job_must_run_on_each_node_with_all_it_should_see(text: str, status: int | None, verdict: str) -> None:
+    """Every GPU and every variable on every node; a job that got no node shows nothing."""
+    got = trials.judge_job(ask.Answer(status, text), ["n3", "n4"], 8, "all")
+
+    assert got.verdict == verdict
+    assert (got.fix == "") == (verdict == "pass")
+
+
+def test_tiers_or_qos_decide_who_gives_way() -> None:
+    """By tier, a partition whose jobs give way and one above it with a node in common; by QOS, the pair that Slurm names."""
+    low, high, fixed = lane("low", "n1"), lane("high", "n1", tier=10), lane("fixed", "n1", gives_way=False)
+    by_tier = trials.preemption_pair([fixed, low, high], [], "preempt/partition_prio")
+    by_qos = trials.preemption_pair([low], [("urgent", "normal"), ("normal", "")], "preempt/qos")
+
+    assert [one.name for one in by_tier] == ["low", "high"]
+    assert [one.words[-1] for one in by_qos] == ["--qos=normal", "--qos=urgent"]
+    assert trials.preemption_pair([fixed, high], [], "preempt/partition_prio") is None
+    assert trials.preemption_pair([low, high], [], "preempt/none") is None
+    assert trials.preemption_pair([low, lane("high", "n2", tier=10)], [], "preempt/partition_prio") is None
+
+
+class Queue:
+    """Slurm's queue for the two jobs of the trial: `stages` are the states that each is told to be in, one a question."""
+
+    def __init__(self, low: Sequence[str], high: Sequence[str]) -> None:
+        """Keep what to answer; the last state is for good."""
+        self.stages = {"1": list(low), "2": list(high)}
+        self.said: list[str] = []
+
+    def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
+        """Answer one command."""
+        self.said.append(" ".join(words[:2]))
+        if words[0] == "sbatch":
+            return ask.Answer(0, str(sum(one.startswith("sbatch") for one in self.said)))
+        if words[1:2] == ["--oneliner"]:
+            stages = self.stages[words[-1]]
+            state = stages.pop(0) if len(stages) > 1 else stages[0]
+            return ask.Answer(0, f"JobId={words[-1]} JobState={state.split()[0]} Restarts={[*state.split(), '0'][1]} BatchFlag=1")
+        return ask.Answer(0, "")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (["PENDING", "RUNNING", "PENDING 1", "COMPLETED 1"], ["PENDING", "COMPLETED"], "pass"),
+        (["PENDING"], ["COMPLETED"], "unknown"),
+        (["RUNNING"], ["PENDING"], "fail"),
+        (["RUNNING", "PREEMPTED"], ["COMPLETED"], "fail"),
+        (["RUNNING", "PENDING 1"], ["COMPLETED"], "unknown"),
+    ],
+)
+def test_a_job_gives_way_comes_back_and_finishes(low: list[str], high: list[str], verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way in which it can go wrong has its verdict, and in every one both jobs are gone afterwards."""
+    monkeypatch.setattr(trials, "START_S", 0.05)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.05)
+    queue = Queue(low, high)
+    got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
+
+    assert got.verdict == verdict
+    assert queue.said[-1] == "scancel --quiet"

@@ -1,0 +1,160 @@
+"""The module `slurm_node_facts`, over a made-up root folder: what a host offers to Slurm."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+facts: Any = load_role_module("slurm", "slurm_node_facts")
+SLURMD_C = "NodeName=n1 CPUs=32 Boards=2 SocketsPerBoard=2 CoresPerSocket=4 ThreadsPerCore=2 RealMemory=257000\nUpTime=0-00:20:40\n"
+
+
+def machine(root: Path, answers: dict[str, str] | None = None) -> Any:
+    """Return a host whose root is a folder and whose programs answer as told, and are absent else."""
+
+    def run(argv: Sequence[str]) -> str:
+        return (answers or {}).get(" ".join(argv), "")
+
+    return facts.Machine(root=str(root), run=run)
+
+
+def put(root: Path, path: str, text: str = "") -> None:
+    """Write a file of the made-up host."""
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def size(host: Any, **changes: int) -> dict[str, Any]:
+    """Return what is found of the host's size."""
+    found: dict[str, Any] = facts.look_at_size(host, **{"cpus": 0, "memory_mib": 0, "kept_back_mib": 2048, **changes})
+    return found
+
+
+def test_slurmd_says_how_large_the_host_is(tmp_path: Path) -> None:
+    """What slurmd finds is what it will register with; memory is kept back for the system."""
+    assert size(machine(tmp_path, {"slurmd -C": SLURMD_C})) == {
+        "cpus": 32,
+        "sockets": 4,
+        "cores_per_socket": 4,
+        "threads_per_core": 2,
+        "memory_mib": 254952,
+        "stated_size": False,
+    }
+
+
+def test_the_kernel_says_it_where_there_is_no_slurmd_yet(tmp_path: Path) -> None:
+    """Two sockets of one core with two threads."""
+    blocks = [f"processor\t: {cpu}\nphysical id\t: {cpu % 2}\ncore id\t: 0\n" for cpu in range(4)]
+    put(tmp_path, "/proc/cpuinfo", "\n".join(blocks))
+    put(tmp_path, "/proc/meminfo", "MemTotal:       8388608 kB\n")
+    found = size(machine(tmp_path))
+
+    assert (found["cpus"], found["sockets"], found["cores_per_socket"], found["threads_per_core"]) == (4, 2, 1, 2)
+    assert found["memory_mib"] == 8192 - 2048
+
+
+def test_a_stated_size_is_taken_as_it_is(tmp_path: Path) -> None:
+    """And half of one is refused."""
+    found = size(machine(tmp_path), cpus=16, memory_mib=4000)
+
+    assert (found["cpus"], found["memory_mib"], found["stated_size"]) == (16, 4000, True)
+    with pytest.raises(facts.MissingError, match="needs both"):
+        size(machine(tmp_path), cpus=16)
+
+
+def test_an_unknown_size_is_no_guess(tmp_path: Path) -> None:
+    """Neither slurmd nor the kernel says: an error with its fix."""
+    with pytest.raises(facts.MissingError, match="Fix:"):
+        size(machine(tmp_path))
+
+
+def gpus(root: Path, *, model: str = "", count: int | None = None, devices: str = "") -> tuple[str, int, list[str]]:
+    """Return type, number and files of the GPUs."""
+    found = facts.look_at_gpus(machine(root), model=model, count=count, devices=devices)
+    return found["gpu_type"], found["gpu_count"], found["gpu_files"]
+
+
+def test_stated_gpus_count_before_detected_ones(tmp_path: Path) -> None:
+    """The inventory says what should be there; files are named only where they exist, in the order of their numbers."""
+    put(tmp_path, "/etc/primus/gpu.json", json.dumps({"model": "H100", "count": 4, "vendor": "nvidia"}))
+    for number in (0, 1, 2, 10):
+        put(tmp_path, f"/dev/nvidia{number}")
+    put(tmp_path, "/dev/nvidiactl")
+
+    assert gpus(tmp_path, model="H200", count=8) == ("h200", 8, ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia10"])
+    assert gpus(tmp_path, model="auto") == ("h100", 4, ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2", "/dev/nvidia10"])
+
+
+def test_render_nodes_of_others_are_no_gpus(tmp_path: Path) -> None:
+    """An AMD host may have a display adapter with a render node of its own."""
+    for number, vendor in ((128, "0x1a03"), (129, "0x1002"), (130, "0x1002")):
+        put(tmp_path, f"/dev/dri/renderD{number}")
+        put(tmp_path, f"/sys/class/drm/renderD{number}/device/vendor", f"{vendor}\n")
+
+    assert gpus(tmp_path, model="MI300X", count=2) == ("mi300x", 2, ["/dev/dri/renderD129", "/dev/dri/renderD130"])
+
+
+def test_stated_devices_are_looked_for(tmp_path: Path) -> None:
+    """A range of files: those that are absent, and more than there are GPUs, are not named."""
+    for number in (1, 3, 4):
+        put(tmp_path, f"/dev/fake{number}")
+
+    assert gpus(tmp_path, model="MI300X", count=2, devices="/dev/fake[1-4]") == ("mi300x", 2, ["/dev/fake1", "/dev/fake3"])
+
+
+def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
+    """Nothing stated, nothing detected, or nothing that can be read."""
+    put(tmp_path, "/etc/primus/gpu.json", "{torn")
+
+    assert gpus(tmp_path) == ("", 0, [])
+
+
+def test_gpus_of_an_unknown_model_are_no_guess(tmp_path: Path) -> None:
+    """A number alone does not say of what."""
+    with pytest.raises(facts.MissingError, match="gpu_env_model"):
+        gpus(tmp_path, count=8)
+
+
+def cgroups(root: Path) -> tuple[str, str]:
+    """Return the version that slurmd can use and why it can use none."""
+    found = facts.look_at_cgroups(machine(root))
+    return found["cgroup"], found["cgroup_reason"]
+
+
+def test_control_groups_of_both_versions_are_known(tmp_path: Path) -> None:
+    """Version 2 by its controllers, version 1 by its hierarchies; both need the plug-in of the installed Slurm."""
+    put(tmp_path, "two/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n")
+    put(tmp_path, "two/sys/fs/cgroup/cgroup.subtree_control")
+    put(tmp_path, "two/usr/lib/x86_64-linux-gnu/slurm-wlm/cgroup_v2.so")
+    for name in facts.V1_HIERARCHIES:
+        put(tmp_path, f"one/sys/fs/cgroup/{name}/cgroup.procs")
+    put(tmp_path, "one/usr/lib64/slurm/cgroup_v1.so")
+
+    assert cgroups(tmp_path / "two") == ("v2", "")
+    assert cgroups(tmp_path / "one") == ("v1", "")
+
+
+def test_what_is_lacking_is_said(tmp_path: Path) -> None:
+    """A controller that is not delegated, a hierarchy that is not mounted, a plug-in that is not installed."""
+    put(tmp_path, "two/sys/fs/cgroup/cgroup.controllers", "pids\n")
+    put(tmp_path, "bare/sys/fs/cgroup/cgroup.controllers", "cpuset cpu memory\n")
+    put(tmp_path, "bare/sys/fs/cgroup/cgroup.subtree_control")
+
+    assert cgroups(tmp_path / "two") == ("", "cgroup v2 has no cpuset, cpu, memory here")
+    assert cgroups(tmp_path / "none") == ("", "cgroup v1 has no freezer, cpuset, memory, devices here")
+    assert cgroups(tmp_path / "bare") == ("", "the installed Slurm has no plug-in for cgroup v2")
+
+
+@pytest.mark.parametrize(("text", "release"), [("slurm-wlm 22.05.8\n", "22.05"), ("slurm 24.11.5", "24.11"), ("", "")])
+def test_the_release_is_the_first_two_numbers(tmp_path: Path, text: str, release: str) -> None:
+    """As the packages of the distributions print it."""
+    assert facts.release_of(machine(tmp_path, {"slurmd -V": text})) == release

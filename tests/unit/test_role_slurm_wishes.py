@@ -1,0 +1,81 @@
+"""Host lists and partitions of the role slurm: what is written becomes node names, and node names become what Slurm writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.role_module import load_role_module
+
+load_role_module("slurm", "slurm_config")
+from ansible.module_utils import slurm_wishes  # noqa: E402 - found once the role is loaded
+
+wishes: Any = slurm_wishes
+FLEET = wishes.Fleet(("n1", "n2", "n3", "n10"), {"gpu_node": ["n1", "n2", "n3", "other"], "spare": ["n3"], "empty": ["other"]}, ("n3",))
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a,b", ["a", "b"]),
+        ("gpu[01-03,07]", ["gpu01", "gpu02", "gpu03", "gpu07"]),
+        ("gpu[9:11]-ib", ["gpu9-ib", "gpu10-ib", "gpu11-ib"]),
+        (" a , b[1] ", ["a", "b1"]),
+        ("", []),
+    ],
+)
+def test_a_range_means_its_names(text: str, names: list[str]) -> None:
+    """Slurm's ranges and Ansible's, with leading zeros kept."""
+    assert wishes.expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["a[1-", "a[3-1]", "a[x]", "a[]", "a]1[", "a[1][2]", "a[0-99999]"])
+def test_half_a_range_is_refused(text: str) -> None:
+    """What Slurm would read otherwise than it was meant is an error that quotes it."""
+    with pytest.raises(ValueError, match=r"a"):
+        wishes.expand(text)
+
+
+@given(st.lists(st.builds("{}{:0{}d}".format, st.sampled_from(["n", "gpu-", "r1n"]), st.integers(0, 120), st.integers(1, 3)), max_size=30))
+def test_compressed_names_are_the_same_names(names: list[str]) -> None:
+    """No name gets lost or is made up, whatever the widths and the order."""
+    assert sorted(wishes.expand(wishes.compress(names))) == sorted(set(names))
+
+
+def test_neighbours_share_a_bracket() -> None:
+    """n9 and n10 are one range; gpu08 and gpu9 are not written alike."""
+    assert wishes.compress(["n10", "n9", "n11"]) == "n[9-11]"
+    assert wishes.compress(["gpu08", "gpu09", "gpu9"]) == "gpu9,gpu[08-09]"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "nodes"),
+    [
+        ("all", ("n1", "n2", "n10")),
+        ("gpu_node", ("n1", "n2")),
+        ("spare", ("n3",)),
+        (["n10", "n[1-3]"], ("n1", "n2", "n3", "n10")),
+        ("empty", ()),
+    ],
+)
+def test_a_spare_host_takes_jobs_only_where_it_is_named(wanted: Any, nodes: tuple[str, ...]) -> None:
+    """`all` and groups leave spare hosts out; their own name and the group spare do not."""
+    assert wishes.choose(wanted, FLEET) == wishes.Chosen(nodes)
+
+
+def test_a_name_that_is_none_is_told() -> None:
+    """Neither group nor node: it is handed back."""
+    assert wishes.choose("n1,n7,nodes", FLEET) == wishes.Chosen(("n1",), ("n7", "nodes"))
+
+
+def test_spare_hosts_have_a_partition_of_their_own() -> None:
+    """It is made where no partition holds one of them, and is nobody's default."""
+    main = {"name": "main", "nodes": "all", "default": True}
+    own = {"name": "night", "nodes": "n3"}
+
+    assert wishes.with_spare([main], FLEET) == [main, {"name": "spare", "nodes": ["n3"]}]
+    assert wishes.with_spare([main, own], FLEET) == [main, own]
+    assert wishes.with_spare([main], wishes.Fleet(("n1",))) == [main]
