@@ -9,6 +9,11 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 
+# The end of a play's host pattern by which `-e node=NAME` narrows a phase down to one host.
+NARROWED = ":&{{ node | default('all') }}"
+# The host that a day-2 playbook is about: of a replacement, the one that leaves.
+THE_NODE = "{{ old | default(node | default('nobody')) }}"
+
 
 def content_root() -> Path:
     """Return the folder that holds `playbooks/`, `roles/`, `inventory/` and `workloads/`."""

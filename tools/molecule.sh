@@ -45,8 +45,8 @@ changed_roles() {
         return
     fi
     echo "molecule: roles that changed since ${base:0:12}" >&2
-    # gpu_env ships and runs primus_bootstrap/launch.
-    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/.*,gpu_env,p' <<< "$files" | sort -u)
+    # gpu_env and primus_cli ship and run primus_bootstrap/launch, primus_cli the workloads too.
+    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
 }
 
 lab() { timeout 1800 "$BIN/primus-bootstrap" lab "$@" --name "$LAB" --dir "$FOLDER"; }
@@ -67,7 +67,7 @@ run_role() {
     local role=$1 scenario failed=0
     # What Molecule remembers (`prepared`) is about hosts that are gone.
     [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp"; }
-    lab up --nodes 2 > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
+    lab up --nodes 2 --release all --bare > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
     # `default` first: an alternative then also shows that the role changes what is there.
     for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do
         run_scenario "$role" "$scenario" || failed=1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All the set-up that `make lab` and `make test` need: distribution packages, .venv, the package and its pinned dependencies.
 #   tools/setup.sh         what the lab needs
-#   tools/setup.sh tests   also what only the tests call
+#   tools/setup.sh tests   also what only the tests call, and torch for the training programs
 # Does nothing, quickly, when nothing is missing. apt, pip and proxies are used as they are configured on this machine.
 #   PRIMUS_SETUP_PACKAGES=skip   leave the distribution's packages alone (without a container engine there is no lab)
 set -euo pipefail
@@ -103,9 +103,28 @@ make_environment() {
         rm -rf .venv
         "$python" -m venv .venv
     fi
+    local extras=dev
+    if [ "$MODE" = tests ]; then
+        install_torch
+        extras=dev,workloads
+    fi
     say 'installing Python packages into .venv'
-    timeout 1800 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt ||
+    timeout 1800 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" --constraint constraints.txt ||
         die 'pip could not install the packages' "see the lines above; pip's own settings (index, proxy, certificates) are used as they are"
+}
+
+# First and by itself: pip then takes the build that its index has for this machine, and nothing else can ask for another one.
+install_torch() {
+    local torch attempt
+    torch=$(grep '^torch==' constraints.txt)
+    ! .venv/bin/python -m pip show --quiet torch 2> /dev/null || return 0
+    say "installing $torch (some 200 MB)"
+    for attempt in 1 2 3; do
+        ! timeout 1800 .venv/bin/pip install "$torch" > .cache/setup-torch.log 2>&1 9>&- || return 0
+        say "attempt $attempt of 3 failed: $(tail -n 1 .cache/setup-torch.log)"
+        sleep $((attempt * 5))
+    done
+    die "pip could not install $torch" "see .cache/setup-torch.log; pip's own settings (index, proxy, certificates) are used as they are"
 }
 
 ! is_done || exit 0

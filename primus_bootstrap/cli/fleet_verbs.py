@@ -71,9 +71,9 @@ def probe(
     become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
     vault = ask_password("Vault password", wanted=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
-    targets = _targets(cluster, limit or "all", become)
+    targets = targets_of_limit(cluster, limit or "all", become)
     task = probe_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s)
-    found = [read_answer(answer) for answer in _ask(cluster, targets, task)]
+    found = [read_answer(answer) for answer in ask_hosts(cluster, targets, task)]
     if as_json:
         emit_json({"cluster": cluster.name, **probe_json(found)})
     else:
@@ -145,11 +145,11 @@ def exec_(
     become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
     vault = ask_password("Vault password", wanted=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
-    targets = _targets(cluster, pattern, become)
+    targets = targets_of_limit(cluster, pattern, become)
     line = _shell_line(command)
     stdin = {target.host: f"{target.become_password}\n" for target in targets if sudo and target.become_password}
     task = Task(_as_root(line) if sudo else line, stdin, timeout_s, str(known_hosts_path(cluster)))
-    answers = list(_ask(cluster, targets, task))
+    answers = list(ask_hosts(cluster, targets, task))
     if as_json:
         emit_json({"cluster": cluster.name, "command": line, "hosts": [_answer_json(answer) for answer in answers]})
     else:
@@ -158,7 +158,12 @@ def exec_(
         raise typer.Exit(4)
 
 
-def _targets(cluster: Cluster, pattern: str, become_password: str) -> tuple[Target, ...]:
+def targets_of_limit(cluster: Cluster, pattern: str, become_password: str = "") -> tuple[Target, ...]:
+    """Return the hosts of a pattern, and how to reach each.
+
+    Raises:
+        PlanError: no host matches.
+    """
     names = cluster.select(pattern)
     if not names:
         groups = ", ".join(name for name, members in cluster.groups.items() if members)
@@ -167,7 +172,7 @@ def _targets(cluster: Cluster, pattern: str, become_password: str) -> tuple[Targ
     return tuple(replace(target, become_password=become_password) for target in found) if become_password else found
 
 
-def _ask(cluster: Cluster, targets: Sequence[Target], task: Task) -> list[Answer]:
+def ask_hosts(cluster: Cluster, targets: Sequence[Target], task: Task) -> list[Answer]:
     """Ask all hosts; those that nobody has a key of are pinned and asked again. Returns answers in the order of targets."""
     conflicts = {conflict.host: conflict for conflict in key_conflicts(cluster, [target.host for target in targets])}
     found = {host: Answer(host, cause="host_key_changed", detail=conflict.what) for host, conflict in conflicts.items()}

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
+from primus_bootstrap.cli.live import count
 from primus_bootstrap.lab import faults
+from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.status import status as lab_status
 from primus_bootstrap.lab.up import down as lab_down
 from primus_bootstrap.lab.up import up as lab_up
@@ -34,15 +36,26 @@ Host = Annotated[str, typer.Argument(help="A host of the lab, for example node2.
 def up(
     *,
     nodes: Annotated[
-        int | None, typer.Option("--nodes", help="How many hosts; as many as hosts.yaml names by default, 3 where there is none.")
+        int | None,
+        typer.Option("--nodes", help="How many hosts; as many as before, or as hosts.yaml names, by default; 3 where there is none."),
     ] = None,
+    spare: Annotated[
+        int | None, typer.Option("--spare", help="How many more hosts to have up that hosts.yaml does not name; as before by default.")
+    ] = None,
+    release: Annotated[
+        str | None,
+        typer.Option("--release", help="The hosts' releases in turn, by code name: bookworm,trixie; or all. One release by default."),
+    ] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Write a hosts.yaml with no group but gpu_node, and no settings.")] = False,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
 ) -> None:
     """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
-    report = lab_up(name, _folder(name, folder), count=nodes, say=say)
+    releases = tuple(release.replace(",", " ").split()) if release else None
+    request = Request(nodes=nodes, spares=spare, releases=releases, bare=bare or None)
+    report = lab_up(name, _folder(name, folder), request, say=say)
     hosts_file = short(report.lab.hosts_file)
-    hosts = "1 host" if len(report.lab.nodes) == 1 else f"{len(report.lab.nodes)} hosts"
+    hosts = count(len(report.lab.nodes), "host")
     for node, print_ in report.fingerprints:
         say(f"{node}: host key {print_}")
     if report.changes:
@@ -100,7 +113,8 @@ def _folder(name: str, folder: Path | None) -> Path:
 def _show(found: LabStatus) -> None:
     table = plain_table("host", "state", "distribution", "address", "ssh", "systemd", "")
     for node in found.nodes:
-        table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, node.reason)
+        said = node.reason or ("spare: hosts.yaml does not name it" if node.spare else "")
+        table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, said)
     emit_table(table)
     for image in found.images:
         emit(f"image {image.suite}: {'built' if image.cached else 'not built'}, {'imported' if image.imported else 'not imported'}")

@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from primus_bootstrap import __version__
-from primus_bootstrap.cli import fleet_verbs, history_verbs, inventory_verbs, lab_verbs, run_verbs, verify_verbs
+from primus_bootstrap.cli import (
+    day2,
+    fleet_verbs,
+    history_verbs,
+    inventory_verbs,
+    lab_verbs,
+    node_verbs,
+    quarantine_verbs,
+    reset_verbs,
+    run_verbs,
+    verify_verbs,
+)
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
 from primus_bootstrap.errors import PrimusError
 
@@ -46,6 +57,10 @@ run_verbs.register(app)
 verify_verbs.register(app)
 history_verbs.register(app)
 fleet_verbs.register(app)
+reset_verbs.register(app)
+node_verbs.register(day2.node_app)
+quarantine_verbs.register(day2.node_app)
+app.add_typer(day2.node_app, name="node")
 app.add_typer(lab_verbs.app, name="lab")
 
 

@@ -93,7 +93,7 @@ def diff(
     Exit code 0 says that every host answered, whether or not something would change.
     """
     cluster, made, options = _prepare(
-        hosts, phases, start, limit, _given("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+        hosts, phases, start, limit, given_options("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     changes: list[HostResult] = []
 
@@ -134,7 +134,7 @@ def apply(
     does not answer does not stop the others; the report names it with task, cause and fix (exit 4).
     """
     cluster, made, options = _prepare(
-        hosts, phases, start, limit, _given("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+        hosts, phases, start, limit, given_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     if not yes:
         _confirm(cluster, made)
@@ -147,7 +147,7 @@ def apply(
     raise typer.Exit(report.exit_code)
 
 
-def _given(
+def given_options(
     verb: str,
     extra_vars: Sequence[str] | None,
     forks: int,
@@ -180,10 +180,19 @@ def _prepare(
 
 def _confirm(cluster: Cluster, made: Plan) -> None:
     """Show the plan and ask; where nobody can answer, ask for `--yes` instead of guessing."""
-    if not sys.stdin.isatty():
-        raise PlanError("apply asks before it touches the first host, and there is no terminal to answer on", fix="add --yes")
+    need_terminal("apply", fix="add --yes")
     print_plan(cluster, made)
     typer.confirm(f"Apply this to {count(len(made.hosts), 'host')}?", abort=True, err=True)
+
+
+def need_terminal(verb: str, *, fix: str) -> None:
+    """Refuse to ask where nobody can answer.
+
+    Raises:
+        PlanError: there is no terminal.
+    """
+    if not sys.stdin.isatty():
+        raise PlanError(f"{verb} asks before it touches the first host, and there is no terminal to answer on", fix=fix)
 
 
 def run_plan(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:

@@ -157,7 +157,7 @@ def expected_places(cluster: Cluster, made: Plan) -> tuple[tuple[str, str], ...]
     """Return every (role, host) that the plan's playbooks name, role by role in their order."""
     steps = {step.playbook: step for step in made.steps}
     plays = [
-        (play, steps[phase.path.name]) for phase in load_phases(content.playbooks_dir()) if phase.path.name in steps for play in phase.plays
+        (play, steps[phase.playbook]) for phase in load_phases(content.playbooks_dir()) if phase.playbook in steps for play in phase.plays
     ]
     found: dict[tuple[str, str], None] = {}
     for play, step in plays:

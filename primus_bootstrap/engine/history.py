@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEPT_RUNS = 50
 _ESTIMATE_RUNS = 5
+_HEAD_CHARS = 1000  # of a report, whose verb stands near its beginning
 # What a file that was torn, or that is no report at all, raises when it is read.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
@@ -118,6 +119,9 @@ def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
     A run whose report cannot be read has none.
     """
     try:
+        with report.open(encoding="utf-8") as file:
+            if f'"verb": {json.dumps(verb, ensure_ascii=False)}' not in file.read(_HEAD_CHARS):
+                return ()  # of another verb: a report of a large fleet takes long to read
         data = json.loads(report.read_text(encoding="utf-8"))
         phases = [PhaseReport(**phase) for phase in data["phases"]]
         return tuple(replace(phase, seconds=float(phase.seconds)) for phase in phases) if data["verb"] == verb else ()

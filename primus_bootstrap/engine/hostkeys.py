@@ -115,6 +115,27 @@ def key_conflicts(cluster: Cluster, hosts: Sequence[str]) -> tuple[Conflict, ...
     return tuple(found)
 
 
+def pinned_key(cluster: Cluster, host: str) -> str:
+    """Return the key that is pinned for a host, as `type base64`; an empty string where there is none."""
+    link = cluster.connection(host)
+    entries = _entries_of(link, _index(_read(known_hosts_path(cluster))))
+    return f"{entries[0].key_type} {entries[0].key}" if entries else ""
+
+
+def offered_key(cluster: Cluster, host: str) -> str:
+    """Return the key that a host shows now, checked against nothing; an empty string where it does not answer."""
+    entry = _contact(cluster.connection(host))
+    return f"{entry.key_type} {entry.key}" if entry else ""
+
+
+def replace_pin(cluster: Cluster, host: str, key: str) -> None:
+    """Pin a key that a person vouched for in place of those that are pinned for a host."""
+    link, path = cluster.connection(host), known_hosts_path(cluster)
+    key_type, base64_key = key.split()[:2]
+    gone = set(_entries_of(link, _index(_read(path))))
+    _add(path, [_Entry((_resolved_name(link),), key_type, base64_key, _identity(link))], gone)
+
+
 def forget_host_keys(cluster: Cluster, hosts: Sequence[str]) -> None:
     """Remove the pinned keys of hosts that were reinstalled or that left the cluster."""
     path = known_hosts_path(cluster)

@@ -12,7 +12,7 @@ SCHEMA = "primus.plan/1"
 class Step:
     """A phase bound to the hosts of one cluster.
 
-    `playbook` is the file's name under `playbooks/`; `roles` are those that its plays name, in order; `why` is one
+    `playbook` is the file below `playbooks/`; `roles` are those that its plays name, in order; `why` is one
     sentence for people: which groups bring these hosts in.
     """
 

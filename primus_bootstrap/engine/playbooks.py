@@ -1,21 +1,25 @@
-"""What the shipped playbooks say: the phases in the order of `site.yml`, and each phase's plays, host patterns and roles.
+"""What the shipped playbooks say: the phases in their order, and each phase's plays, host patterns and roles.
 
 The only module that reads playbooks; `site.yml` is the one place that holds the order.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap import content
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
+SITE = "site.yml"
 _ROLE_IMPORTS = (
     "import_role",
     "include_role",
@@ -27,12 +31,16 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One play: its host pattern as written, the roles that it names, in order, and what a failing host does to others."""
+    """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
+
+    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it.
+    """
 
     pattern: str
     roles: tuple[str, ...]
     any_errors_fatal: bool = False
     max_fail_percentage: bool = False
+    narrowed: bool = False
 
     @property
     def stops_all(self) -> bool:
@@ -42,10 +50,11 @@ class Play:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One import of `site.yml`; `plays` are in the order in which Ansible runs them."""
+    """One part of a run; `playbook` is its file below the folder of playbooks, `plays` are in the order in which Ansible runs them."""
 
     name: str
     path: Path
+    playbook: str
     plays: tuple[Play, ...]
 
     @property
@@ -60,11 +69,25 @@ class Phase:
 
 
 @cache
-def load_phases(playbooks_dir: Path) -> tuple[Phase, ...]:
-    """Return the phases in the order of the `site.yml` of that folder."""
-    site = playbooks_dir / "site.yml"
-    paths = [site.parent / name for entry in _entries(site) if (name := _imported(entry))]
-    return tuple(Phase(name=path.stem, path=path, plays=tuple(_plays(path))) for path in paths)
+def load_phases(playbooks_dir: Path, playbook: str = SITE) -> tuple[Phase, ...]:
+    """Return the phases of a playbook of that folder: what it imports, in order, or itself where it imports nothing."""
+    paths = _parts(playbooks_dir / playbook)
+    return tuple(Phase(path.stem, path, str(path.relative_to(playbooks_dir)), load_plays(path)) for path in paths)
+
+
+@cache
+def load_plays(path: Path) -> tuple[Play, ...]:
+    """Return the plays of a playbook, those of its imports included."""
+    return tuple(_plays(path))
+
+
+def _parts(path: Path) -> list[Path]:
+    """Return what a playbook imports, itself where it holds plays; an import of `site.yml` stands for its own imports."""
+    imports = [_imported(entry) for entry in _entries(path)]
+    if not all(imports):
+        return [path]
+    parts = [Path(os.path.normpath(path.parent / name)) for name in imports]
+    return [inner for part in parts for inner in (_parts(part) if part.name == SITE else [part])]
 
 
 def groups_in(pattern: str) -> tuple[str, ...]:
@@ -89,7 +112,13 @@ def _plays(path: Path) -> Iterator[Play]:
         else:
             hosts = entry.get("hosts", "")
             pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
-            yield Play(pattern, tuple(_roles(entry)), bool(entry.get("any_errors_fatal")), "max_fail_percentage" in entry)
+            yield Play(
+                pattern=pattern.removesuffix(content.NARROWED),
+                roles=tuple(_roles(entry)),
+                any_errors_fatal=bool(entry.get("any_errors_fatal")),
+                max_fail_percentage="max_fail_percentage" in entry,
+                narrowed=pattern.endswith(content.NARROWED),
+            )
 
 
 def _roles(entry: dict[str, Any]) -> Iterator[str]:

@@ -24,7 +24,7 @@ from primus_bootstrap.engine.history import runs_dir, tidy_runs
 from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_name, without_hosts
 from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id
 from primus_bootstrap.engine.lock import children_lock, cluster_lock
-from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
 from primus_bootstrap.engine.state import state_errors, write_whole
@@ -166,8 +166,8 @@ class _Course:
 
     def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[str, tuple[int, bool] | None]:
         """Run one process; return what kept it from its end, and the step at which Ansible gave up, if it did."""
-        phases = {phase.path.name: phase for phase in load_phases(content.playbooks_dir())}
-        translator = Translator(steps, [phases[step.playbook].plays for _, step in steps], len(self.plan.steps))
+        plays = [load_plays(content.playbooks_dir() / step.playbook) for _, step in steps]
+        translator = Translator(steps, plays, len(self.plan.steps))
         with self._state_errors():
             private = _private_dir(self.folder)
         unread: list[Path] = []

@@ -1,4 +1,4 @@
-"""The lab's hosts.yaml: its text, and the promise that a file edited by a person is never overwritten."""
+"""The lab's hosts.yaml on the disk, and the promise that a file edited by a person is never overwritten."""
 
 from __future__ import annotations
 
@@ -8,34 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap.lab.hosts_text import hosts_text
 from primus_bootstrap.lab.values import LabError, make_lab
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from primus_bootstrap.lab.request import Request
     from primus_bootstrap.lab.values import Lab
-
-_HEAD = """\
-# The lab: systemd containers on this machine with real SSH, made by `primus-bootstrap lab up`. What `apply` does to them is
-# what it does to servers. This file is an Ansible inventory: `ansible -i hosts.yaml all -m ping` works on it, group_vars/ and
-# host_vars/ beside it count, and you may edit it; `lab up` leaves it alone as long as it names the same hosts.
----
-all:
-  vars:
-    cluster_name: {name}
-    ansible_user: primus
-    # The lab's own key, and the host keys that `lab up` made: plain Ansible checks them strictly as well.
-    ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/.primus/{name}/ssh/id_ed25519"
-    ansible_ssh_common_args: -o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/.primus/{name}/known_hosts"'
-
-  hosts:
-"""
-_CHILDREN = """
-  # A service runs on the hosts of the group that bears its name; a group without hosts is not part of this cluster.
-  children:
-    gpu_node:
-      hosts:
-"""
 
 
 class _AnyTag(yaml.SafeLoader):
@@ -43,14 +23,6 @@ class _AnyTag(yaml.SafeLoader):
 
 
 _AnyTag.add_multi_constructor("!", lambda _loader, _suffix, _node: None)
-
-
-def hosts_text(lab: Lab) -> str:
-    """Return the text of a lab's hosts.yaml."""
-    width = max(len(node.name) for node in lab.nodes)
-    addresses = (f"    {node.name}:{' ' * (width - len(node.name))} {{ansible_host: {node.address}}}\n" for node in lab.nodes)
-    members = (f"        {node.name}:\n" for node in lab.nodes)
-    return _HEAD.format(name=lab.name) + "".join(addresses) + _CHILDREN + "".join(members)
 
 
 def hosts_of(path: Path) -> dict[str, str]:
@@ -83,36 +55,65 @@ def recorded_subnet(path: Path) -> IPv4Network | None:
     return subnet if isinstance(subnet, IPv4Network) else None
 
 
-def ensure_hosts_file(lab: Lab, suites: tuple[str, ...]) -> bool:
-    """Write hosts.yaml where it is absent or where only its number of hosts differs; return whether anything was written.
+def ensure_hosts_file(lab: Lab, request: Request) -> bool:
+    """Write hosts.yaml where it is absent, or still as the lab wrote it and now to be another; return whether it was written.
 
     Raises:
-        LabError: A person edited it, and it names other hosts than this lab has.
+        LabError: A person edited it, and it names other hosts than this lab has, or another form was asked for.
     """
     path = lab.hosts_file
-    if path.exists():
-        found = hosts_of(path)
-        if found == {node.name: node.address for node in lab.nodes}:
-            return False
-        if not _is_untouched(lab, found, suites):
-            wanted = ", ".join(f"{node.name} {node.address}" for node in lab.nodes)
-            raise LabError(
-                f"{path} was edited and names other hosts ({_listed(found)}) than the lab is to have ({wanted})",
-                fix=f"give it the lab's hosts, or ask for as many as it names (--nodes {len(found)}), or use another folder with --dir",
-            )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(hosts_text(lab))
-    part.replace(path)
+    if not path.exists():
+        _write(path, hosts_text(lab, bare=bool(request.bare)))
+        return True
+    found = hosts_of(path)
+    form = _untouched_form(lab, found)
+    if form is None:
+        _refuse_strange(lab, found, request)
+        return False
+    text = hosts_text(lab, bare=form if request.bare is None else request.bare)
+    if path.read_text() == text:
+        return False
+    _write(path, text)
     return True
 
 
-def _is_untouched(lab: Lab, found: dict[str, str], suites: tuple[str, ...]) -> bool:
-    """Return whether the file is, to the letter, what the lab writes for that many hosts."""
+def _refuse_strange(lab: Lab, found: dict[str, str], request: Request) -> None:
+    """Refuse an edited file that this lab cannot stand behind.
+
+    Raises:
+        LabError: It names hosts that the lab does not have, others than those that were asked for, or another form was asked for.
+    """
+    if request.bare is not None:
+        raise LabError(
+            f"{lab.hosts_file} was edited, and --bare would write it anew", fix="move it away first, or use another folder with --dir"
+        )
+    exact = {node.address for node in lab.listed}
+    addresses = set(found.values())
+    if addresses == exact or (request.nodes is None and addresses and addresses <= {node.address for node in lab.nodes}):
+        return
+    wanted = ", ".join(f"{node.name} {node.address}" for node in lab.listed)
+    raise LabError(
+        f"{lab.hosts_file} was edited and names other hosts ({_listed(found)}) than the lab is to have ({wanted})",
+        fix=f"give it the lab's hosts, or ask for as many as it names (--nodes {len(found)}), or use another folder with --dir",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _untouched_form(lab: Lab, found: dict[str, str]) -> bool | None:
+    """Return whether the file is, to the letter, what the lab writes for that many hosts: True bare, False whole, None neither."""
     subnet = recorded_subnet(lab.hosts_file)
     if subnet is None or not found:
-        return False
-    return lab.hosts_file.read_text() == hosts_text(make_lab(lab.name, lab.directory, subnet=subnet, count=len(found), suites=suites))
+        return None
+    # Releases do not show in the text.
+    same = make_lab(lab.name, lab.directory, subnet=subnet, count=len(found), suites=("",))
+    text = lab.hosts_file.read_text()
+    return next((bare for bare in (False, True) if text == hosts_text(same, bare=bare)), None)
 
 
 def _listed(found: dict[str, str]) -> str:

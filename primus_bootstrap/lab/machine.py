@@ -21,7 +21,8 @@ class Machine:
     """This machine as the lab sees it.
 
     `engine` is `podman` or `docker`, `engine_version` what it says of itself. `sudo` goes before every command that needs
-    root, empty where we are root. `codename` is the machine's own release, `suites` the releases of the nodes in turn.
+    root, empty where we are root. `codename` is the machine's own release, `suites` the releases that a node can have, the
+    default one first.
     """
 
     engine: str
@@ -52,7 +53,7 @@ def look_at_machine() -> Machine:
 
 
 def release(os_release: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the machine's code name and the releases that its lab has.
+    """Return the machine's code name and the releases that a host of its lab can have, the default one first.
 
     Raises:
         MachineError: The machine is neither Debian nor Ubuntu nor made from them.

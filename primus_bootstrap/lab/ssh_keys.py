@@ -1,4 +1,4 @@
-"""Keys of a lab: the user's key, the nodes' host keys, and the pins in the cluster's known_hosts."""
+"""Keys of a lab: the administrator's and the person's key, the nodes' host keys, and the pins in the cluster's known_hosts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab.program import run
+from primus_bootstrap.lab.values import PERSON
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +22,8 @@ def ensure_keys(lab: Lab) -> list[str]:
     for folder in (lab.ssh_dir.parent, lab.ssh_dir, lab.known_hosts.parent):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)
-    wanted = {lab.key_file: f"primus-{lab.name}", **{host_key_file(lab, node): node.name for node in lab.nodes}}
+    people = {lab.key_file: f"primus-{lab.name}", lab.person_key_file: PERSON}
+    wanted = {**people, **{host_key_file(lab, node): node.name for node in lab.nodes}}
     for path, comment in wanted.items():
         if path.exists() and public_key(path):
             continue

@@ -11,6 +11,7 @@ from primus_bootstrap.lab.hosts_file import hosts_of
 from primus_bootstrap.lab.image import image_for, is_imported
 from primus_bootstrap.lab.machine import look_at_machine
 from primus_bootstrap.lab.reach import Reached, log_in, on_each
+from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.up import plan_lab
 from primus_bootstrap.lab.values import Lab, LabError, check_name
 
@@ -23,8 +24,8 @@ class NodeStatus:
     """How one node is.
 
     `state` is `running`, `paused`, `stopped`, `partitioned` (running, but off its network), `half made`, or `absent`.
-    `systemd` is systemd's own word (`running`, `degraded`, …), `unknown` where nobody could ask. `reason` says why `ssh`
-    is false.
+    `systemd` is systemd's own word (`running`, `degraded`, …), `unknown` where nobody could ask. `spare` means that hosts.yaml
+    does not name its address. `reason` says why `ssh` is false.
     """
 
     name: str
@@ -34,6 +35,7 @@ class NodeStatus:
     address: str
     ssh: bool
     systemd: str
+    spare: bool
     reason: str
 
 
@@ -67,6 +69,7 @@ def status(name: str, directory: Path) -> LabStatus:
     """Return how a lab is."""
     machine = look_at_machine()
     lab, found = find_lab(machine, name, directory)
+    named = set(hosts_of(lab.hosts_file).values())
     reached = on_each(lab.nodes, lambda node: _ask(lab, node.name, found))
     nodes = tuple(
         NodeStatus(
@@ -77,11 +80,12 @@ def status(name: str, directory: Path) -> LabStatus:
             address=node.address,
             ssh=reached[node.name].ssh,
             systemd=reached[node.name].systemd,
+            spare=node.address not in named,
             reason=reached[node.name].reason,
         )
         for node in lab.nodes
     )
-    images = [image_for(machine, suite) for suite in machine.suites]
+    images = [image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in lab.nodes)]
     return LabStatus(
         name=lab.name,
         directory=str(lab.directory),
@@ -97,8 +101,10 @@ def find_lab(machine: Machine, name: str, directory: Path) -> tuple[Lab, dict[st
     """Return a lab and its containers by node; a running lab is found from any folder, since its containers name theirs."""
     found = engine.list_containers(machine, check_name(name))
     folder = next((Path(entry.folder) for entry in found.values() if entry.folder), directory.absolute())
-    named = len(hosts_of(folder / "hosts.yaml"))
-    return plan_lab(machine, name, folder, count=max(named, len(found)) or None), found
+    lab, shape = plan_lab(machine, name, folder, Request())
+    # Containers that nothing remembers are there all the same.
+    more = max(len(found) - len(lab.nodes), 0)
+    return plan_lab(machine, name, folder, Request(spares=shape.spares + more))[0], found
 
 
 def require_container(found: dict[str, engine.Container], lab: Lab, node: str) -> engine.Container:

@@ -13,12 +13,13 @@ from primus_bootstrap.lab.apt_settings import read_apt_settings
 from primus_bootstrap.lab.boot_form import find_boot_form, forget_boot_form
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, recorded_subnet
 from primus_bootstrap.lab.image import ensure_image, file_lock, image_for
+from primus_bootstrap.lab.kernel_limits import shortage
 from primus_bootstrap.lab.machine import look_at_machine
 from primus_bootstrap.lab.node_files import node_archive
 from primus_bootstrap.lab.reach import Reached, listens, on_each, wait_for_nodes
+from primus_bootstrap.lab.request import Request, Shape, decide_shape, recall, remember
 from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
 from primus_bootstrap.lab.values import (
-    DEFAULT_COUNT,
     Lab,
     LabError,
     LabNode,
@@ -26,6 +27,7 @@ from primus_bootstrap.lab.values import (
     default_folder,
     make_lab,
     network_name,
+    own_state,
     state_dir,
     subnet_candidates,
 )
@@ -52,13 +54,13 @@ class UpReport:
     fingerprints: tuple[tuple[str, str], ...]
 
 
-def up(name: str, directory: Path, *, count: int | None, say: Say) -> UpReport:
+def up(name: str, directory: Path, request: Request, *, say: Say) -> UpReport:
     """Bring a lab up.
 
     Args:
         name: Which lab.
         directory: The folder of its hosts.yaml and its state.
-        count: How many nodes; None means as many as hosts.yaml names, 3 where there is none.
+        request: Which hosts it is to have.
         say: Told what is being done.
 
     Raises:
@@ -66,13 +68,16 @@ def up(name: str, directory: Path, *, count: int | None, say: Say) -> UpReport:
         LabError: Something stands in the way.
     """
     machine = look_at_machine()
-    lab = plan_lab(machine, check_name(name), directory.absolute(), count=count)
+    lab, shape = plan_lab(machine, check_name(name), directory.absolute(), request)
     refuse_other_folder(machine, lab)
+    _refuse_other_release(machine, lab, shape)
     _make_folder(lab)
-    with file_lock(lab.ssh_dir.parent / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
+    with file_lock(lab.own_state / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
         changes = []
-        if ensure_hosts_file(lab, machine.suites):
+        if ensure_hosts_file(lab, request):
             changes.append(f"wrote {lab.hosts_file}")
+        if remember(lab.own_state, shape):
+            changes.append(f"noted {shape.nodes} hosts and {shape.spares} spare, of {', '.join(shape.releases)}")
         changes += ensure_keys(lab)
         changes += pin_host_keys(lab)
         for change in changes:
@@ -104,7 +109,7 @@ def down(name: str, directory: Path | None, *, purge: bool, say: Say) -> bool:
     return bool(found or removed or state)
 
 
-def plan_lab(machine: Machine, name: str, directory: Path, *, count: int | None) -> Lab:
+def plan_lab(machine: Machine, name: str, directory: Path, request: Request) -> tuple[Lab, Shape]:
     """Lay out the lab: the subnet that it has, or had, or else the first free one that its name gives.
 
     Raises:
@@ -119,8 +124,23 @@ def plan_lab(machine: Machine, name: str, directory: Path, *, count: int | None)
             fix=f"`primus-bootstrap lab down --name {name}`, then `lab up` again",
         )
     subnet = running or _free_subnet(machine, name, (recorded,) if recorded else subnet_candidates(name))
-    wanted = count if count is not None else len(hosts_of(hosts_file)) or DEFAULT_COUNT
-    return make_lab(name, directory, subnet=subnet, count=wanted, suites=machine.suites)
+    remembered = recall(own_state(directory, name))
+    shape = decide_shape(request, remembered, named=len(hosts_of(hosts_file)), available=machine.suites)
+    return make_lab(name, directory, subnet=subnet, count=shape.nodes, suites=shape.releases, spares=shape.spares), shape
+
+
+def _refuse_other_release(machine: Machine, lab: Lab, shape: Shape) -> None:
+    """Refuse another release for hosts that are there.
+
+    Raises:
+        LabError: That is asked for.
+    """
+    before = recall(lab.own_state)
+    if before and before.releases != shape.releases and engine.list_containers(machine, lab.name):
+        raise LabError(
+            f"the hosts of the lab {lab.name!r} are of {', '.join(before.releases)}; a release is chosen when they are made",
+            fix=f"`primus-bootstrap lab down --name {lab.name}`, then `lab up` again",
+        )
 
 
 def refuse_other_folder(machine: Machine, lab: Lab) -> None:
@@ -226,6 +246,9 @@ def heal_container(machine: Machine, lab: Lab, node: LabNode, entry: engine.Cont
 
 
 def _make(machine: Machine, lab: Lab, nodes: list[LabNode], say: Say) -> list[str]:
+    lacking = shortage(len(nodes))
+    if lacking:
+        say(lacking)
     settings = read_apt_settings(machine.codename, sudo=machine.sudo)
     images = [image_for(machine, suite) for suite in dict.fromkeys(node.suite for node in nodes)]
     for image in images:
@@ -279,4 +302,4 @@ def _tell_state(reached: dict[str, Reached], seconds: float, say: Say) -> None:
 
 
 def _state_folders(name: str, directory: Path) -> list[Path]:
-    return [path for path in dict.fromkeys((directory / ".primus" / name, state_dir(directory, name))) if path.is_dir()]
+    return [path for path in dict.fromkeys((own_state(directory, name), state_dir(directory, name))) if path.is_dir()]

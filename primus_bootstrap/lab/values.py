@@ -19,6 +19,7 @@ Say = Callable[[str], None]
 DEFAULT_NAME = "lab"
 DEFAULT_COUNT = 3
 USER = "primus"
+PERSON = "ada"
 # 10.187.0.0/16 is private (RFC 1918) and clear of the defaults of Kubespray (10.233/16), podman (10.88/16) and docker (172.17/16).
 _SPACE = IPv4Network("10.187.0.0/16")
 _FIRST_HOST = 11
@@ -71,12 +72,18 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab as it should be; `directory` holds its hosts.yaml and its state."""
+    """A lab as it should be; `directory` holds its hosts.yaml and its state, which names the first `named` of the nodes."""
 
     name: str
     directory: Path
     subnet: IPv4Network
     nodes: tuple[LabNode, ...]
+    named: int
+
+    @property
+    def listed(self) -> tuple[LabNode, ...]:
+        """The nodes that hosts.yaml names; the others are spare."""
+        return self.nodes[: self.named]
 
     @property
     def network(self) -> str:
@@ -89,14 +96,24 @@ class Lab:
         return self.directory / "hosts.yaml"
 
     @property
+    def own_state(self) -> Path:
+        """The folder of what the lab itself keeps; always beside hosts.yaml, which names keys in it by their path."""
+        return own_state(self.directory, self.name)
+
+    @property
     def ssh_dir(self) -> Path:
-        """The folder of the user's key and the host keys; always beside hosts.yaml, which names the key by this path."""
-        return self.directory / ".primus" / self.name / "ssh"
+        """The folder of the user's key, the person's key and the host keys."""
+        return self.own_state / "ssh"
 
     @property
     def key_file(self) -> Path:
-        """The private key that opens every node."""
+        """The private key that opens every node as the administrator."""
         return self.ssh_dir / "id_ed25519"
+
+    @property
+    def person_key_file(self) -> Path:
+        """The private key of the person that hosts.yaml gives an account."""
+        return self.ssh_dir / f"{PERSON}_ed25519"
 
     @property
     def known_hosts(self) -> Path:
@@ -107,6 +124,11 @@ class Lab:
 def default_folder(name: str) -> Path:
     """Return the folder of a lab's hosts.yaml where none is given: under the current one."""
     return Path("inventory") / name
+
+
+def own_state(directory: Path, name: str) -> Path:
+    """Return the folder of what the lab itself keeps, wherever PRIMUS_STATE_DIR puts the runs."""
+    return directory / ".primus" / name
 
 
 def state_dir(directory: Path, name: str) -> Path:
@@ -156,9 +178,9 @@ def subnet_candidates(name: str) -> tuple[IPv4Network, ...]:
     return others[start:] + others[:start]
 
 
-def make_lab(name: str, directory: Path, *, subnet: IPv4Network, count: int, suites: tuple[str, ...]) -> Lab:
-    """Lay out a lab: node1, node2, … with the suites taken in turn and fixed addresses from .11 upward."""
-    names = tuple(f"node{number}" for number in range(1, check_count(count) + 1))
+def make_lab(name: str, directory: Path, *, subnet: IPv4Network, count: int, suites: tuple[str, ...], spares: int = 0) -> Lab:  # noqa: PLR0913 (all needed)
+    """Lay out a lab: node1, node2, … with the suites taken in turn and fixed addresses from .11 upward; the last `spares` are spare."""
+    names = tuple(f"node{number}" for number in range(1, check_count(count + spares) + 1))
     nodes = tuple(
         LabNode(
             name=node,
@@ -168,4 +190,4 @@ def make_lab(name: str, directory: Path, *, subnet: IPv4Network, count: int, sui
         )
         for index, node in enumerate(names)
     )
-    return Lab(name=name, directory=directory, subnet=subnet, nodes=nodes)
+    return Lab(name=name, directory=directory, subnet=subnet, nodes=nodes, named=count)

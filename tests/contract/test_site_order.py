@@ -60,9 +60,10 @@ def test_the_plan_has_the_order_and_the_hosts_that_ansible_has() -> None:
     steps = {step.phase: set(step.hosts) for step in make_plan(cluster).steps}
 
     assert listed == [set(cluster.select(play.pattern)) for play in plays]
-    assert [step.phase for step in make_plan(cluster).steps] == [phase.name for phase in load_phases(content.playbooks_dir())]
+    here = [phase.name for phase in load_phases(content.playbooks_dir()) if any(cluster.select(play.pattern) for play in phase.plays)]
+    assert [step.phase for step in make_plan(cluster).steps] == here
     for phase in load_phases(content.playbooks_dir()):
-        assert steps[phase.name] == {host for play in phase.plays for host in cluster.select(play.pattern)}
+        assert steps.get(phase.name, set()) == {host for play in phase.plays for host in cluster.select(play.pattern)}
 
 
 def test_the_plan_names_the_roles_that_ansible_runs() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +33,16 @@ def run_cli(
     return subprocess.run(
         argv, cwd=cwd or ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def wait_for(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.1) -> bool:
+    """Wait until something holds; False where it did not in time."""
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(every_s)
+    return condition()
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,24 @@ class RunningLab:
         self.lab("down")
         self.lab("up")
 
+    def apply(self, *arguments: str, timeout_s: float = 1500) -> subprocess.CompletedProcess[str]:
+        """Apply the lab's hosts.yaml without asking."""
+        return run_cli("apply", str(self.hosts_file), "--yes", *arguments, timeout_s=timeout_s)
+
+    def verify(self, *arguments: str) -> dict[str, Any]:
+        """Run `verify --json` and return what it says, whatever its verdict."""
+        done = run_cli("verify", str(self.hosts_file), "--json", *arguments, timeout_s=900)
+        assert done.stdout.startswith("{"), done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        assert found["exit_code"] == done.returncode
+        return found
+
+    def last_report(self) -> dict[str, Any]:
+        """Return the newest run's report, from its file."""
+        newest = max((self.state_dir / "runs").iterdir())
+        found: dict[str, Any] = json.loads((newest / "report.json").read_text())
+        return found
+
     def container(self, node: str) -> str:
         """Return the name of a node's container."""
         return f"primus-{self.name}-{node}"
@@ -74,13 +109,38 @@ class RunningLab:
             [*engine_argv(), "exec", self.container(node), *argv], capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
-    def ssh(self, node: str, command: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command in a node as the lab's user through OpenSSH, with host keys checked strictly."""
+    def sh(self, node: str, script: str, *, timeout_s: float = 60) -> str:
+        """Run a shell script as root in a node, demand that it succeeds, and return what it printed."""
+        done = self.execute(node, "sh", "-ec", script, timeout_s=timeout_s)
+        assert done.returncode == 0, f"{node}: {script}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    @contextlib.contextmanager
+    def cut_off(self, node: str, port: int) -> Iterator[None]:
+        """Lose every packet that other hosts send to a port of a node, until the block is left."""
+        inspected = [*engine_argv(), "inspect", "--format", "{{.State.Pid}}", self.container(node)]
+        pid = subprocess.run(inspected, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+        iptables = [*engine_argv()[:-1], "nsenter", "-t", pid, "-n", "iptables"]
+        rule = ["INPUT", "-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+        subprocess.run([*iptables, "-I", *rule], capture_output=True, timeout=60, check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*iptables, "-D", *rule], capture_output=True, timeout=60, check=True)
+
+    def person(self, node: str, command: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """Run a command in a node as the person of hosts.yaml, logged in with the key that `lab up` made."""
+        return self.ssh(node, command, timeout_s=timeout_s, account="ada", key="ada_ed25519")
+
+    def ssh(
+        self, node: str, command: str, *, timeout_s: float = 60, account: str = "primus", key: str = "id_ed25519"
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command in a node through OpenSSH, by default as the lab's administrator, with host keys checked strictly."""
         options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes", f'UserKnownHostsFile="{self.state_dir}/known_hosts"']
-        argv = ["ssh", "-F", "none", "-i", str(self.state_dir / "ssh/id_ed25519")]
+        argv = ["ssh", "-F", "none", "-i", str(self.state_dir / "ssh" / key)]
         argv += [word for option in options for word in ("-o", option)]
         return subprocess.run(
-            [*argv, f"primus@{self.address(node)}", command], capture_output=True, text=True, timeout=timeout_s, check=False
+            [*argv, f"{account}@{self.address(node)}", command], capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
     def address(self, node: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.lab_rig import ROOT, run_cli
+from tests.lab.lab_rig import ROOT, run_cli, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,18 +25,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 
 HOSTS = ("node1", "node2", "node3")
-
-
-def apply(lab: RunningLab, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Apply the lab's hosts.yaml without asking."""
-    return run_cli("apply", str(lab.hosts_file), "--yes", *arguments, timeout_s=900)
-
-
-def last_report(lab: RunningLab) -> dict[str, Any]:
-    """The newest run's report, from its file."""
-    newest = max((lab.state_dir / "runs").iterdir())
-    found: dict[str, Any] = json.loads((newest / "report.json").read_text())
-    return found
 
 
 def result_of(report: dict[str, Any], host: str) -> dict[str, Any]:
@@ -58,16 +46,6 @@ def processes_of(lab: RunningLab) -> list[str]:
         if int(process.name) != os.getpid() and text and (mark in text or mark in environment):
             found.append(text.replace(b"\0", b" ").decode(errors="replace"))
     return found
-
-
-def wait_for(condition: Callable[[], bool], *, timeout_s: float) -> bool:
-    """Wait until something holds; False where it did not in time."""
-    end = time.monotonic() + timeout_s
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.1)
-    return condition()
 
 
 class BackgroundApply:
@@ -96,9 +74,9 @@ class BackgroundApply:
 @pytest.fixture(scope="module", autouse=True)
 def converged(lab: RunningLab) -> None:
     """The first apply of a new user."""
-    done = apply(lab)
+    done = lab.apply()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {host["result"] for host in last_report(lab)["hosts"]} == {"changed"}
+    assert {host["result"] for host in lab.last_report()["hosts"]} == {"changed"}
 
 
 @pytest.fixture
@@ -119,10 +97,10 @@ def background(lab: RunningLab) -> Iterator[Callable[[], BackgroundApply]]:
 
 def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
     """Exit 0, no task changed anything, on each host."""
-    done = apply(lab)
+    done = lab.apply()
 
     assert done.returncode == 0, done.stdout + done.stderr
-    report = last_report(lab)
+    report = lab.last_report()
     assert {host["host"]: host["changed"] for host in report["hosts"]} == dict.fromkeys(HOSTS, 0)
     assert [phase["phase"] for phase in report["phases"]] == ["preflight", "baseline", "gpu", "verify"]
     assert "what now" in done.stdout
@@ -148,22 +126,22 @@ def test_a_difference_is_shown_and_then_applied(lab: RunningLab) -> None:
 
     shown = run_cli("diff", str(lab.hosts_file), "--json")
     again = run_cli("diff", str(lab.hosts_file), "--json")
-    done = apply(lab)
+    done = lab.apply()
 
     assert shown.returncode == again.returncode == done.returncode == 0, shown.stderr + done.stderr
     differences = json.loads(shown.stdout)["differences"]
     assert {item["host"] for item in differences} == {"node2"}
     assert json.loads(again.stdout)["differences"] == differences
-    assert result_of(last_report(lab), "node2")["result"] == "changed"
-    assert result_of(last_report(lab), "node1")["result"] == "ok"
+    assert result_of(lab.last_report(), "node2")["result"] == "changed"
+    assert result_of(lab.last_report(), "node1")["result"] == "ok"
 
 
 def test_only_the_asked_for_phase_and_host_are_touched(lab: RunningLab) -> None:
     """`--phase` and `--limit` narrow an apply down to one step on one host."""
-    done = apply(lab, "--phase", "gpu", "--limit", "node3")
+    done = lab.apply("--phase", "gpu", "--limit", "node3")
 
     assert done.returncode == 0, done.stderr
-    report = last_report(lab)
+    report = lab.last_report()
     assert [host["host"] for host in report["hosts"]] == ["node3"]
     assert [phase["phase"] for phase in report["phases"]] == ["gpu"]
 
@@ -176,9 +154,9 @@ def test_a_host_killed_in_the_middle_stops_only_itself(lab: RunningLab, backgrou
     lab.fault("kill", "node2")
 
     code = run.end()
-    report = last_report(lab)
+    report = lab.last_report()
     lab.heal()
-    after = apply(lab)
+    after = lab.apply()
 
     assert code == 4, run.errors.read_text()
     assert result_of(report, "node2")["result"] == "unreachable"
@@ -196,7 +174,7 @@ def test_a_second_apply_at_the_same_time_is_told_who_holds_the_lock(lab: Running
     assert wait_for(lambda: (lab.state_dir / "lock").exists() and bool(processes_of(lab)), timeout_s=60)
     time.sleep(1)
 
-    second = apply(lab)
+    second = lab.apply()
 
     assert second.returncode == 5, second.stdout + second.stderr
     assert str(run.process.pid) in second.stderr
@@ -215,9 +193,9 @@ def test_an_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable
     code = run.end(timeout_s=60)
 
     assert code == 130
-    assert last_report(lab)["exit_code"] == 130
+    assert lab.last_report()["exit_code"] == 130
     assert wait_for(lambda: not processes_of(lab), timeout_s=20), processes_of(lab)
-    assert apply(lab).returncode == 0
+    assert lab.apply().returncode == 0
 
 
 def _kill_and_check(lab: RunningLab, background: Callable[[], BackgroundApply], moment_s: float) -> None:
@@ -235,7 +213,7 @@ def test_a_controller_killed_once_leaves_nothing_behind(lab: RunningLab, backgro
     _kill_and_check(lab, background, 6.0)
 
     listed = run_cli("runs", str(lab.hosts_file))
-    done = apply(lab)
+    done = lab.apply()
 
     assert "killed" in listed.stdout
     assert done.returncode == 0, done.stdout + done.stderr
@@ -251,12 +229,12 @@ def test_a_controller_killed_at_ten_random_moments_converges(lab: RunningLab, ba
     for _ in range(10):
         _kill_and_check(lab, background, moments.uniform(0.3, 25.0))
 
-    done = apply(lab)
-    again = apply(lab)
+    done = lab.apply()
+    again = lab.apply()
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert again.returncode == 0
-    assert {host["changed"] for host in last_report(lab)["hosts"]} == {0}
+    assert {host["changed"] for host in lab.last_report()["hosts"]} == {0}
 
 
 @pytest.mark.fault(cheap=True)
@@ -265,8 +243,8 @@ def test_a_changed_host_key_stops_that_host_and_no_other(lab: RunningLab) -> Non
     keep = "cp -a /etc/ssh /root/ssh.kept && rm /etc/ssh/ssh_host_* && ssh-keygen -A && systemctl restart ssh"
     assert lab.execute("node3", "sh", "-c", keep).returncode == 0
     try:
-        done = apply(lab)
-        report = last_report(lab)
+        done = lab.apply()
+        report = lab.last_report()
     finally:
         lab.execute("node3", "sh", "-c", "rm -r /etc/ssh && mv /root/ssh.kept /etc/ssh && systemctl restart ssh")
 
@@ -276,7 +254,7 @@ def test_a_changed_host_key_stops_that_host_and_no_other(lab: RunningLab) -> Non
     assert "key" in stopped["failures"][0]["cause"].lower()
     assert "known_hosts" in stopped["failures"][0]["fix"]
     assert {result_of(report, name)["result"] for name in ("node1", "node2")} <= {"ok", "changed"}
-    assert apply(lab).returncode == 0
+    assert lab.apply().returncode == 0
 
 
 @pytest.mark.fault(cheap=True)
@@ -285,15 +263,15 @@ def test_a_full_disk_is_named_as_the_cause(lab: RunningLab) -> None:
     full = "mkdir -p /etc/primus && mount -t tmpfs -o size=16k tmpfs /etc/primus && dd if=/dev/zero of=/etc/primus/filler bs=1k"
     lab.execute("node1", "sh", "-c", full)
     try:
-        done = apply(lab)
-        report = last_report(lab)
+        done = lab.apply()
+        report = lab.last_report()
     finally:
         assert lab.execute("node1", "umount", "/etc/primus").returncode == 0
 
     assert done.returncode == 4, done.stdout
     assert "no space left on device" in result_of(report, "node1")["failures"][0]["cause"].lower()
     assert {result_of(report, name)["result"] for name in ("node2", "node3")} <= {"ok", "changed"}
-    assert apply(lab).returncode == 0
+    assert lab.apply().returncode == 0
 
 
 @pytest.mark.fault(cheap=True)
@@ -302,8 +280,8 @@ def test_denied_sudo_is_named_as_the_cause(lab: RunningLab) -> None:
     aside = "mkdir /root/sudoers.kept && grep -lw primus /etc/sudoers.d/* | xargs -I{} mv {} /root/sudoers.kept/"
     assert lab.execute("node2", "sh", "-c", aside).returncode == 0
     try:
-        done = apply(lab)
-        report = last_report(lab)
+        done = lab.apply()
+        report = lab.last_report()
     finally:
         lab.execute("node2", "sh", "-c", "mv /root/sudoers.kept/* /etc/sudoers.d/ && rmdir /root/sudoers.kept")
 
@@ -313,7 +291,7 @@ def test_denied_sudo_is_named_as_the_cause(lab: RunningLab) -> None:
     assert denied["failures"][0]["phase"] == "preflight"
     assert "sudo" in denied["failures"][0]["cause"]
     assert denied["failures"][0]["fix"]
-    assert apply(lab).returncode == 0
+    assert lab.apply().returncode == 0
 
 
 def test_hosts_behind_a_bastion_are_reached(lab: RunningLab, tmp_path: Path) -> None:

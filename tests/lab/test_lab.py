@@ -36,7 +36,7 @@ def nodes_of(lab: RunningLab) -> dict[str, Any]:
 
 
 def test_three_hosts_of_two_releases_run_systemd_and_answer(lab: RunningLab) -> None:
-    """`lab up` makes three hosts, Debian 12 and 13 in turn, on which systemd has started cleanly and SSH lets us in."""
+    """`lab up --release all` makes three hosts, Debian 12 and 13 in turn, on which systemd has started cleanly and SSH lets us in."""
     found = nodes_of(lab)
 
     assert list(found) == list(NODES)
@@ -262,6 +262,32 @@ def test_two_labs_run_side_by_side_and_grow_and_shrink(lab: RunningLab, second: 
     assert second.address("node1").rpartition(".")[0] != lab.address("node1").rpartition(".")[0]
     assert all(node["ssh"] for node in nodes_of(lab).values())
     assert "no lab" in second.lab("down").stdout
+
+
+def test_a_spare_host_is_up_and_named_by_its_address_only(second: RunningLab) -> None:
+    """A spare runs and lets us in, hosts.yaml does not name it, status shows its address, and hosts.yaml may take it up."""
+    second.lab("up", "--nodes", "1", "--spare", "1")
+    found = nodes_of(second)
+    text = second.hosts_file.read_text()
+    second.hosts_file.write_text(
+        text.replace("\n\n  # A service", f"\n    extra: {{ansible_host: {found['node2']['address']}}}\n\n  # A service")
+    )
+
+    said = second.lab("up").stdout
+
+    assert {name: (node["spare"], node["ssh"]) for name, node in found.items()} == {"node1": (False, True), "node2": (True, True)}
+    assert found["node2"]["address"] not in text
+    assert "2 hosts, nothing changed" in said
+    assert nodes_of(second)["node2"]["spare"] is False
+
+
+def test_another_release_is_refused_for_hosts_that_are_up(lab: RunningLab) -> None:
+    """A release is chosen when hosts are made; asking for another one says so, and touches nothing."""
+    refused = run_cli("lab", "up", "--release", "bookworm", "--name", lab.name, "--dir", str(lab.folder))
+
+    assert refused.returncode == 1
+    assert "a release is chosen when they are made" in refused.stderr
+    assert "lab down" in refused.stderr
 
 
 @pytest.mark.fault

@@ -6,6 +6,8 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any
 
+import ansible.module_utils
+
 from primus_bootstrap import content
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def _load(name: str, path: Path) -> Any:
 def load_role_module(role: str, name: str) -> Any:
     """Return the module `roles/<role>/library/<name>.py`."""
     folder = content.roles_dir() / role
+    ansible.module_utils.__path__.append(str(folder / "module_utils"))  # for those that need one another
     for utility in sorted((folder / "module_utils").glob("*.py")):
         _load(f"ansible.module_utils.{utility.stem}", utility)
     return _load(f"{role}_{name}", folder / "library" / f"{name}.py")

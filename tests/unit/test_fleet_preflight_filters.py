@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.inventory.specs import load_options
 from primus_bootstrap.verdicts import parse_verdict
 
 if TYPE_CHECKING:
@@ -99,3 +100,35 @@ def test_a_host_that_cannot_be_read_is_refused(filters: ModuleType) -> None:
 def test_root_is_what_id_says(filters: ModuleType, result: dict[str, Any], works: bool, message: str) -> None:  # noqa: FBT001
     """Only `0` as the last word of `id -u` is root; everything else keeps what was said."""
     assert filters.preflight_become(result) == {"works": works, "message": message}
+
+
+PORTS = [
+    {"port": 6817, "group": "slurm_controller", "process": "slurmctld"},
+    {"port": 6818, "group": "slurm_node", "process": "slurmd"},
+    {"port": 6443, "group": "all", "process": "kube-apiserver"},
+]
+
+
+def test_a_port_is_looked_at_where_the_service_is_told_to_listen(filters: ModuleType) -> None:
+    """A service's own variable takes the place of the shipped number; groups of other hosts are left out."""
+    found = filters.preflight_ports(PORTS, ["slurm_controller", "all"], {"slurm_controller_port": 7000, "slurm_node_port": 7001})
+
+    assert [(one["port"], one["process"]) for one in found] == [(7000, "slurmctld"), (6443, "kube-apiserver")]
+
+
+def test_one_port_for_two_services_stops_the_host(filters: ModuleType) -> None:
+    """Both are named; a port that one service is named for twice is no conflict."""
+    ports = filters.preflight_ports([*PORTS, PORTS[0]], ["slurm_controller", "slurm_node"], {"slurm_node_port": 6817})
+    found = filters.preflight_findings(probe("m"), {"msg": '{"verdicts": []}'}, "a", unknown_fails=False, ports=ports)
+
+    assert found["refusals"] == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
+
+
+def test_shipped_ports_are_those_of_the_roles(filters: ModuleType) -> None:
+    """The table of preflight and each service's default are one number."""
+    options = load_options()
+    shipped = {one["process"]: one["port"] for one in options["preflight_ports"].default}
+
+    assert {name: options[variable].default for name, variable in filters.PORT_VARIABLES.items()} == {
+        name: shipped[name] for name in filters.PORT_VARIABLES
+    }

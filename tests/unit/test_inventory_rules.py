@@ -46,6 +46,7 @@ def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
     address = "10.0.{{ inventory_hostname[3:] | int // 250 }}.{{ inventory_hostname[3:] | int % 250 + 1 }}"
     hosts = f"gpu_node: {{hosts: {{'gpu[0001:2000]': {{ansible_host: '{address}'}}}}}}\n"
     hosts += "slurm_controller: {hosts: {ctl: {ansible_host: 10.9.9.9}}}\nslurm_node: {hosts: {gpu00002: }}\n"
+    hosts += "all: {vars: {munge_key: \"{{ lookup('ansible.builtin.env', 'KEY') }}\"}}\n"
 
     (problem,) = find_problems(write_inventory(tmp_path / "site", hosts))
 

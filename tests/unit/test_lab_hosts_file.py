@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,16 +14,33 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, hosts_text, recorded_subnet
+from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, recorded_subnet
+from primus_bootstrap.lab.hosts_text import hosts_text
+from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
 
-SUITES = ("bookworm", "trixie")
+ANY = Request()
 SUBNET = subnet_candidates(DEFAULT_NAME)[0]
 
 
-def a_lab(folder: Path, count: int = 3, subnet: IPv4Network = SUBNET) -> Lab:
+def a_lab(folder: Path, count: int = 3, subnet: IPv4Network = SUBNET, spares: int = 0) -> Lab:
     """Lay out a lab in a folder."""
-    return make_lab(DEFAULT_NAME, folder, subnet=subnet, count=count, suites=SUITES)
+    return make_lab(DEFAULT_NAME, folder, subnet=subnet, count=count, suites=("bookworm",), spares=spares)
+
+
+def look_up(lab: Lab, words: str) -> str:
+    """Return what Ansible makes of an expression on the lab's first host, without contacting it."""
+    ansible = shutil.which("ansible", path=str(Path(sys.executable).parent))
+    assert ansible, "the package depends on ansible"
+    done = subprocess.run(
+        [ansible, "-i", str(lab.hosts_file), "node1", "-c", "local", "-m", "ansible.builtin.debug", "-a", f"msg={words!r}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(json.loads(done.stdout.partition("=>")[2])["msg"])
 
 
 def test_the_committed_inventory_is_what_lab_up_writes() -> None:
@@ -31,50 +50,69 @@ def test_the_committed_inventory_is_what_lab_up_writes() -> None:
     assert committed.read_text() == hosts_text(a_lab(committed.parent, DEFAULT_COUNT))
 
 
-def test_every_node_is_a_gpu_node_with_its_address(tmp_path: Path) -> None:
+def test_a_bare_file_has_every_host_as_gpu_node_and_nothing_else(tmp_path: Path) -> None:
     """The file names every host once with its address, in the group of GPU nodes, under the cluster's name."""
-    data = yaml.safe_load(hosts_text(a_lab(tmp_path, 12)))["all"]
+    data = yaml.safe_load(hosts_text(a_lab(tmp_path, 12), bare=True))["all"]
 
     assert data["vars"]["cluster_name"] == "lab"
     assert data["hosts"]["node12"] == {"ansible_host": "10.187.1.22"}
+    assert list(data["children"]) == ["gpu_node"]
     assert list(data["children"]["gpu_node"]["hosts"]) == list(data["hosts"]) == [f"node{number}" for number in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("count", "computing"), [(1, ["node1"]), (2, ["node1", "node2"]), (3, ["node2", "node3"]), (4, ["node2", "node3", "node4"])]
+)
+def test_the_first_host_serves_and_the_others_compute(tmp_path: Path, count: int, computing: list[str]) -> None:
+    """Services and the login are on node1; it computes only where a job over two hosts could not run otherwise; all see the files."""
+    groups = yaml.safe_load(hosts_text(a_lab(tmp_path, count)))["all"]["children"]
+    members = {name: list(group["hosts"]) for name, group in groups.items()}
+
+    assert members["gpu_node"] == members["slurm_node"] == computing
+    serving = ("redis", "juicefs_store", "slurm_controller", "slurm_accounting", "slurm_login")
+    assert [members[group] for group in serving] == [["node1"]] * len(serving)
+    assert members["juicefs_client"] == [f"node{number}" for number in range(1, count + 1)]
+
+
+def test_no_secret_stands_in_the_file_and_each_is_made_once(tmp_path: Path) -> None:
+    """Reading a secret makes a file that only its owner can read, in a folder that only its owner can enter, and then keeps it."""
+    lab = a_lab(tmp_path / "my lab")
+    ensure_hosts_file(lab, ANY)
+    first, again = (look_up(lab, "{{ redis_password }}") for _ in range(2))
+    path = lab.own_state / "secrets/redis_password"
+
+    assert re.fullmatch("[A-Za-z0-9]{40}", first)
+    assert first == again == path.read_text().strip()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert first not in lab.hosts_file.read_text()
 
 
 def test_ansible_reads_it_and_names_key_and_pins_with_any_folder_name(tmp_path: Path) -> None:
     """Ansible's own reading gives paths beside the file, also where the folder's name has a space."""
     lab = a_lab(tmp_path / "my lab")
-    ensure_hosts_file(lab, SUITES)
-    ansible = shutil.which("ansible", path=str(Path(sys.executable).parent))
-    assert ansible, "the package depends on ansible"
-    words = "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}"
-    done = subprocess.run(
-        [ansible, "-i", str(lab.hosts_file), "node1", "-c", "local", "-m", "ansible.builtin.debug", "-a", f"msg={words!r}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ensure_hosts_file(lab, ANY)
+    said = look_up(lab, "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}")
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in done.stdout.replace("\\", "")
-    assert str(lab.known_hosts) in done.stdout
+    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in said
+    assert str(lab.known_hosts) in said
 
 
 def test_it_is_written_once(tmp_path: Path) -> None:
     """A second call finds it right and writes nothing."""
     lab = a_lab(tmp_path / "new")
 
-    assert ensure_hosts_file(lab, SUITES) is True
+    assert ensure_hosts_file(lab, ANY) is True
     before = lab.hosts_file.stat().st_mtime_ns
-    assert ensure_hosts_file(lab, SUITES) is False
+    assert ensure_hosts_file(lab, ANY) is False
     assert lab.hosts_file.stat().st_mtime_ns == before
 
 
 def test_an_untouched_file_follows_the_number_of_nodes(tmp_path: Path) -> None:
     """What the lab wrote for three hosts becomes the same for five."""
-    ensure_hosts_file(a_lab(tmp_path, 3), SUITES)
+    ensure_hosts_file(a_lab(tmp_path, 3), ANY)
 
-    assert ensure_hosts_file(a_lab(tmp_path, 5), SUITES) is True
+    assert ensure_hosts_file(a_lab(tmp_path, 5), ANY) is True
     assert len(hosts_of(tmp_path / "hosts.yaml")) == 5
 
 
@@ -87,8 +125,39 @@ def test_an_edited_file_with_the_same_hosts_is_left_alone(tmp_path: Path) -> Non
     )
     lab.hosts_file.write_text(text)
 
-    assert ensure_hosts_file(lab, SUITES) is False
+    assert ensure_hosts_file(lab, ANY) is False
     assert lab.hosts_file.read_text() == text
+
+
+def test_an_untouched_file_changes_its_form_when_asked(tmp_path: Path) -> None:
+    """`--bare` turns what the lab wrote into the bare form; without it, the form stays as it is, also with more hosts."""
+    ensure_hosts_file(a_lab(tmp_path), ANY)
+
+    assert ensure_hosts_file(a_lab(tmp_path), Request(bare=True)) is True
+    assert ensure_hosts_file(a_lab(tmp_path), ANY) is False
+    assert ensure_hosts_file(a_lab(tmp_path, 5), ANY) is True
+    assert (tmp_path / "hosts.yaml").read_text() == hosts_text(a_lab(tmp_path, 5), bare=True)
+
+
+def test_an_edited_file_is_not_written_anew_for_another_form(tmp_path: Path) -> None:
+    """`--bare` on a person's file is refused, with what to do."""
+    lab = a_lab(tmp_path)
+    lab.hosts_file.write_text(hosts_text(lab) + "# mine\n")
+
+    with pytest.raises(LabError, match="--bare would write it anew"):
+        ensure_hosts_file(lab, Request(bare=True))
+
+
+def test_an_edited_file_may_name_spares_or_fewer_hosts_under_any_name(tmp_path: Path) -> None:
+    """A host that was added from the spares, or taken out, is no reason to stop: the addresses are the lab's."""
+    lab = a_lab(tmp_path, 2, spares=1)
+    text = hosts_text(lab).replace("\n\n  # A service", "\n    gpu9: {ansible_host: 10.187.1.13}\n\n  # A service")
+    fewer = text.replace("    node2: {ansible_host: 10.187.1.12}\n", "")
+
+    for edited in (text, fewer):
+        lab.hosts_file.write_text(edited)
+        assert ensure_hosts_file(lab, ANY) is False
+        assert lab.hosts_file.read_text() == edited
 
 
 def test_an_edited_file_with_other_hosts_is_refused(tmp_path: Path) -> None:
@@ -98,7 +167,7 @@ def test_an_edited_file_with_other_hosts_is_refused(tmp_path: Path) -> None:
     lab.hosts_file.write_text(text)
 
     with pytest.raises(LabError) as caught:
-        ensure_hosts_file(a_lab(tmp_path, 3), SUITES)
+        ensure_hosts_file(a_lab(tmp_path, 3), Request(nodes=3))
 
     assert "node2 10.187.1.12) than the lab is to have (node1" in caught.value.what
     assert "--nodes 2" in caught.value.fix
@@ -121,7 +190,7 @@ def test_the_file_remembers_the_subnet(tmp_path: Path) -> None:
     """After `down`, the same addresses are asked for again; a file without addresses, or with mixed ones, remembers none."""
     lab = a_lab(tmp_path, subnet=IPv4Network("10.187.9.0/24"))
     assert recorded_subnet(lab.hosts_file) is None
-    ensure_hosts_file(lab, SUITES)
+    ensure_hosts_file(lab, ANY)
 
     assert recorded_subnet(lab.hosts_file) == IPv4Network("10.187.9.0/24")
 

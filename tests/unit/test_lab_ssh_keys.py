@@ -21,10 +21,10 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def test_keys_are_made_once_and_are_private(lab: Lab) -> None:
-    """One key for the user and one a node, readable by their owner alone; a second call makes none."""
+    """One key for the administrator, one for the person and one a node, readable by their owner alone; a second call makes none."""
     made = ensure_keys(lab)
 
-    assert len(made) == 3
+    assert len(made) == 4
     assert ensure_keys(lab) == []
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in (lab.key_file, *(host_key_file(lab, node) for node in lab.nodes)))
     assert lab.ssh_dir.stat().st_mode & 0o777 == 0o700

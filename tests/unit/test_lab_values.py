@@ -37,6 +37,14 @@ def test_nodes_take_suites_in_turn_and_fixed_addresses() -> None:
     assert lab.nodes[1].mac == "02:00:0a:bb:07:0c"
 
 
+def test_spare_nodes_follow_the_listed_ones() -> None:
+    """Spares are the last hosts; hosts.yaml does not name them, and all else about them is the same."""
+    lab = make_lab("x", Path("/f"), subnet=SUBNET, count=2, suites=("bookworm",), spares=1)
+
+    assert [node.name for node in lab.nodes] == ["node1", "node2", "node3"]
+    assert [node.name for node in lab.listed] == ["node1", "node2"]
+
+
 def test_a_release_without_a_known_number_is_shown_by_its_code_name() -> None:
     """A machine of a release that is newer than this program still has a lab with a readable status."""
     lab = make_lab("x", Path("/f"), subnet=SUBNET, count=1, suites=("zesty",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -48,10 +49,12 @@ def script() -> ModuleType:
     return module
 
 
-def run_as_sent(options: dict[str, Any], python: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the script the way the fleet sends it, on this machine."""
+def run_as_sent(options: dict[str, Any], python: str = "", prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run the script the way the fleet sends it, on this machine; `prefix` starts it as another account."""
     target = Target("h1", "h1", python=python)
-    return subprocess.run(["sh", "-c", probe_command()], input=probe_input(target, options), capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [*prefix, "sh", "-c", probe_command()], input=probe_input(target, options), capture_output=True, text=True, check=False
+    )
 
 
 def verdicts_of(script: ModuleType, facts: dict[str, Any], **check: Any) -> dict[str, dict[str, Any]]:
@@ -234,6 +237,42 @@ def test_a_port_is_free_for_the_one_that_is_meant_to_hold_it() -> None:
     assert (found["slurmctld"]["verdict"], found[name]["verdict"]) == ("fail", "pass")
     assert f"port {port} is held by {name}; slurmctld needs it" in found["slurmctld"]["reason"]
     assert next(record for record in free if record["check"] == "port")["found"] == "free"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as other accounts")
+def test_a_holder_that_cannot_be_looked_into_is_told_by_its_account() -> None:
+    """Where /proc hides the holder, it is the one program of the account that opened the port, or the one of several that is meant."""
+    listen = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); time.sleep(60)"
+    as_owner = ("setpriv", "--reuid=61234", "--clear-groups")
+    with subprocess.Popen([*as_owner, sys.executable, "-c", listen], stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout
+            port = int(holder.stdout.readline())
+            name = Path(f"/proc/{holder.pid}/comm").read_text().strip()
+            alone = _port_verdict_as_another_account(port, name)
+            with subprocess.Popen([*as_owner, "sleep", "60"]) as second:
+                try:
+                    for _ in range(50):
+                        if Path(f"/proc/{second.pid}/comm").read_text().strip() == "sleep":
+                            break
+                        time.sleep(0.1)
+                    together = _port_verdict_as_another_account(port, name)
+                    strange = _port_verdict_as_another_account(port, "redis-server")
+                finally:
+                    second.kill()
+        finally:
+            holder.kill()
+
+    assert (alone["verdict"], alone["found"]) == ("pass", name)
+    assert (together["verdict"], together["found"]) == ("pass", name)
+    assert strange["verdict"] == "unknown"
+
+
+def _port_verdict_as_another_account(port: int, meant: str) -> dict[str, Any]:
+    check = {**CHECK, "sent": time.time(), "ports": [{"port": port, "process": meant}]}
+    done = run_as_sent({"check": check}, prefix=("setpriv", "--reuid=61235", "--clear-groups"))
+    found: dict[str, Any] = next(record for record in json.loads(done.stdout)["verdicts"] if record["check"] == "port")
+    return found
 
 
 def test_a_look_up_that_hangs_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

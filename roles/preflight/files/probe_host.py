@@ -228,14 +228,14 @@ def virtualisation() -> str:
     return "vm" if " hypervisor" in (read("proc/cpuinfo") or "")[:8192] else "none"
 
 
-def listening() -> dict[int, set[str]]:
-    """Return the TCP ports on which something listens, each with the sockets' inodes."""
-    found: dict[int, set[str]] = {}
+def listening() -> dict[int, dict[str, int]]:
+    """Return the TCP ports on which something listens, each with the sockets' inodes and the number of the account that opened them."""
+    found: dict[int, dict[str, int]] = {}
     for table in ("proc/net/tcp", "proc/net/tcp6"):
         for line in (read(table) or "").splitlines()[1:]:
             row = line.split()
             if row[3] == "0A":
-                found.setdefault(int(row[1].rsplit(":", 1)[1], 16), set()).add(row[9])
+                found.setdefault(int(row[1].rsplit(":", 1)[1], 16), {})[row[9]] = int(row[7])
     return found
 
 
@@ -292,21 +292,36 @@ def read_facts(options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def holders(port: int) -> set[str] | None:
-    """Return the names of the programs that listen on a port; None where this user may not see whose socket it is."""
-    wanted = {f"socket:[{inode}]" for inode in listening().get(port, ())}
-    names, hidden = set(), False
+def account_of(pid: str) -> int | None:
+    """Return the number of the account that a process runs as; None where it has ended."""
+    rows = ((read("proc", pid, "status") or "").partition("\nUid:")[2].split() or [""])[:1]
+    return int(rows[0]) if rows[0].isdigit() else None
+
+
+def holders(port: int, meant: str) -> set[str] | None:
+    """Return the names of the programs that listen on a port; None where this user may not see whose socket it is.
+
+    Root of a container may not look into the processes of other accounts. Where the account that opened the socket runs one program only,
+    it is that one; where it runs the program that is meant to listen there among others, it is taken to be the one that is meant.
+    """
+    sockets = listening().get(port, {})
+    wanted = {f"socket:[{inode}]" for inode in sockets}
+    names, hidden, suspects = set(), False, set()
     for pid in filter(str.isdigit, listed("proc")):
         try:
             links = {os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")}
         except PermissionError:
             hidden = True
+            if account_of(pid) in sockets.values():
+                suspects.add(read("proc", pid, "comm") or "?")
         except OSError:
             continue  # it ended meanwhile
         else:
             if links & wanted:
                 names.add(read("proc", pid, "comm") or "?")
-    return None if hidden and not names else names
+    if names or not hidden:
+        return names
+    return suspects if len(suspects) == 1 else {meant} & suspects or None
 
 
 # Of each check: where its expectation stands, and how to mend what it finds; `{device}` is what it looked at.
@@ -407,9 +422,9 @@ def judge_ports(facts: dict[str, Any], check: dict[str, Any]) -> Iterator[dict[s
     """Judge whether ports are free, or held by the very programs that are meant to hold them."""
     for entry in check["ports"]:
         port, meant = entry["port"], entry["process"]
-        names = holders(port) if port in facts["listening"] else set()
-        # The kernel keeps 15 characters of a program's name.
-        right = None if names is None else names <= {meant[:15]}
+        name = meant[:15]  # as much as the kernel keeps of a program's name
+        names = holders(port, name) if port in facts["listening"] else set()
+        right = None if names is None else names <= {name}
         who = ", ".join(sorted(names)) if names else "free" if names is not None else "a program that this user may not see"
         yield record("port", outcome(right), f"free or {meant}", who, f"port {port} is held by {who}; {meant} needs it", device=str(port))
 

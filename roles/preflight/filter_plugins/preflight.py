@@ -12,6 +12,14 @@ if TYPE_CHECKING:
 
 _SCHEMA = "primus.verdict/1"
 _TWIN_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"
+# The variable that says where a program listens, if not at the port of preflight_ports.
+PORT_VARIABLES = {
+    "redis-server": "redis_port",
+    "juicefs": "juicefs_metrics_port",
+    "slurmctld": "slurm_controller_port",
+    "slurmd": "slurm_node_port",
+    "slurmdbd": "slurm_accounting_port",
+}
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 
 
@@ -71,11 +79,27 @@ def _identity(machine: str, host: str, names: Sequence[str], waived: str | None)
     }
 
 
+def preflight_ports(ports: Sequence[Mapping[str, Any]], groups: Sequence[str], stated: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the ports that a host of these groups needs, each where the host's variables put it."""
+    mine = [dict(one) for one in ports if one["group"] in groups]
+    return [{**one, "port": int(stated.get(PORT_VARIABLES.get(one["process"], "")) or one["port"])} for one in mine]
+
+
+def port_twins(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the ports that several programs of one host are to have, with their names."""
+    programs: dict[int, list[str]] = defaultdict(list)
+    for one in ports:
+        if one["process"] not in programs[one["port"]]:
+            programs[one["port"]].append(one["process"])
+    return [(port, tuple(names)) for port, names in programs.items() if len(names) > 1]
+
+
 def preflight_findings(
     probe: Mapping[str, Any],
     identity: Mapping[str, Any],
     host: str,
     unknown_fails: bool,  # noqa: FBT001 (Jinja calls it so)
+    ports: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, list[str]]:
     """Return a line for every check that stops this host, and for every one that gave no answer: what, and `Fix:`."""
     answer = preflight_answer(probe)
@@ -87,6 +111,8 @@ def preflight_findings(
     for one in (*answer["verdicts"], *(verdict for verdict in twins if verdict["host"] == host)):
         if one["verdict"] in lines:
             lines[one["verdict"]].append(f"{one['check']}: {one['reason']}. Fix: {one['fix']}")
+    for port, names in port_twins(ports):
+        lines["fail"].append(f"port {port} is stated for {' and for '.join(names)}. Fix: give each a port of its own")
     unknown = [f"unknown: {line}" for line in lines["unknown"]]
     return {"refusals": lines["fail"] + (unknown if unknown_fails else []), "unknown": unknown}
 
@@ -96,4 +122,5 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {name: globals()[name] for name in ("preflight_become", "preflight_answer", "preflight_identities", "preflight_findings")}
+        names = ("preflight_become", "preflight_answer", "preflight_identities", "preflight_ports", "preflight_findings")
+        return {name: globals()[name] for name in names}

@@ -1,0 +1,98 @@
+"""What the day-2 verbs share: the `node` family, their arguments, how an edit of hosts.yaml is shown and confirmed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primus_bootstrap.cli.console import emit, say
+from primus_bootstrap.cli.options import DEFAULT_HOSTS
+from primus_bootstrap.cli.report_view import print_report, what_now
+from primus_bootstrap.cli.run_verbs import need_terminal, print_plan, run_plan
+from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from primus_bootstrap.engine.plan import Subject
+    from primus_bootstrap.engine.plan_values import Plan
+    from primus_bootstrap.engine.report import Report
+    from primus_bootstrap.engine.run import Options
+    from primus_bootstrap.inventory.cluster import Cluster
+
+node_app = typer.Typer(
+    no_args_is_help=True, help="Day 2: one host of a running cluster comes, goes, is replaced, leaves service and comes back."
+)
+
+Words = Annotated[list[str], typer.Argument(metavar="[HOSTS.YAML] NAME", show_default=False, help="The cluster's hosts.yaml and the host.")]
+OldAndNew = Annotated[
+    list[str],
+    typer.Argument(metavar="[HOSTS.YAML] OLD NEW", show_default=False, help="The cluster's hosts.yaml, the old and the new host."),
+]
+Confirmed = Annotated[str, typer.Option("--confirm", help="The cluster's name, which says that this is meant.", metavar="CLUSTER_NAME")]
+
+
+def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[str]]:
+    """Tell the hosts.yaml, which may be left out, from the names behind it.
+
+    Raises:
+        PlanError: there are too many words, or too few.
+    """
+    if len(words) == len(names):
+        return DEFAULT_HOSTS, list(words)
+    if len(words) == len(names) + 1:
+        return Path(words[0]), list(words[1:])
+    raise PlanError(f"{len(words)} words are given: {' '.join(words)}", fix=f"give [hosts.yaml] {' '.join(names)}")
+
+
+def make_node_plan(cluster: Cluster, playbook: str, subject: Subject, *, without: Sequence[str] = ()) -> Plan | None:
+    """Return the plan of a day-2 playbook, phases of these names left out; None where no host would be touched."""
+    try:
+        made = make_plan(cluster, playbook=playbook, subject=subject)
+    except PlanError:
+        return None
+    steps = tuple(step for step in made.steps if step.phase not in without)
+    return replace(made, steps=steps) if steps else None
+
+
+def show_change(diff: str, cluster: Cluster, made: Plan | None) -> None:
+    """Show what hosts.yaml would become, and what would be done."""
+    if diff:
+        say(f"{diff}\n")
+    if made:
+        print_plan(cluster, made)
+
+
+def ask_yes(question: str, *, verb: str) -> None:
+    """Ask whether to go on; no ends the verb."""
+    need_terminal(verb, fix="add --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def ask_name(cluster: Cluster, given: str, *, verb: str, what: str) -> None:
+    """Demand the cluster's name, from `--confirm` or typed now.
+
+    Raises:
+        PlanError: it is another name, or there is none and nobody to ask.
+    """
+    if not given:
+        need_terminal(verb, fix=f"add --confirm {cluster.name}")
+        given = typer.prompt(f"{what} Type the cluster's name to go on", err=True)
+    if given != cluster.name:
+        raise PlanError(
+            f"the cluster's name is {cluster.name}, and not {given}", fix=f"is it the right hosts.yaml? Then --confirm {cluster.name}"
+        )
+
+
+def run_and_report(cluster: Cluster, made: Plan, options: Options, *, as_json: bool) -> Report:
+    """Run a plan and print what came of it; JSON is left to the verb, which has more to say."""
+    report = run_plan(cluster, made, options)
+    if not as_json:
+        print_report(report, cluster.path)
+        if report.exit_code:
+            emit(what_now(cluster, report))
+    return report

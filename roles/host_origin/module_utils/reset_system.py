@@ -1,0 +1,73 @@
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""Units and kernel values, put back."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from typing import TYPE_CHECKING
+
+from ansible.module_utils import origin_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ansible.module_utils.origin_record import Origin
+    from ansible.module_utils.reset_host import Host
+
+STARTABLE = ("enabled", "enabled-runtime", "disabled")
+RUNNING = ("active", "activating", "reloading", "deactivating")
+
+
+def end_units(host: Host, names: Sequence[str]) -> None:
+    """Stop and disable units."""
+    now = origin_record.unit_states(host) if names else {}
+    for name in names:
+        file_state, active = now.get(name, ("", "inactive"))
+        fix = f"see `systemctl status {name}`; what keeps it from stopping must end first"
+        if active in RUNNING and not host.do(name, active, "stopped", ["systemctl", "stop", name], fix=fix):
+            continue
+        if file_state == "enabled":
+            host.do(name, "enabled", "disabled", ["systemctl", "disable", name], fix=fix)
+        if active != "inactive" and not host.check:
+            # A program that does not end well when it is stopped leaves its unit as failed, also when its file is gone.
+            host.run(["systemctl", "reset-failed", name])
+
+
+def put_units_back(host: Host, origin: Origin, names: Iterable[str]) -> None:
+    """Give units that were there before their former state: masked or not, enabled or not, running or not."""
+    names = [name for name in names if name in origin.units]
+    now = origin_record.unit_states(host) if names else {}
+    for name in names:
+        (file_before, active_before), (file_now, active_now) = origin.units[name], now.get(name, ("", "inactive"))
+        fix = f"see `systemctl status {name}`"
+        if file_now == "masked" != file_before:
+            host.do(name, "masked", "unmasked", ["systemctl", "unmask", name], fix=fix)
+            file_now = origin_record.unit_states(host).get(name, ("", ""))[0]
+        if file_before != file_now and file_before in STARTABLE and file_now in STARTABLE:
+            verb = "disable" if file_before == "disabled" else "enable"
+            host.do(name, file_now, file_before, ["systemctl", verb, name], fix=fix)
+        if (active_before == "active") != (active_now == "active"):
+            verb = "start" if active_before == "active" else "stop"
+            host.do(name, active_now, active_before, ["systemctl", verb, name], fix=fix)
+
+
+def put_kernel_back(host: Host, origin: Origin, sysctls: Iterable[str], patterns: Iterable[str]) -> None:
+    """Give kernel parameters and files of /sys the value that they had; what cannot be written here never was changed."""
+    paths = ["/proc/sys/" + key.translate(str.maketrans("./", "/.")) for key in sysctls]
+    for pattern in patterns:
+        found = glob.glob(str(host.at(pattern)))  # noqa: PTH207 - an absolute pattern, which Path.glob refuses
+        paths += sorted("/" + os.path.relpath(path, host.root) for path in found)
+    for path in paths:
+        before, now = origin.kernel.get(path), host.read(path).strip()
+        if before is None or " ".join(before.split()) == " ".join(now.split()) or not os.access(host.at(path), os.W_OK):
+            continue
+        chosen = re.search(r"\[(\S+)\]", before)
+        try:
+            if not host.check:
+                host.at(path).write_text(chosen.group(1) if chosen else before, encoding="utf-8")
+        except OSError as error:
+            host.kept(path, f"the kernel refuses its former value: {os.strerror(error.errno or 0).lower()}", "the next boot brings it back")
+            continue
+        host.changed(path, now, before)

@@ -1,0 +1,60 @@
+"""Print what this host knows of quarantines, as one line of JSON; reads only, and needs no root.
+
+Of itself: its record and its health, as the gate reads it. Of others, where it is a controller of Slurm's: their records and states.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+STATE = Path("/var/lib/primus")
+GATE = "/usr/local/lib/primus/health_gate.py"
+CALL_S = 10
+# Node, state, reason; a reason may hold anything but a bar (filter_plugins/quarantine.py).
+SINFO = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a record; a file that is no record says so in its own place."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        return {"owner": "unknown", "reason": f"{path} cannot be read: {error}", "time": 0}
+
+
+def run(argv: list[str]) -> str:
+    """Return what a program prints; nothing where it is not there or hangs."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def health() -> dict[str, str]:
+    """Return the verdict and the reason of this host's health."""
+    if not Path(GATE).exists():
+        return {"verdict": "", "reason": "no health checks here"}
+    try:
+        reading = json.loads(run([sys.executable, "-I", GATE, "read", "--json"]))
+    except ValueError:
+        return {"verdict": "unknown", "reason": "the health gate gave no answer"}
+    return {"verdict": reading["verdict"], "reason": reading["reason"]}
+
+
+def slurm() -> dict[str, list[str]]:
+    """Return state and reason of every node, where this host is a controller."""
+    controller = Path("/etc/slurm/nodes.d").is_dir()
+    rows = [line.split("|", 2) for line in (run(SINFO) if controller else "").splitlines()]
+    return {row[0].strip(): [row[1].strip(), row[2].strip()] for row in rows if len(row) == 3}
+
+
+if __name__ == "__main__":
+    records = {path.stem: read_json(path) for path in sorted((STATE / "quarantine").glob("*.json"))}
+    answer = {"quarantine": read_json(STATE / "quarantine.json"), "health": health(), "records": records, "slurm": slurm()}
+    print(json.dumps(answer))

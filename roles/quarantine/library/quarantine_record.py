@@ -1,0 +1,81 @@
+#!/usr/bin/python
+"""Read, write or remove the record of a host's quarantine: the Ansible module `quarantine_record`.
+
+`seen` changes nothing: it returns the record that lies here, this host's health as its gate reads it, and the time here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+GATE = "/usr/local/lib/primus/health_gate.py"
+GATE_S = 30
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Return the record, or an empty one where there is none."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return found
+
+
+def read_health(gate: str = GATE) -> dict[str, Any]:
+    """Return what the gate says; no answer is unknown."""
+    unknown = {"verdict": "unknown", "written": 0.0, "checks": []}
+    if not Path(gate).exists():
+        return {**unknown, "reason": "this host has no health checks (role node_health)"}
+    try:
+        done = subprocess.run(["python3", "-I", gate, "read", "--json"], capture_output=True, text=True, check=False, timeout=GATE_S)
+        return dict(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        return {**unknown, "reason": f"the health gate gave no answer: {error}"}
+
+
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Replace the file at once; everybody may read why a host is out of service."""
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".primus-")
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        json.dump(record, stream, indent=1, sort_keys=True)
+        stream.write("\n")
+    Path(name).chmod(0o644)
+    Path(name).replace(path)
+
+
+def main() -> None:
+    """Read the arguments, act and report."""
+    spec = {
+        "path": {"type": "path", "required": True},
+        "state": {"type": "str", "required": True, "choices": ["seen", "present", "absent"]},
+        "record": {"type": "dict", "default": {}},
+    }
+    module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
+    path, state, wanted = Path(module.params["path"]), module.params["state"], module.params["record"]
+    fix = f"mend or remove {path} by hand"
+    try:
+        found = read_record(path)
+        if state == "seen":
+            module.exit_json(changed=False, record=found, health=read_health(), now=time.time())
+        changed = bool(found) if state == "absent" else found != wanted
+        if changed and not module.check_mode:
+            if state == "present":
+                write_record(path, wanted)
+            else:
+                path.unlink()
+    except (OSError, ValueError) as error:
+        module.fail_json(msg=f"the record of the quarantine in {path}: {error}. Fix: {fix}")
+    module.exit_json(changed=changed)
+
+
+if __name__ == "__main__":
+    main()

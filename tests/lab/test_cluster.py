@@ -1,0 +1,101 @@
+"""The cluster that one apply of the lab's hosts.yaml makes, as the people see it who use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_rig import ROOT
+
+if TYPE_CHECKING:
+    from tests.lab.lab_rig import RunningLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+
+HOSTS = ("node1", "node2", "node3")
+COMPUTE = HOSTS[1:]
+# Every role of the lab that proves its effect, and where.
+PROVEN = {
+    "users_groups": HOSTS,
+    "baseline": HOSTS,
+    "gpu_env": COMPUTE,
+    "node_health": COMPUTE,
+    "redis": HOSTS[:1],
+    "juicefs": HOSTS,
+    "munge": HOSTS,
+    "slurm": HOSTS,
+    "slurm_accounting": HOSTS[:1],
+}
+
+
+@pytest.mark.fault
+def test_verify_proves_every_service_on_every_host(applied_cluster: RunningLab) -> None:
+    """After the first apply every service has proven its effect: nothing fails, nothing is unknown, none was left out."""
+    found = applied_cluster.verify()
+    places = {(row["service"], row["host"]): row["verdict"] for row in found["services"]}
+
+    wrong = [row for row in found["services"] if row["verdict"] in ("fail", "unknown")]
+    assert (found["exit_code"], wrong) == (0, [])
+    assert {place for place, verdict in places.items() if verdict == "pass"} >= {(role, host) for role in PROVEN for host in PROVEN[role]}
+
+
+@pytest.mark.fault
+def test_a_second_apply_changes_nothing(applied_cluster: RunningLab) -> None:
+    """Exit 0, no task changed anything on any host, and no check is unknown."""
+    done = applied_cluster.apply()
+    report = applied_cluster.last_report()
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {host["host"]: host["changed"] for host in report["hosts"]} == dict.fromkeys(HOSTS, 0), done.stdout
+    assert [record for host in report["hosts"] for record in host["verdicts"] if record["verdict"] in ("fail", "unknown")] == []
+
+
+@pytest.mark.fault
+def test_plain_ansible_finds_nothing_left_to_do(applied_cluster: RunningLab) -> None:
+    """`ansible-playbook -i hosts.yaml playbooks/site.yml` does what `apply` does: on the applied cluster, nothing."""
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(applied_cluster.hosts_file), "playbooks/site.yml"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"changed=0 .* failed=0", done.stdout)) == len(HOSTS), done.stdout[-4000:]
+
+
+def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:
+    """A person logs in on every host, and what is written under /jfs on one is what the others read, with the right owner."""
+    made = applied_cluster.person("node1", "mkdir -p /jfs/ada && echo from-node1 > /jfs/ada/file && hostname")
+    seen = {node: applied_cluster.person(node, "cat /jfs/ada/file; stat -c %U /jfs/ada/file; id -un").stdout.split() for node in HOSTS}
+
+    assert made.returncode == 0, made.stderr
+    assert seen == {node: ["from-node1", "ada", "ada"] for node in HOSTS}
+
+
+def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: RunningLab) -> None:
+    """`srun` from the login host starts one task a host, and each sees eight GPUs and the shared files."""
+    words = 'echo "$(hostname -s) $(echo $ROCR_VISIBLE_DEVICES | tr , "\\n" | wc -l) $(id -un) $(test -d /jfs/ada && echo files)"'
+    applied_cluster.person("node1", "mkdir -p /jfs/ada")
+    done = applied_cluster.person("node1", f"srun -N2 --ntasks-per-node=1 --gpus-per-node=8 -t 2 sh -c '{words}'", timeout_s=120)
+    lines = sorted(done.stdout.split("\n")[:-1])
+
+    assert done.returncode == 0, done.stderr
+    assert len({line.split()[0] for line in lines} & set(COMPUTE)) == 2, done.stdout
+    assert [line.split()[1:] for line in lines] == [["8", "ada", "files"]] * 2
+
+
+def test_only_root_reads_a_secret_and_redis_asks_for_its_own(applied_cluster: RunningLab) -> None:
+    """No file that holds a secret opens for a person, and Redis answers nothing to another host without its password."""
+    ask = f"exec 3<>/dev/tcp/{applied_cluster.address('node1')}/6379; printf 'PING\\r\\n' >&3; timeout 5 head -n 1 <&3"
+    answer = applied_cluster.execute("node2", "bash", "-c", ask).stdout
+    files = "/etc/redis/redis.conf /etc/redis/client.env /etc/juicefs/secrets.env /etc/munge/munge.key /etc/slurm/slurmdbd.conf"
+    read = applied_cluster.person("node1", f"for file in {files}; do cat $file > /dev/null 2>&1 && echo $file; done; true")
+    there = applied_cluster.sh("node1", f"ls {files}").split()
+
+    assert answer.startswith("-NOAUTH")
+    assert (read.returncode, read.stdout) == (0, "")
+    assert set(there) == set(files.split())

@@ -1,0 +1,146 @@
+"""Input that cannot work is refused before a host is changed: by the tool, which contacts none, and by plain Ansible's first phase."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap.lab.hosts_text import hosts_text
+from primus_bootstrap.lab.values import make_lab
+from tests.lab.lab_rig import ROOT, run_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.lab.lab_rig import RunningLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200), pytest.mark.fault]
+
+NODES = ("node1", "node2", "node3")
+Inventory = dict[str, dict[str, dict[str, object]]]
+
+
+def unknown_partition(hosts: Inventory) -> None:
+    """State a partition whose nodes nobody knows."""
+    hosts["all"]["vars"]["slurm_partitions"] = [{"name": "main", "nodes": "gpu99", "default": True}]
+
+
+def qos_without_accounting(hosts: Inventory) -> None:
+    """Take away the host that keeps the accounts, and leave the QOS."""
+    del hosts["all"]["children"]["slurm_accounting"]
+
+
+def redis_without_password(hosts: Inventory) -> None:
+    """Take away the password."""
+    del hosts["all"]["vars"]["redis_password"]
+
+
+def two_controllers_without_shared_folder(hosts: Inventory) -> None:
+    """Add a backup controller, and no folder that both could share."""
+    hosts["all"]["children"]["slurm_controller"] = {"hosts": {"node1": None, "node2": None}}
+
+
+BROKEN: dict[str, tuple[Callable[[Inventory], None], str]] = {
+    "unknown partition": (unknown_partition, "gpu99"),
+    "QOS without accounting": (qos_without_accounting, "slurm_accounting"),
+    "Redis without a password": (redis_without_password, "redis_password"),
+    "two controllers without a shared folder": (two_controllers_without_shared_folder, "slurm_shared_state_dir"),
+}
+
+
+@pytest.fixture
+def broken_file(lab: RunningLab) -> Iterator[Callable[[Callable[[Inventory], None]], Path]]:
+    """Write the whole cluster's hosts.yaml for the bare lab with one thing broken, beside the lab's own."""
+    path = lab.folder / "broken.yaml"
+
+    def write(break_it: Callable[[Inventory], None]) -> Path:
+        subnet = IPv4Network(f"{lab.address('node1')}/24", strict=False)
+        hosts = yaml.safe_load(hosts_text(make_lab(lab.name, lab.folder, subnet=subnet, count=3, suites=("",))))
+        break_it(hosts)
+        path.write_text(yaml.safe_dump(hosts))
+        return path
+
+    yield write
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def marked(lab: RunningLab) -> Callable[[], dict[str, list[str]]]:
+    """Note the time on every host; what is returned lists the files that were changed since then."""
+    for node in NODES:
+        lab.sh(node, "touch /run/primus-test-mark && sleep 0.1")
+
+    def changed() -> dict[str, list[str]]:
+        folders = "/etc /usr /opt /srv /home /root /var/lib /var/cache"
+        return {node: lab.sh(node, f"find {folders} -xdev -newer /run/primus-test-mark ! -path '*/.ansible*'").split() for node in NODES}
+
+    return changed
+
+
+def logins(lab: RunningLab) -> dict[str, int]:
+    """Return how often each host has let somebody in."""
+    return {node: int(lab.sh(node, "journalctl -u ssh -o cat | grep -c 'Accepted publickey' || true")) for node in NODES}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_input_contacts_no_host(lab: RunningLab, broken_file: Callable[[Callable[[Inventory], None]], Path], name: str) -> None:
+    """`apply` ends with 2, names what is wrong and how to mend it, and no host sees a login."""
+    break_it, word = BROKEN[name]
+    before = logins(lab)
+
+    done = run_cli("apply", str(broken_file(break_it)), "--yes")
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert word in done.stderr
+    assert "fix:" in done.stderr
+    assert logins(lab) == before
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_input_is_refused_by_plain_ansible_before_anything_changes(
+    broken_file: Callable[[Callable[[Inventory], None]], Path],
+    marked: Callable[[], dict[str, list[str]]],
+    name: str,
+) -> None:
+    """`ansible-playbook site.yml` fails with the cause and the fix, and changes nothing on any host."""
+    break_it, word = BROKEN[name]
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(broken_file(break_it)), "playbooks/site.yml"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
+
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=False)
+
+    assert done.returncode != 0, done.stdout
+    assert word in done.stdout + done.stderr
+    assert re.search(r"[Ff]ix:", done.stdout)
+    assert set(re.findall(r"changed=(\d+)", done.stdout)) <= {"0"}
+    assert marked() == {node: [] for node in NODES}
+
+
+def test_a_port_of_another_program_is_refused_before_anything_changes(
+    lab: RunningLab, broken_file: Callable[[Callable[[Inventory], None]], Path], marked: Callable[[], dict[str, list[str]]]
+) -> None:
+    """Where another program holds Redis' port, apply ends in its first phase, names program and port, and changes nothing on that host."""
+    path = broken_file(
+        lambda hosts: hosts["all"].update(children={"redis": {"hosts": {"node1": None}}, "gpu_node": {"hosts": dict.fromkeys(NODES)}})
+    )
+    lab.sh("node1", "systemd-run --quiet --unit=squatter python3 -m http.server 6379 && sleep 2")
+    try:
+        done = run_cli("apply", str(path), "--yes")
+        changed = marked()
+    finally:
+        lab.sh("node1", "systemctl stop squatter")
+    report = lab.last_report()
+
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "6379" in done.stdout
+    assert "python3" in done.stdout
+    assert {host["host"]: host["changed"] for host in report["hosts"]}["node1"] == 0
+    assert changed["node1"] == []

@@ -1,0 +1,163 @@
+"""A node leaves service and comes back with a proof, in a running Slurm cluster; each verb twice, alive and dead."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lab.lab_rig import run_cli, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from tests.lab.lab_rig import RunningLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
+
+NODE, CONTROLLER = "node2", "node1"
+RECORD = "/var/lib/primus/quarantine.json"
+KEPT = f"/var/lib/primus/quarantine/{NODE}.json"
+
+
+def node(lab: RunningLab, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb of `node`, as its owner; the exit status is for the test to judge."""
+    return run_cli("node", verb, str(lab.hosts_file), *words, timeout_s=900)
+
+
+def quarantine(lab: RunningLab, reason: str = "fan broken", *words: str) -> str:
+    """Quarantine the node and demand that it succeeds."""
+    done = node(lab, "quarantine", NODE, "--reason", reason, "--owner", "ada", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def release(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
+    """Try to release the node."""
+    return node(lab, "release", NODE, *(words or ("--owner", "ada")))
+
+
+def in_slurm(lab: RunningLab) -> tuple[str, str]:
+    """Return the node's state and the reason that stands there, as a person sees them."""
+    line = lab.sh(CONTROLLER, f"scontrol --oneliner show node {NODE}")
+    state = re.search(r" State=(\S+)", line)
+    reason = re.search(r" Reason=(.*?) \[", line)
+    assert state
+    return state[1], reason[1] if reason else ""
+
+
+def look(lab: RunningLab) -> None:
+    """Take a look at the node's health now."""
+    lab.sh(NODE, "systemctl start primus-health")
+
+
+@pytest.fixture
+def back(cluster: RunningLab) -> Iterator[RunningLab]:
+    """Give the cluster, and have the node in service afterwards, whatever a test left."""
+    yield cluster
+    cluster.heal()
+    for host in (NODE, CONTROLLER):
+        cluster.sh(host, f"rm -f {RECORD} {KEPT}; systemctl start primus-health.timer || true")
+    wait_for(lambda: cluster.execute(NODE, "systemctl", "is-active", "slurmd").returncode == 0, timeout_s=60)
+    cluster.execute(CONTROLLER, "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
+
+
+def test_a_node_is_quarantined_and_released_each_twice(back: RunningLab) -> None:
+    """Drained with owner and reason, recorded on host and controller, its job goes on; released by a newer pass; again changes nothing."""
+    job = back.sh(CONTROLLER, f"sbatch --parsable -w {NODE} --time 5 --wrap 'sleep 120' --output /dev/null --chdir /tmp")
+    assert wait_for(lambda: back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "RUNNING", timeout_s=60, every_s=1)
+
+    assert "is quarantined" in quarantine(back)
+    state, reason = in_slurm(back)
+    record = json.loads(back.sh(NODE, f"cat {RECORD}"))
+
+    assert "DRAIN" in state
+    assert reason == "primus quarantine: ada: fan broken"
+    assert (record["owner"], record["reason"], record["host"]) == ("ada", "fan broken", NODE)
+    assert json.loads(back.sh(CONTROLLER, f"cat {KEPT}")) == record
+    assert back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "RUNNING"
+    assert "nothing to do" in quarantine(back)
+    assert json.loads(back.sh(NODE, f"cat {RECORD}")) == record
+
+    look(back)
+    first, second = release(back), release(back)
+
+    assert (first.returncode, second.returncode) == (0, 0), first.stdout + first.stderr
+    assert "is released" in first.stdout
+    assert "nothing to do" in second.stdout
+    assert "DRAIN" not in in_slurm(back)[0]
+    assert back.execute(NODE, "test", "-e", RECORD).returncode == back.execute(CONTROLLER, "test", "-e", KEPT).returncode == 1
+    back.sh(CONTROLLER, f"scancel {job}")
+
+
+def test_only_a_newer_pass_of_the_owners_own_releases(back: RunningLab) -> None:
+    """Older, stale and missing records, and another owner, are refused, each with what to do; the node stays drained."""
+    back.sh(NODE, "systemctl stop primus-health.timer")
+    look(back)
+    quarantine(back)
+    refusals = {"older than the quarantine": release(back), "is ada's": release(back, "--owner", "bob")}
+    back.sh(NODE, 'sed -i \'s/"valid_for_s": [0-9]*/"valid_for_s": 0/\' /var/lib/primus/health.json; sleep 1')
+    refusals["is unknown"] = release(back)
+    back.sh(NODE, "rm /var/lib/primus/health.json")
+    refusals["there is no /var/lib/primus/health.json"] = release(back)
+
+    for words, done in refusals.items():
+        assert done.returncode == 4
+        assert words in done.stdout
+        assert "fix: " in done.stdout
+    assert "DRAIN" in in_slurm(back)[0]
+    assert node(back, "quarantine", NODE, "--reason", "mine now", "--owner", "bob").returncode == 4
+    assert json.loads(back.sh(NODE, f"cat {RECORD}"))["owner"] == "ada"
+
+
+def test_an_administrators_drain_stays(back: RunningLab) -> None:
+    """A drain by hand keeps its reason through quarantine and release."""
+    back.sh(CONTROLLER, f"scontrol update NodeName={NODE} State=DRAIN Reason='moving the rack'")
+    quarantine(back)
+    before = in_slurm(back)
+    look(back)
+    done = release(back)
+
+    assert before[1] == "moving the rack"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert in_slurm(back) == before
+
+
+def test_a_dead_node_is_quarantined_and_not_released(back: RunningLab) -> None:
+    """The controllers keep the record of a host that does not answer, also when it comes back; release is refused until it answers."""
+    back.fault("kill", NODE)
+    assert "is quarantined" in quarantine(back, "does not boot")
+    refused = release(back)
+    listed = json.loads(run_cli("node", "list", str(back.hosts_file), "--json", "--timeout", "10").stdout)["hosts"]
+    shown: dict[str, Any] = next(host for host in listed if host["host"] == NODE)
+
+    assert refused.returncode == 4
+    assert f"{NODE} does not answer, so its health is unknown" in refused.stdout
+    assert (shown["answered"], shown["health"], shown["quarantine"]["reason"]) == (False, "unknown", "does not boot")
+
+    back.fault("start", NODE)
+    assert wait_for(lambda: back.ssh(NODE, "true").returncode == 0, timeout_s=60, every_s=1)
+    assert wait_for(lambda: "NOT_RESPONDING" not in in_slurm(back)[0], timeout_s=60, every_s=1)
+    assert "DRAIN" in in_slurm(back)[0]
+    assert back.execute(NODE, "test", "-e", RECORD).returncode == 1
+
+    look(back)
+    done = release(back)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "DRAIN" not in in_slurm(back)[0]
+
+
+def test_force_queues_the_job_again(back: RunningLab) -> None:
+    """With --force a job that runs there is queued again at once, and the node takes none."""
+    job = back.sh(CONTROLLER, f"sbatch --parsable --requeue -w {NODE} --time 5 --wrap 'sleep 300' --output /dev/null --chdir /tmp")
+    assert wait_for(lambda: back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "RUNNING", timeout_s=60, every_s=1)
+    quarantine(back, "smells of smoke", "--force")
+    left = wait_for(lambda: back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "PENDING", timeout_s=60, every_s=1)
+    back.sh(CONTROLLER, f"scancel {job}")
+
+    assert left
+    assert in_slurm(back)[1] == "primus quarantine: ada: smells of smoke"

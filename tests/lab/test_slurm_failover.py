@@ -1,0 +1,61 @@
+"""Two Slurm controllers that share their state: the backup takes over where the host of the first one dies, and gives it back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_rig import RunningLab, wait_for
+from tests.lab.slurm_rig import Jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400), pytest.mark.fault]
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+    """Bring up four hosts: node1 serves, node2 leads Slurm, node3 is its backup, node4 computes; their state lies under /jfs."""
+    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("twin")), "--nodes", "4"):
+        text = lab.hosts_file.read_text()
+        one = "    slurm_controller:\n      hosts:\n        node1:\n"
+        assert one in text
+        text = text.replace(one, "    slurm_controller:\n      hosts:\n        node2:\n        node3:\n")
+        more = "    slurm_shared_state_dir: /jfs/.slurm\n    slurm_controller_timeout_s: 15\n\n  hosts:\n"
+        lab.hosts_file.write_text(text.replace("\n  hosts:\n", more, 1))
+        done = lab.apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield lab
+
+
+def leader(lab: RunningLab) -> str:
+    """Return which controllers answer, as the login host sees it."""
+    return lab.execute("node1", "timeout", "30", "scontrol", "ping").stdout
+
+
+def test_the_backup_takes_over_and_gives_back(twin: RunningLab) -> None:
+    """The first controller's host dies: the running job ends well, new jobs are taken, none is lost; once it is back, it leads again."""
+    jobs = Jobs(twin)
+    running = jobs.submit("sleep 40; echo done", "-N1", "--nodelist=node4", "-t", "5")
+    waiting = jobs.submit("echo ran", "-N1", "--nodelist=node4", "-t", "2", f"--dependency=afterok:{running}")
+    jobs.wait_until(running, "RUNNING")
+
+    twin.fault("kill", "node2")
+    took_over = wait_for(lambda: jobs.state(running) != "", timeout_s=180, every_s=1)
+    submitted = jobs.submit("echo new", "-N1", "--nodelist=node4", "-t", "2")
+    states = [jobs.wait_until(job, "COMPLETED", timeout_s=240)["JobState"] for job in (running, waiting, submitted)]
+    during = leader(twin)
+
+    twin.heal()
+    back = wait_for(lambda: "DOWN" not in leader(twin) and leader(twin).count("UP") == 2, timeout_s=180, every_s=2)
+
+    assert took_over
+    assert states == ["COMPLETED"] * 3
+    assert [jobs.output(job) for job in (running, waiting, submitted)] == [["done"], ["ran"], ["new"]]
+    assert "DOWN" in during
+    assert back, leader(twin)
+    assert twin.verify()["exit_code"] == 0

@@ -1,0 +1,255 @@
+"""Edits of hosts.yaml: only what was asked for changes, and every other byte stays as it is."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primus_bootstrap import content
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.ansible_view import expand_hosts
+from primus_bootstrap.inventory.edit import NewHost, direct_groups, host_variables, with_host, with_value, without_host
+from primus_bootstrap.inventory.host_ranges import without_name
+from primus_bootstrap.inventory.positions import read_positions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EXAMPLES = sorted(content.topologies_dir().glob("*/hosts.yaml"))
+TYPICAL = """\
+# the cluster of Tübingen
+all:
+  vars: {cluster_name: "tü"}   # quoted
+  hosts:
+    ctl1:   {ansible_host: 10.0.0.1}
+    gpu[01:04]: {rack: 'r1'} # bought in May
+
+    # the odd one
+    gpu09:
+      ansible_host: 10.0.0.9
+      site_note: |
+        text of two
+        lines
+
+  children:
+    gpu_node:
+      hosts:
+        gpu[01:04]:
+        gpu09:
+    slurm_node: {children: {gpu_node: }}
+    slurm_controller: {hosts: {ctl1: }}
+    spare:
+"""
+
+
+def changes(before: str, after: str) -> list[str]:
+    """The lines that went (-) and came (+), in order."""
+    lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), n=0)
+    return [line.rstrip("\n") for line in lines if not line.startswith(("---", "+++", "@@"))]
+
+
+def members(text: str) -> dict[str, list[str]]:
+    """Each group's own hosts, as our reader sees them."""
+    found: dict[str, list[str]] = {}
+    root = yaml.compose(text, Loader=yaml.CSafeLoader)
+    assert root
+    written = read_positions(root, "hosts.yaml", expand=expand_hosts)
+    for entry in written.hosts:
+        found.setdefault(entry.group, []).extend(entry.hosts)
+    return found
+
+
+def test_a_new_host_gets_its_lines_and_nothing_else_changes() -> None:
+    """Its variables come where hosts have theirs, in the style of the last one; its name at the end of each group."""
+    new = NewHost("gpu10", ("gpu_node", "spare"), {"ansible_host": "10.0.0.10", "site_id": 7, "site_text": "7"})
+
+    assert changes(TYPICAL, with_host(TYPICAL, new)) == [
+        "+    gpu10:",
+        "+      ansible_host: 10.0.0.10",
+        "+      site_id: 7",
+        "+      site_text: '7'",
+        "+        gpu10:",
+        "+      hosts:",
+        "+        gpu10:",
+    ]
+
+
+def test_a_group_that_holds_another_of_the_groups_is_not_written() -> None:
+    """`slurm_node` holds `gpu_node`: a member of the one is a member of the other already."""
+    text = with_host(TYPICAL, NewHost("gpu10", ("slurm_node", "gpu_node")))
+
+    assert "gpu10" in members(text)["gpu_node"]
+    assert "slurm_node" not in members(text)
+
+
+def test_groups_that_the_file_does_not_have_come_last() -> None:
+    """Two new groups become the last children of `all`, in the order in which they were asked for."""
+    assert changes(TYPICAL, with_host(TYPICAL, NewHost("x1", ("juicefs_client", "container_host"))))[-6:] == [
+        "+    juicefs_client:",
+        "+      hosts:",
+        "+        x1:",
+        "+    container_host:",
+        "+      hosts:",
+        "+        x1:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("all: {children: {gpu_node: {hosts: {n1: , n2: }}}}\n", "all: {children: {gpu_node: {hosts: {n1: , n2: , x: {site_a: 1}}}}}\n"),
+        ("all: {children: {gpu_node: {hosts: {}}}}", "all: {children: {gpu_node: {hosts: {x: {site_a: 1}}}}}"),
+        ('{"all": {"children": {"gpu_node": {"hosts": {\n  "n1": {}\n}}}}}',
+         '{"all": {"children": {"gpu_node": {"hosts": {\n  "n1": {},\n  "x": {"site_a": 1}\n}}}}}'),
+        ("gpu_node:\n  hosts:\n    n1:", "gpu_node:\n  hosts:\n    n1:\n    x: {site_a: 1}"),
+        ("gpu_node:\n  hosts:\nother:\n", "gpu_node:\n  hosts:\n    x: {site_a: 1}\nother:\n"),
+        ("all:\n  hosts: {n1: }\n", "all:\n  hosts: {n1: , x: {site_a: 1}}\n  children:\n    gpu_node:\n      hosts:\n        x:\n"),
+        ("other:\n  hosts: {n1: }\n", "other:\n  hosts: {n1: }\ngpu_node:\n  hosts:\n    x: {site_a: 1}\n"),
+    ],
+)  # fmt: skip
+def test_every_way_to_write_a_group_is_kept(before: str, after: str) -> None:
+    """Flow, empty, JSON, without a last line end, with a group that is only named, without the group at all."""
+    assert with_host(before, NewHost("x", ("gpu_node",), {"site_a": 1})) == after
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_a_host_comes_and_goes_and_the_example_is_as_before(path: Path) -> None:
+    """Adding a host to groups that have hosts and taking it out again gives back the file, byte for byte."""
+    text = path.read_text()
+    groups = tuple(name for name in ("gpu_node", "slurm_login", "kube_node") if members(text).get(name))
+    more = with_host(text, NewHost("new.example", groups, {"ansible_host": "10.9.9.9"}))
+
+    assert more != text
+    assert without_host(more, "new.example") == text
+
+
+def test_a_range_is_split_around_the_host_that_leaves() -> None:
+    """Both halves keep the variables; the comment beside it stays with the first; other lines stay."""
+    assert changes(TYPICAL, without_host(TYPICAL, "gpu02")) == [
+        "-    gpu[01:04]: {rack: 'r1'} # bought in May",
+        "+    gpu01: {rack: 'r1'} # bought in May",
+        "+    gpu[03:04]: {rack: 'r1'}",
+        "-        gpu[01:04]:",
+        "+        gpu01:",
+        "+        gpu[03:04]:",
+    ]
+
+
+def test_a_host_with_a_block_of_variables_goes_with_all_its_lines() -> None:
+    """Text of several lines, and a blank line below it, are told from what follows."""
+    assert changes(TYPICAL, without_host(TYPICAL, "gpu09")) == [
+        "-    gpu09:",
+        "-      ansible_host: 10.0.0.9",
+        "-      site_note: |",
+        "-        text of two",
+        "-        lines",
+        "-        gpu09:",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a: {hosts: {n1: , n2: {x: 1}, n3: }}\n", "a: {hosts: {n1: , n3: }}\n"),
+        ("a: {hosts: {n1: , n2: }}\n", "a: {hosts: {n1: }}\n"),
+        ("a: {hosts: {n2: }}\n", "a: {hosts: {}}\n"),
+        ('a: {hosts: {"n[1:3]": {x: 1}, m: }}\n', 'a: {hosts: {"n1": {x: 1}, "n3": {x: 1}, m: }}\n'),
+        ("a:\n  hosts:\n    n1:\n    n2:", "a:\n  hosts:\n    n1:"),
+        ("a:\n  hosts:\n    n2: # last\nb:\n", "a:\n  hosts:\nb:\n"),
+    ],
+)
+def test_every_way_to_write_a_host_is_taken_out(before: str, after: str) -> None:
+    """First, last and only entries, ranges in quotes, a last line without an end."""
+    assert without_host(before, "n2") == after
+
+
+def test_a_value_is_replaced_where_it_stands() -> None:
+    """Only the value changes; quotes come where YAML needs them."""
+    assert changes(TYPICAL, with_value(TYPICAL, "gpu09", "ansible_host", "10.0.0.99")) == [
+        "-      ansible_host: 10.0.0.9",
+        "+      ansible_host: 10.0.0.99",
+    ]
+
+
+@pytest.mark.parametrize(("host", "name"), [("gpu02", "rack"), ("gpu09", "rack"), ("nobody", "rack")])
+def test_a_value_that_is_not_the_hosts_own_is_left_alone(host: str, name: str) -> None:
+    """A range's variable belongs to others as well: the operator is told."""
+    with pytest.raises(PlanError, match=f"sets no {name} for {host} alone"):
+        with_value(TYPICAL, host, name, "r2")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a:\n  hosts: &h\n    n1:\nb:\n  hosts: *h\n", "a:\n  hosts: &h {n1: }\nb:\n  hosts:\n    <<: *h\n    n3:\n", "a: {hosts: n1}\n"],
+    ids=["alias", "merge", "text"],
+)
+def test_a_host_that_would_come_to_other_groups_too_is_refused(text: str) -> None:
+    """An alias and a merge write into two groups at once; a text in place of a mapping has no place for another."""
+    with pytest.raises(PlanError, match="cannot edit safely") as error:
+        with_host(text, NewHost("n9", ("a",)))
+
+    assert "by hand" in error.value.fix
+
+
+def test_an_alias_of_hosts_loses_a_host_once() -> None:
+    """The host stands there once and leaves both groups."""
+    assert without_host("a:\n  hosts: &h\n    n1:\n    n2:\nb:\n  hosts: *h\n", "n1") == "a:\n  hosts: &h\n    n2:\nb:\n  hosts: *h\n"
+
+
+def test_an_anchor_that_would_be_there_twice_is_refused() -> None:
+    """The halves of a range cannot both define it."""
+    with pytest.raises(PlanError, match="cannot edit safely"):
+        without_host("a:\n  hosts:\n    n[1:3]: &v\n      x: 1\n", "n2")
+
+
+def test_the_words_of_a_range_and_of_the_host_itself_are_read() -> None:
+    """What stands for a host is the last word on each name, and the groups that name it, `all` left out."""
+    assert {name: node.value for name, node in host_variables(TYPICAL, "gpu03").items()} == {"rack": "r1"}
+    assert set(host_variables(TYPICAL, "gpu09")) == {"ansible_host", "site_note"}
+    assert direct_groups(TYPICAL, "gpu03") == ("gpu_node",)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "left"),
+    [
+        ("gpu[01:16]", "gpu07", ("gpu[01:06]", "gpu[08:16]")),
+        ("gpu[01:16]", "gpu01", ("gpu[02:16]",)),
+        ("gpu[8:12]", "gpu10", ("gpu[8:9]", "gpu[11:12]")),
+        ("gpu[01:16:3]", "gpu07", ("gpu[01:04:3]", "gpu[10:16:3]")),
+        ("r[1:2]n[1:3]", "r1n2", ("r1n1", "r1n3", "r2n[1:3]")),
+        ("n[a:d].x", "nb.x", ("na.x", "n[c:d].x")),
+        ("n1", "n1", ()),
+        ("n1", "n2", ("n1",)),
+    ],
+)
+def test_what_is_left_of_a_range(pattern: str, name: str, left: tuple[str, ...]) -> None:
+    """Width, step, letters and several ranges are kept; a single name is written out."""
+    assert without_name(pattern, name, expand_hosts) == left
+
+
+@given(
+    low=st.integers(0, 30),
+    size=st.integers(1, 40),
+    width=st.integers(1, 3),
+    step=st.integers(1, 4),
+    inner=st.integers(0, 3),
+    pick=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_range_without_a_name_means_the_others_in_order(
+    *, low: int, size: int, width: int, step: int, inner: int, pick: st.DataObject
+) -> None:
+    """Whatever the range: expanding what is left gives the names without that one."""
+    tail = f"x[0:{inner}]" if inner else ""
+    high = f"{low + size:0{width}}"
+    pattern = f"h[{low:0{len(high)}}:{high}:{step}]{tail}"
+    names = expand_hosts(pattern)
+    name = pick.draw(st.sampled_from(names))
+
+    left = without_name(pattern, name, expand_hosts)
+    assert [one for part in left for one in expand_hosts(part)] == [one for one in names if one != name]

@@ -1,0 +1,73 @@
+"""What a lab is to have: what was asked for, what it remembers, what hosts.yaml names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.lab.request import Request, Shape, decide_shape, recall, remember
+from primus_bootstrap.lab.values import LabError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BOTH = ("bookworm", "trixie")
+
+
+@pytest.mark.parametrize(
+    ("request_", "remembered", "named", "expected"),
+    [
+        pytest.param(Request(), None, 0, Shape(3, 0, ("bookworm",)), id="new: three of the default release"),
+        pytest.param(Request(), None, 5, Shape(5, 0, ("bookworm",)), id="as many as hosts.yaml names"),
+        pytest.param(Request(nodes=4, spares=1, releases=BOTH), None, 0, Shape(4, 1, BOTH), id="as asked for"),
+        pytest.param(Request(releases=("all",)), None, 0, Shape(3, 0, BOTH), id="every release"),
+        pytest.param(Request(), Shape(2, 1, BOTH), 2, Shape(2, 1, BOTH), id="as it was"),
+        pytest.param(Request(spares=0), Shape(2, 1, BOTH), 2, Shape(2, 0, BOTH), id="one thing asked for, the rest as it was"),
+        pytest.param(Request(), Shape(2, 1, BOTH), 3, Shape(2, 1, BOTH), id="a spare was added to hosts.yaml"),
+        pytest.param(
+            Request(spares=0), Shape(2, 1, BOTH), 3, Shape(2, 1, BOTH), id="a host of hosts.yaml is never dropped with the spares"
+        ),
+        pytest.param(Request(), Shape(3, 0, BOTH), 2, Shape(3, 0, BOTH), id="a host was taken out of hosts.yaml"),
+        pytest.param(Request(nodes=2), Shape(3, 0, BOTH), 3, Shape(2, 0, BOTH), id="fewer asked for"),
+    ],
+)
+def test_the_shape_follows_from_what_is_asked_and_what_was(
+    request_: Request, remembered: Shape | None, named: int, expected: Shape
+) -> None:
+    """What is asked for wins over what the lab remembers, and that over what hosts.yaml names."""
+    assert decide_shape(request_, remembered, named=named, available=BOTH) == expected
+
+
+def test_a_release_that_cannot_be_built_is_refused() -> None:
+    """The message names what this machine can build."""
+    with pytest.raises(LabError) as caught:
+        decide_shape(Request(releases=("noble",)), None, named=0, available=BOTH)
+
+    assert "noble" in caught.value.what
+    assert caught.value.fix == "choose from: bookworm, trixie"
+
+
+def test_fewer_than_no_spares_are_refused() -> None:
+    """A negative number is a slip, not zero."""
+    with pytest.raises(LabError, match="-1 spare"):
+        decide_shape(Request(spares=-1), None, named=0, available=BOTH)
+
+
+def test_a_shape_is_remembered_once(tmp_path: Path) -> None:
+    """What was written is what is read; the same again writes nothing."""
+    assert recall(tmp_path) is None
+    assert remember(tmp_path, Shape(2, 1, BOTH)) is True
+    assert remember(tmp_path, Shape(2, 1, BOTH)) is False
+    assert recall(tmp_path) == Shape(2, 1, BOTH)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"nodes": "x", "spares": 0, "releases": []}'])
+def test_a_file_that_is_not_ours_is_named(tmp_path: Path, text: str) -> None:
+    """A damaged file is an error that says which file to remove, never a guess."""
+    (tmp_path / "lab.json").write_text(text)
+
+    with pytest.raises(LabError) as caught:
+        recall(tmp_path)
+
+    assert str(tmp_path / "lab.json") in caught.value.fix

@@ -1,0 +1,382 @@
+"""`node add`, `node remove`, `node replace` as a user types them, up to the first host that would be touched."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from primus_bootstrap import content
+from primus_bootstrap.cli.main import app
+from primus_bootstrap.cli.node_changes import accept_key
+from primus_bootstrap.engine.hostkeys import pin_host_keys, pinned_key
+from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.engine.run import Options
+from primus_bootstrap.errors import InventoryError, PlanError, PrimusError
+from primus_bootstrap.inventory.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
+from primus_bootstrap.inventory.edit import NewHost, host_variables, with_host, without_host
+from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.node_rules import WORKER_GROUPS, inherited
+from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Charts of Kubernetes: a host is in their group through kube_control_plane, which is listed.
+_CHARTS = {
+    "kube_gateway_api",
+    "cert_manager",
+    "kube_prometheus_stack",
+    "juicefs_csi",
+    "higress",
+    "harbor",
+    "gpu_operator",
+    "jobset",
+    "trainer",
+    "kueue",
+}
+CLOSED = free_port()
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJvZ3VzLS0tYm9ndXMtLS1ib2d1cy0tLWJvZ3VzLS0t"
+CLUSTER = f"""\
+all:
+  vars:
+    cluster_name: small
+    ansible_port: {CLOSED}
+    ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/key"
+    ansible_ssh_common_args: "-o UserKnownHostsFile={{{{ inventory_dir }}}}/known"
+    munge_key: "{{{{ lookup('ansible.builtin.env', 'MUNGE_KEY') }}}}"
+    redis_password: "{{{{ lookup('ansible.builtin.env', 'REDIS_PASSWORD') }}}}"
+  hosts:
+    ctl1: {{ansible_host: 127.0.0.1}}
+    kv1: {{ansible_host: 127.0.0.2}}
+    kv2: {{ansible_host: 127.0.0.3}}
+    gpu[01:04]: {{site_rack: r1}}
+    odd9: {{ansible_host: 127.0.0.9, site_rack: r9, site_serial: "77", host_key: {KEY}}}
+  children:
+    slurm_controller: {{hosts: {{ctl1: }}}}
+    redis: {{hosts: {{kv1: , kv2: }}}}
+    gpu_node: # where jobs run
+      hosts:
+        gpu[01:04]:
+        odd9:
+    slurm_node: {{children: {{gpu_node: }}}}
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    """A cluster whose hosts do not answer."""
+    path = tmp_path / "hosts.yaml"
+    path.write_text(CLUSTER, encoding="utf-8")
+    return path
+
+
+def node(*words: str | Path) -> str:
+    """Run a verb of `node`; return what it printed; what it raises is the user's message."""
+    done = CliRunner().invoke(app, ["node", *map(str, words)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def refused(*words: str | Path) -> PlanError:
+    """Run a verb that is to be refused."""
+    with pytest.raises(PlanError) as error:
+        node(*words)
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "fix"),
+    [
+        (["new10", "--groups", "gpu_nod"], "no such group: gpu_nod", "did you mean gpu_node?"),
+        (["new10"], "no group is given", "--like"),
+        (["new10", "--groups", "redis"], "serve others", "primus-bootstrap apply"),
+        (["new10", "--groups", "gpu_node,slurm_controller"], "serve others", "primus-bootstrap apply"),
+        (["new10", "--like", "od9"], "no host od9", "did you mean"),
+        (["new10", "--groups", "gpu_node", "--var", "site_x"], "not key=value", "--var name=value"),
+        (["odd9", "--groups", "gpu_node", "--host", "127.0.0.8"], "differs in: ansible_host", "--limit odd9"),
+        (["odd9", "--groups", "spare"], "differs in: group spare", "--limit odd9"),
+        (["new10", "--groups", "gpu_node"], "asks before", "--yes"),
+        (["new10", "new11", "--groups", "gpu_node"], "3 words", "[hosts.yaml] NAME"),
+    ],
+)
+def test_an_addition_that_makes_no_sense_is_refused_and_nothing_written(hosts: Path, words: Sequence[str], what: str, fix: str) -> None:
+    """Exit 3 with what is wrong and what to do; hosts.yaml is as before."""
+    error = refused("add", hosts, *words)
+
+    assert what in error.what
+    assert fix in error.fix
+    assert hosts.read_text() == CLUSTER
+
+
+def test_the_edited_file_is_judged_before_it_is_written(hosts: Path) -> None:
+    """An address that another host has: the problem with the line where it would stand, exit 2, and the file as before."""
+    with pytest.raises(InventoryError) as error:
+        node("add", hosts, "new10", "--groups", "gpu_node", "--host", "127.0.0.9", "--yes")
+
+    (problem,) = error.value.problems
+    assert (problem.file, problem.line, problem.rule) == (str(hosts), 15, "duplicate-address")
+    assert hosts.read_text() == CLUSTER
+    assert [path.name for path in hosts.parent.iterdir()] == ["hosts.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "fix"),
+    [
+        ("ctl1", "ctl1 is the only host of slurm_controller", "give slurm_controller another host"),
+        ("kv2", "kv2 serves others: it is in redis", "take kv2 out of redis"),
+        ("gpu0", "no host gpu0", "did you mean"),
+    ],
+)
+def test_a_host_that_others_depend_on_stays(hosts: Path, name: str, what: str, fix: str) -> None:
+    """The refusal names the groups and the way to go; a name that nobody ever removed is a slip."""
+    error = refused("remove", hosts, name, "--confirm", "small")
+
+    assert what in error.what
+    assert fix in error.fix
+    assert hosts.read_text() == CLUSTER
+
+
+def test_a_removal_wants_the_name_of_the_cluster(hosts: Path) -> None:
+    """Another cluster's name is refused, and none at all where nobody can be asked."""
+    assert "is small, and not other" in refused("remove", hosts, "odd9", "--confirm", "other").what
+    assert "--confirm small" in refused("remove", hosts, "odd9").fix
+    assert hosts.read_text() == CLUSTER
+
+
+def test_a_silent_host_is_not_waited_for(hosts: Path) -> None:
+    """Nothing listens there: said before anything is drained, with the way to remove a dead host."""
+    error = refused("remove", hosts, "odd9", "--confirm", "small")
+
+    assert "odd9 does not answer" in error.what
+    assert "--dead" in error.fix
+    assert hosts.read_text() == CLUSTER
+
+
+def test_a_replacement_wants_an_old_host(hosts: Path) -> None:
+    """Neither name in hosts.yaml: a slip."""
+    assert "no host gpu77" in refused("replace", hosts, "gpu77", "gpu78", "--confirm", "small").what
+
+
+def test_a_reinstalled_host_must_show_its_key(hosts: Path) -> None:
+    """A host that does not answer shows none, and the pinned one stays."""
+    assert "shows no host key" in refused("replace", hosts, "odd9", "odd9").what
+
+
+def test_a_host_that_serves_is_not_brought_back_like_a_worker(hosts: Path) -> None:
+    """Its data went with the old system."""
+    assert "its data" in refused("replace", hosts, "kv1", "kv1").what
+
+
+@pytest.fixture
+def reinstalled(tmp_path: Path) -> Iterator[tuple[Path, PrivateSshd]]:
+    """A cluster of one host behind a real sshd, whose key was pinned and is another one by now."""
+    if not has_sshd():
+        pytest.skip("needs root and /usr/sbin/sshd (Debian: openssh-server)")
+    sshd = PrivateSshd(tmp_path, free_port())
+    sshd.start()
+    path = tmp_path / "hosts.yaml"
+    variables = {**sshd.variables(), "host_key": sshd.public_key}
+    inventory = {"all": {"vars": {"cluster_name": "one"}, "children": {"gpu_node": {"hosts": {"n1": variables}}}}}
+    path.write_text(yaml.safe_dump(inventory), encoding="utf-8")
+    pin_host_keys(load_cluster(path), ("n1",))
+    sshd.change_host_key()
+    yield path, sshd
+    sshd.stop()
+
+
+def test_a_new_host_key_is_pinned_where_somebody_vouches_for_it(reinstalled: tuple[Path, PrivateSshd]) -> None:
+    """Another key than the one shown, or none, changes nothing; the right one is pinned, and host_key in hosts.yaml follows."""
+    path, sshd = reinstalled
+    cluster = load_cluster(path)
+    before = pinned_key(cluster, "n1")
+
+    assert "another key" in refused("replace", path, "n1", "n1", "--host-key", before).what
+    assert f"--host-key '{sshd.public_key}'" in refused("replace", path, "n1", "n1").fix
+    assert pinned_key(cluster, "n1") == before
+
+    change = accept_key(cluster, "n1", Options(), address="", given=sshd.public_key)
+
+    assert pinned_key(cluster, "n1") == sshd.public_key
+    assert change.before
+    assert change.before.cluster.connection("n1").host_key == sshd.public_key
+    write_draft(change.before)
+    assert accept_key(load_cluster(path), "n1", Options(), address="", given="").before is None
+
+
+def test_hosts_yaml_may_be_left_out(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of the cluster the name alone is enough."""
+    monkeypatch.chdir(hosts.parent)
+
+    assert "the only host of slurm_controller" in refused("remove", "ctl1").what
+
+
+def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> None:
+    """Every phase has the new node; only Slurm's has others, and these are the controllers."""
+    after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
+    cluster = judge_draft(read_hosts_text(hosts), after).cluster
+    made = make_plan(cluster, playbook="day2/add_node.yml", subject=Subject("new10"))
+    others = {step.phase: set(step.hosts) - {"new10"} for step in made.steps}
+
+    assert made.hosts[0] == "new10"
+    assert others.pop("slurm") == {"ctl1"}
+    assert others.pop("resume") == others.pop("verify") == {"ctl1"}
+    assert set(others) == {"preflight", "baseline", "gpu"}
+    assert set().union(*others.values()) == set()
+
+
+def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
+    """What has nothing to do with the new node is not run for the others' sake."""
+    after = with_host(CLUSTER, NewHost("cpu1", ("juicefs_client",), {"ansible_host": "127.0.0.10"}))
+    cluster = judge_draft(read_hosts_text(hosts), after).cluster
+    made = make_plan(cluster, playbook="day2/add_node.yml", subject=Subject("cpu1"))
+
+    assert {step.phase for step in made.steps} >= {"preflight", "baseline", "storage", "verify"}
+    assert "slurm" not in {step.phase for step in made.steps}
+
+
+def test_removing_touches_the_leaving_node_and_the_controllers_alone(hosts: Path) -> None:
+    """Drained and forgotten on the controllers, stopped on the node; in a replacement the new one has its phases before."""
+    cluster = load_cluster(hosts)
+    removed = make_plan(cluster, playbook="day2/remove_node.yml", subject=Subject("odd9"))
+    replaced = make_plan(cluster, playbook="day2/replace_node.yml", subject=Subject("gpu01", "odd9"))
+
+    leaving = [("drain", ("ctl1",)), ("forget", ("ctl1",)), ("stop", ("odd9",))]
+    assert [(step.phase, step.hosts) for step in removed.steps] == leaving
+    assert [(step.phase, step.hosts) for step in replaced.steps][-3:] == leaving
+    assert {step.phase for step in replaced.steps} >= {"preflight", "baseline", "gpu", "slurm", "verify"}
+
+
+def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
+    """A play that is not would work on the whole fleet when one node is added."""
+    wide = {(phase.name, play.pattern) for phase in load_phases(content.playbooks_dir()) for play in phase.plays if not play.narrowed}
+
+    assert wide <= {("slurm", "slurm_controller"), ("slurm", "slurm_login"), ("verify", "slurm_controller:slurm_login")}
+
+
+def _plays(name: str) -> list[dict[str, object]]:
+    loaded: list[dict[str, object]] = yaml.safe_load((content.playbooks_dir() / name).read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_plain_ansible_and_the_verbs_refuse_the_same_hosts() -> None:
+    """The playbook's list of groups that serve others is what the verbs know as such."""
+    listed = _plays("day2/node/leaving.yml")[0]["vars"]["_serving_groups"]  # type: ignore[index]
+
+    assert {name for names in listed for name in names} >= set(load_groups()) - WORKER_GROUPS - _CHARTS
+    assert {name for names in listed for name in names} <= set(load_groups()) - WORKER_GROUPS
+
+
+@pytest.mark.parametrize("name", ["add_node", "remove_node", "replace_node"])
+def test_a_playbook_for_one_node_only_wires(name: str) -> None:
+    """At most 40 lines, imports alone, and the look at the names first; parts hold no `when`."""
+    text = (content.playbooks_dir() / "day2" / f"{name}.yml").read_text(encoding="utf-8")
+    imports = [play["ansible.builtin.import_playbook"] for play in yaml.safe_load(text)]
+
+    assert len(text.splitlines()) <= 40
+    assert imports[0] == "node/named.yml"
+    for part in (content.playbooks_dir() / "day2" / "node").glob("*.yml"):
+        assert len(part.read_text(encoding="utf-8").splitlines()) <= 40, part
+        assert "when:" not in part.read_text(encoding="utf-8"), part
+
+
+def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / "day2" / playbook)]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.mark.parametrize(
+    ("playbook", "arguments", "said"),
+    [
+        ("add_node.yml", [], "hosts.yaml has no host (none given)"),
+        ("add_node.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
+        ("remove_node.yml", ["-e", "node=odd9"], "that is not confirmed. Fix: -e confirm=<cluster_name>"),
+        ("remove_node.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "ctl1 serves others: it is in slurm_controller"),
+        ("replace_node.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
+    ],
+)
+def test_plain_ansible_refuses_before_a_host_is_touched(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
+    """The same refusals without primus-bootstrap; nobody but the controller was asked anything."""
+    output = _ansible(hosts, playbook, *arguments)
+
+    assert said in output
+    assert "UNREACHABLE" not in output
+
+
+def test_a_successor_takes_over_what_is_not_of_one_machine(hosts: Path) -> None:
+    """Rack and settings go along; address, key and serial number stay with the machine that had them."""
+    assert hosts.exists()
+    assert inherited(host_variables(CLUSTER, "odd9")) == {"site_rack": "r9"}
+
+
+def test_a_secret_of_one_host_is_not_written_down_again() -> None:
+    """A value under Vault: the operator is told to move it."""
+    text = "a:\n  hosts:\n    n1:\n      redis_password: !vault |\n        $ANSIBLE_VAULT;1.1;AES256\n        61\n"
+
+    with pytest.raises(PlanError, match="under Vault, and for one host alone: redis_password"):
+        inherited(host_variables(text, "n1"))
+
+
+def test_line_ends_mode_and_link_of_the_file_are_kept(hosts: Path, tmp_path: Path) -> None:
+    """CR LF and the mark at the beginning stay on every line, the mode on the file, and a link goes on leading to it."""
+    real = tmp_path / "real.yaml"
+    real.write_bytes(b"\xef\xbb\xbf" + CLUSTER.replace("\n", "\r\n").encode())
+    real.chmod(0o640)
+    hosts.unlink()
+    hosts.symlink_to(real)
+    file = read_hosts_text(hosts)
+
+    write_draft(judge_draft(file, without_host(file.text, "gpu02"), removes=True))
+
+    assert hosts.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert real.read_bytes() == b"\xef\xbb\xbf" + without_host(CLUSTER, "gpu02").replace("\n", "\r\n").encode()
+
+
+def test_an_edit_of_somebody_else_is_not_lost(hosts: Path) -> None:
+    """The file changed between reading and writing: refused, and theirs stays."""
+    file = read_hosts_text(hosts)
+    draft = judge_draft(file, without_host(file.text, "gpu02"))
+    hosts.write_text(CLUSTER + "# theirs\n", encoding="utf-8")
+
+    with pytest.raises(PlanError, match="changed by somebody else"):
+        write_draft(draft)
+
+    assert hosts.read_text().endswith("# theirs\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "what"), [(b"$ANSIBLE_VAULT;1.1;AES256\n61\n", "encrypted"), (b"a:\r\n  hosts:\n", "line"), (b"\xff", "UTF-8")]
+)
+def test_a_file_that_cannot_be_edited_is_said_to_be(hosts: Path, data: bytes, what: str) -> None:
+    """Under Vault, with two kinds of line ends, no text."""
+    hosts.write_bytes(data)
+
+    with pytest.raises(PrimusError, match=what):
+        read_hosts_text(hosts)
+
+
+def test_variable_files_of_a_host_that_left_are_kept_and_read_no_more(hosts: Path) -> None:
+    """They are renamed, beside an older one of the same name, and hosts.yaml without the host is right."""
+    folder = hosts.parent / "host_vars"
+    (folder / "odd9").mkdir(parents=True)
+    (folder / "odd9" / "a.yml").write_text("site_a: 1\n", encoding="utf-8")
+    (folder / "odd9.bak").write_text("older", encoding="utf-8")
+    file = read_hosts_text(hosts)
+    write_draft(judge_draft(file, without_host(file.text, "odd9"), removes=True))
+
+    assert set_own_files_aside(hosts, "odd9") == (folder / "odd9.1.bak",)
+    assert own_files(hosts, "odd9") == ()
+    assert "odd9" not in load_cluster(hosts).groups["all"]

@@ -1,0 +1,63 @@
+"""The verb `reset`: what it refuses before a host is contacted, and what it plans."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOSTS = """\
+all:
+  vars:
+    cluster_name: tiny
+    redis_password: "{{ lookup('ansible.builtin.env', 'NOBODY') }}"
+  children:
+    redis:
+      hosts: {one: {ansible_host: 192.0.2.1}}
+    juicefs_client:
+      hosts: {two: {ansible_host: 192.0.2.2}}
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    """Give an inventory of hosts that do not answer."""
+    path = tmp_path / "hosts.yaml"
+    path.write_text(HOSTS)
+    return path
+
+
+def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the verb without a terminal."""
+    argv = [sys.executable, "-m", "primus_bootstrap", "reset", str(hosts), *words]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--confirm", "another"), "the cluster's name is tiny, and not another"),
+        ((), "add --confirm tiny"),
+        (("--confirm", "tiny", "--limit", "nobody"), "the limit matches no host: nobody"),
+    ],
+)
+def test_nothing_is_touched_without_the_clusters_name(hosts: Path, words: tuple[str, ...], says: str) -> None:
+    """A wrong name, none, or a limit that means nobody end in exit 3 before any state is written."""
+    done = reset(hosts, *words)
+
+    assert done.returncode == 3
+    assert says in done.stderr
+    assert not (hosts.parent / ".primus").exists()
+
+
+def test_the_plan_is_shown_clients_before_servers(hosts: Path) -> None:
+    """Without a confirmation the plan is shown first: guard, storage, the operating system."""
+    shown = reset(hosts).stdout
+
+    assert shown.index("guard") < shown.index("storage") < shown.index("baseline")
+    assert "tiny: 3 phases on 2 hosts" in shown
