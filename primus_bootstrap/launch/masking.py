@@ -18,6 +18,7 @@ _SECRET_ENDS = ("APIKEY", "PASSWD", "PASSWORD", "SECRET", "TOKEN")  # PGPASSWORD
 # Names that hold such a part and no secret: counts, files of public keys, the shell's own folders, and tokens of text.
 _HARMLESS = re.compile(
     r"PWD|OLDPWD|SSH_AUTH_SOCK|TOKENIZERS_PARALLELISM|(.*_)?(TOKENIZER|KEY_FILE|KEYS?_PATH|KEY_PATH|PASSWORD_FILE|TOKEN_PATH)(_.*)?"
+    r"|(.*_)?TOKEN_IDS?|(.*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK)_TOKEN"
 )
 # Shapes that bear their kind in front: Hugging Face, GitHub, GitLab, OpenAI and the like, Slack, AWS, JSON web tokens, private keys.
 _SECRET_SHAPES = re.compile(

@@ -39,6 +39,9 @@ def test_names_of_secrets(name: str) -> None:
         "data.tokenizer",
         "train.tokens",
         "NCCL_DEBUG",
+        "eos_token_id",
+        "tokenizer.pad_token",
+        "stop_token_ids",
     ],
 )
 def test_names_of_nothing_secret(name: str) -> None:
