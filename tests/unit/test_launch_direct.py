@@ -267,11 +267,13 @@ def test_a_killed_launcher_leaves_no_program(tmp_path: Path) -> None:
     child = user.start("--output", str(user.run_dir), "direct", "--nproc", "2", "--script", str(script), "--")
     for rank in range(2):
         wait_for(user.run_dir / f"ready-{rank}")
-    pids = [json.loads((user.run_dir / "logs" / f"rank-0000{rank}.json").read_text())["pid"] for rank in range(2)]
+    records = [user.run_dir / "logs" / f"rank-0000{rank}.json" for rank in range(2)]
+    pids = [json.loads(record.read_text())["pid"] for record in records]
     os.kill(child.pid, signal.SIGKILL)
     child.communicate(timeout=60)
     deadline = time.monotonic() + 60
-    while any(runs(pid) for pid in pids) and time.monotonic() < deadline:
+    # A rank's last lines are copied after its program's end; its record says when that is done.
+    while any(json.loads(record.read_text())["exit_code"] is None for record in records) and time.monotonic() < deadline:
         time.sleep(0.1)
 
     assert [pid for pid in pids if runs(pid)] == []
