@@ -3,7 +3,7 @@
 Reads one JSON line: {"mode": "watch" | "files", "values": {name: value}, …}; prints one JSON line with what it found. A value never stands
 in a command line of the search itself.
 
-* watch: until the file `stop` is there, looks at every process's command line, and at the environment of those not in `holders`.
+* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is root's and in `holders`.
 * files: the journal, and every file below `roots` that was changed after the file `since`, but for what lies below `left_out`.
 """
 
@@ -32,6 +32,13 @@ def contents(path: str) -> bytes:
     return b""
 
 
+def owner(pid: str) -> int | None:
+    """Return the number of the account that a process runs as, None where it has ended."""
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 (as above)
+    return None
+
+
 def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, Any]:
     """Look at all processes again and again; return what showed a value, and how many looks there were."""
     found: set[str] = set()
@@ -42,7 +49,7 @@ def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, 
             name = contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
             shown = names_in(contents(f"/proc/{pid}/cmdline"), values)
             found |= {f"command line of {name}: {value}" for value in shown}
-            if name not in holders:
+            if name not in holders or owner(pid) != 0:
                 found |= {f"environment of {name}: {value}" for value in names_in(contents(f"/proc/{pid}/environ"), values)}
         time.sleep(0.02)
     return {"found": sorted(found), "looks": looks}

@@ -28,8 +28,8 @@ HOSTS = ("node1", "node2", "node3")
 KEPT_IN = ("/etc/redis/redis.conf", "/etc/redis/client.env", "/etc/juicefs/secrets.env", "/etc/munge/munge.key", "/etc/slurm/slurmdbd.conf")
 # What cannot hold files of this run, or is another host's.
 LEFT_OUT = ("/proc", "/sys", "/dev", "/jfs", "/usr/share", "/var/cache/juicefs")
-# JuiceFS takes its passwords from its environment, which only root can read.
-HOLDERS = ("juicefs",)
+# JuiceFS and the client of Redis take their password from their environment; they run as root, so nobody else can read it.
+HOLDERS = ("juicefs", "redis-cli")
 
 
 def search_argv(lab: RunningLab, node: str | None) -> list[str]:
