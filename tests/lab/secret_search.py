@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 MOST_BYTES = 64 * 1024 * 1024
+OFTEN_AT_FIRST, SELDOM = 20, 25  # looks, of some 20 ms each
 
 
 def names_in(data: bytes, values: dict[str, bytes]) -> list[str]:
@@ -43,9 +44,12 @@ def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, 
     """Look at all processes again and again; return what showed a value, and how many looks there were."""
     found: set[str] = set()
     looks = 0
+    ages: dict[str, int] = {}
     while not os.path.exists(stop):  # noqa: PTH110 (as above)
         looks += 1
-        for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 (as above)
+        ages = {pid: ages.get(pid, 0) + 1 for pid in os.listdir("/proc") if pid.isdigit()}  # noqa: PTH208 (as above)
+        # A process becomes another program soon after its start, if at all: later it is looked at more seldom.
+        for pid in (pid for pid, age in ages.items() if age <= OFTEN_AT_FIRST or age % SELDOM == 0):
             name = contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
             shown = names_in(contents(f"/proc/{pid}/cmdline"), values)
             found |= {f"command line of {name}: {value}" for value in shown}

@@ -34,7 +34,6 @@ PROVEN = {
 }
 
 
-@pytest.mark.fault
 def test_verify_proves_every_service_on_every_host(applied_cluster: RunningLab) -> None:
     """After the first apply every service has proven its effect: nothing fails, nothing is unknown, none was left out."""
     found = applied_cluster.verify()
@@ -45,7 +44,6 @@ def test_verify_proves_every_service_on_every_host(applied_cluster: RunningLab) 
     assert {place for place, verdict in places.items() if verdict == "pass"} >= {(role, host) for role in PROVEN for host in PROVEN[role]}
 
 
-@pytest.mark.fault
 def test_a_second_apply_changes_nothing(applied_cluster: RunningLab) -> None:
     """Exit 0, no task changed anything on any host, and no check is unknown."""
     done = applied_cluster.apply()
