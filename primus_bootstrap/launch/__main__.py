@@ -13,6 +13,9 @@ _PROGRAMS = {
     "bind": "numa",
     "run-hook": "hook_runner",
     "preflight": "node_preflight",
+    "watch": "watch.program",
+    "unit": "watch.unit",
+    "attempt": "watch.attempt",
 }
 
 

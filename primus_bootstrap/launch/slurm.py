@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.direct_plan import Asked
 
 # One launcher a node; it starts the ranks and binds them to CPUs itself. Where one node's launcher fails, the others end: the run is over.
-_STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
+STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
 _AFTER_GRACE_S = 60  # the launchers have --grace and end their ranks; Slurm collects the step
 _SCRIPT = "job.sbatch"
 # srun does not take --cpus-per-task of the job over: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task (since 22.05)
-_CPUS = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
+CPUS_LINE = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
 
 
 def make_plan(line: CommandLine, asked: Asked) -> Plan:
@@ -49,11 +49,11 @@ def make_plan(line: CommandLine, asked: Asked) -> Plan:
         raise PlanError(f"there is no {launcher} on the PATH", fix="run this on a node of the Slurm cluster, or take direct")
     files: tuple[tuple[str, str], ...] = ()
     if launcher == "srun":
-        prefix, rest = (program, *_STEP, f"--job-name={task.name.replace(' ', '-')}", *options, *step), command
+        prefix, rest = (program, *STEP, f"--job-name={task.name.replace(' ', '-')}", *options, *step), command
     else:
         script = str(Path(run_dir) / _SCRIPT)
-        files = ((script, f"#!/bin/bash\n{_CPUS}exec {shlex.join(('srun', *_STEP, *step, *command))}\n"),)
-        own = (f"--job-name={task.name.replace(' ', '-')}", f"--output={run_dir}/logs/slurm-%j.out", "--open-mode=append", _STEP[0])
+        files = ((script, f"#!/bin/bash\n{CPUS_LINE}exec {shlex.join(('srun', *STEP, *step, *command))}\n"),)
+        own = (f"--job-name={task.name.replace(' ', '-')}", f"--output={run_dir}/logs/slurm-%j.out", "--open-mode=append", STEP[0])
         prefix, rest = (program, "--parsable", *own, *options, script), ()
     inside = handed_on.variables(asked)
     return Plan(

@@ -1,0 +1,221 @@
+"""The program `attempt`: one node's launcher of one attempt, as the job's user, for as long as it holds the lease.
+
+    primus-cli attempt --folder ROOT/ID --attempt N [--rank R]
+
+The lease is state.json on the shared storage: as long as it names this attempt, and does not revoke it, the attempt may run. A node that
+reads otherwise, or cannot read it for `lease_s`, ends everything it runs. The watcher starts the next attempt only when every node has
+ended, or that time is over: two attempts never write at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import threading
+import time
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import kernel_log, process
+from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.launch.own_program import own_command
+from primus_bootstrap.launch.watch import node_record
+from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.node_record import NodeRecord
+from primus_bootstrap.launch.watch.spec import DIRECT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import IO
+
+    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.state import State
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LOOK_S = 1.0
+_AFTER_GRACE_S = 20.0
+_LAST_WORDS_S = 10.0
+# Below the range that Linux gives to outgoing connections; another port for each attempt, so that a stale one disturbs nobody.
+_FIRST_PORT, _PORTS = 10000, 20000
+
+
+def _now() -> float:
+    """Return seconds that go on while a machine sleeps or is paused."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@dataclass
+class Lease:
+    """Whether this attempt may run. Read in a thread: a shared storage that hangs must not hang the one who ends what runs."""
+
+    folder: JobFolder
+    attempt: int
+    limit_s: float
+    revoked: str = ""
+    _read_at: float = field(default_factory=_now)
+
+    def look(self) -> None:
+        """Read the lease once; what cannot be read leaves it as it is."""
+        state = None
+        with suppress(LaunchError):
+            state = self.folder.state()
+        if state is None:
+            return
+        if state.attempt != self.attempt or state.revoked:
+            self.revoked = f"attempt {self.attempt} has lost its lease to attempt {state.attempt}, or is to end"
+        else:
+            self._read_at = _now()
+
+    def start(self) -> None:
+        """Go on reading until this process ends."""
+        threading.Thread(target=self._loop, name="lease", daemon=True).start()
+
+    @property
+    def problem(self) -> str:
+        """Say why this attempt must end now; empty as long as it may run."""
+        late = _now() - self._read_at
+        return self.revoked or (f"the lease could not be read for {late:.0f} s" if late > self.limit_s else "")
+
+    def _loop(self) -> None:
+        while not self.revoked:
+            time.sleep(_LOOK_S)
+            self.look()
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the program; return its exit code."""
+    parser = argparse.ArgumentParser(prog="primus-cli attempt", description="One node's launcher of one attempt of a job.")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--attempt", type=int, required=True)
+    parser.add_argument("--rank", type=int, default=None, help="this node's number; otherwise Slurm says it")
+    options = parser.parse_args(list(words))
+    try:
+        return run(JobFolder(options.folder), options.attempt, options.rank)
+    except LaunchError as error:
+        sys.stderr.write(f"primus-cli attempt: {error}\n")
+        return error.exit_code
+    except OSError as error:
+        sys.stderr.write(f"primus-cli attempt: {options.folder}: the shared storage failed: {error}\n")
+        return os.EX_IOERR
+
+
+def run(folder: JobFolder, number: int, rank: int | None) -> int:
+    """Start the launcher if it is this attempt's turn, keep the lease, record the end.
+
+    Raises:
+        LaunchError: The job cannot be read, or this is no node of it.
+    """
+    job = folder.job()
+    state = folder.state()
+    rank = _rank(rank)
+    record = _record(job, state, rank)
+    if state is None or state.attempt != number or state.revoked:
+        sys.stderr.write(f"primus-cli attempt: it is not the turn of attempt {number}\n")
+        return NOT_ITS_TURN
+    taken = node_record.claim(folder.attempt(number), record)
+    if taken:
+        sys.stderr.write(f"primus-cli attempt: attempt {number} has been started already, by {taken}\n")
+        return NOT_ITS_TURN
+    lease = Lease(folder, number, float(job.policy.lease_s))
+    lease.start()
+    attempt = folder.attempt(number)
+    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output:
+        outcome = _supervise(launcher_words(job, state, folder, rank), job, output, lease)
+    if outcome.note:
+        _last_words(attempt, folder.run, record, outcome)
+    else:
+        node_record.close(attempt, record, ended=time.time(), exit_code=outcome.code)
+    return outcome.code
+
+
+def _rank(given: int | None) -> int:
+    """Return this node's number: the one given, or Slurm's."""
+    text = os.environ.get("SLURM_NODEID", "") if given is None else str(given)
+    if not text.isdecimal():
+        raise PlanError("this node has no number", fix="give --rank, or run inside a step of Slurm")
+    return int(text)
+
+
+def _record(job: Job, state: State | None, rank: int) -> NodeRecord:
+    node = socket.gethostname()
+    if job.target != DIRECT:
+        node = os.environ.get("SLURMD_NODENAME") or node
+        return NodeRecord(rank, node, node, read_boot_id(), os.environ.get("SLURM_JOB_ID", ""), time.time())
+    if state is None or rank >= len(state.hosts):
+        raise PlanError(f"the attempt has no node {rank}", fix="let the watcher start it")
+    return NodeRecord(rank, state.hosts[rank].name, node, read_boot_id(), "", time.time())
+
+
+def read_boot_id() -> str:
+    """Return what tells one boot of this machine from another; empty where the kernel does not say."""
+    try:
+        return BOOT_ID.read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def launcher_words(job: Job, state: State, folder: JobFolder, rank: int) -> tuple[str, ...]:
+    """Return the command line of this node's primus-cli."""
+    shape: list[str] = ["--nodes-from=slurm"]
+    if job.target == DIRECT:
+        port = _FIRST_PORT + (zlib.crc32(job.id.encode()) + state.attempt) % _PORTS
+        shape = [f"--nnodes={len(state.hosts)}", f"--node-rank={rank}", f"--master-addr={state.hosts[0].address}", f"--master-port={port}"]
+    if job.processes:
+        shape.append(f"--nproc={job.processes}")
+    own = own_command(sys.executable)
+    return (*own, f"--output={folder.run}", "direct", *shape, f"--grace={job.grace_s}", *job.options, "--", *job.words)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """How the launcher ended; `note` says why it was ended here."""
+
+    code: int
+    note: str = ""
+
+
+def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease) -> _Outcome:
+    """Run the launcher to its end, or end it when the lease is gone."""
+    environment = {**os.environ, **job.environment}
+    with process.Signals() as signals:
+        process.become_reaper()
+        home = environment.get("HOME", "")
+        child = process.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
+        passed_on = False
+        try:
+            while True:
+                code = process.poll(child)
+                if code is not None:
+                    return _Outcome(128 - code if code < 0 else code)
+                if lease.problem:
+                    return _Outcome(NOT_ITS_TURN, lease.problem)
+                if signals.first is None:
+                    continue
+                if not passed_on:
+                    passed_on = True
+                    child.terminate()
+                if time.monotonic() - signals.first_at > job.grace_s + _AFTER_GRACE_S:
+                    return _Outcome(128 + signals.first, "it did not end in the time that a stop leaves")
+        finally:
+            process.end_descendants(0.0)
+
+
+def _last_words(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outcome) -> None:
+    """Keep the kernel's log and the end, as far as the storage answers: nothing waits for it longer than a moment."""
+
+    def write() -> None:
+        with suppress(OSError):
+            kernel_log.collect(run_dir, record.node, record.rank, record.started)
+            node_record.close(folder, record, ended=time.time(), exit_code=outcome.code, note=outcome.note)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    thread.join(_LAST_WORDS_S)
+    if thread.is_alive():
+        os._exit(outcome.code)

@@ -1,0 +1,165 @@
+"""The watcher's loop: look, decide, write the intent, act. What comes next follows from state.json alone: it may be killed anywhere."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import diagnose, records
+from primus_bootstrap.launch.watch import ending, node_record, policy, progress
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.folder import REQUESTS
+from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.targets import Target
+
+log = logging.getLogger(__name__)
+
+TICK_S = 2.0
+STALE_S = 30.0  # the state is written at least this often, so that people can tell a watcher that is gone
+_POLITE_S = 5.0  # a launcher whose lease is gone ends by itself; after this it is killed
+
+
+@dataclass
+class Watcher:
+    """One watcher of one job. `watching_since`: time that passed while nobody watched counts against no limit."""
+
+    job: Job
+    folder: JobFolder
+    target: Target
+    every_s: float = TICK_S
+    watching_since: float = field(default_factory=time.time)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> State:
+        """Watch until the job is in a terminal phase, or `stop` is set; return the last state."""
+        state = self.folder.state()
+        if state is None:
+            state = states.State(self.job.id, since=time.time(), reason="submitted")
+            self._write(state, (Event("submitted"),))
+        state = replace(state, unknown=())
+        if state.phase not in states.TERMINAL:
+            self._write(state, (Event("watcher_started", state.reason),))
+        state = self._asked(state)
+        while state.phase not in states.TERMINAL and not self.stop.is_set():
+            before, state = state, self._step(state)
+            if state.phase == before.phase or time.time() < state.not_before:
+                self.stop.wait(self.every_s)
+            state = self._asked(state)
+        return state
+
+    def _step(self, state: State) -> State:
+        """Do what the phase says."""
+        if state.phase in (states.PENDING, states.WAITING):
+            return self._begin(state) if time.time() >= state.not_before else self._kept(state)
+        if state.phase == states.ENDED:
+            return self._judge(state)
+        if state.phase == states.STARTING:
+            self.target.start(state)
+        if state.phase == states.STOPPING:
+            self.target.stop(state, force=state.revoked and time.time() - state.revoked_at > _POLITE_S)
+        seen = self.target.observe(state)
+        offset = state.current.steps_offset
+        found = progress.look(self.folder.run, self._checkpoints(), steps_offset=offset)
+        decision = policy.decide(self.job, state, replace(seen, progress=found), self._moment())
+        return self._take(state, decision)
+
+    def _begin(self, state: State) -> State:
+        candidates = self.target.candidates()
+        if state.attempt:
+            self.folder.set_aside(state.attempt)
+        offset = progress.steps_size(self.folder.run)
+        begun = policy.begin(self.job, state, candidates, self._moment(), steps_offset=offset)
+        return self._take(state, begun)
+
+    def _judge(self, state: State) -> State:
+        found = diagnose.diagnose(self.folder.run)
+        attempt = self.folder.attempt(state.attempt)
+        hosts = {record.node: record.host for record in node_record.read_all(attempt).values()}
+        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt))
+        decision = policy.judge(self.job, state, judged, time.time())
+        for item in decision.state.excluded:
+            if item not in state.excluded:
+                self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())
+        return self._take(state, decision)
+
+    def _asked(self, state: State) -> State:
+        """Act on requests; a request is removed once the state knows of it."""
+        requests = self.folder.requests()
+        if not requests:
+            return state
+        state = self._take(state, policy.ask(self.job, state, requests, time.time()))
+        for name in REQUESTS:
+            if name in requests:
+                self.folder.answered(name)
+        return state
+
+    def _take(self, before: State, decision: Decision) -> State:
+        if decision.state == before and not decision.events:
+            return self._kept(before)
+        return self._write(decision.state, decision.events)
+
+    def _kept(self, state: State) -> State:
+        return self._write(state, ()) if time.time() - state.updated > STALE_S / 3 else state
+
+    def _write(self, state: State, events: tuple[Event, ...]) -> State:
+        """Write events, then the state: a crash in between repeats an event, and never loses one."""
+        now = time.time()
+        for event in events:
+            record = {
+                "time": now,
+                "kind": event.kind,
+                "attempt": state.attempt,
+                "host": event.host,
+                "reason": event.reason,
+                "step": event.step,
+            }
+            self.folder.append("events.jsonl", record)
+            log.info("%s: %s", event.kind, " ".join(part for part in (event.host, event.reason) if part))
+        state = replace(state, updated=now)
+        states.save(self.folder.state_file, state)
+        return state
+
+    def _moment(self) -> Moment:
+        return Moment(time.time(), self.watching_since)
+
+    def _checkpoints(self) -> Path:
+        return Path(self.job.checkpoints) if self.job.checkpoints else self.folder.run / "checkpoints"
+
+    def _verdict(self, item: states.Excluded, state: State) -> records.Record:
+        return records.Record(
+            check="workload_node",
+            host=item.host,
+            verdict=records.FAIL,
+            expected="takes part in the job to its end",
+            found=item.cause,
+            source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",
+            reason=item.reason,
+            fix=f"look at {item.host}; the job's log of that attempt is {self.folder.attempt(state.attempt)}",
+            started=state.current.started,
+            seconds=max(0.0, item.since - state.current.started),
+        )
+
+
+@contextmanager
+def ends_on_signals(watcher: Watcher) -> Iterator[None]:
+    """End the watcher between two looks on SIGTERM or SIGINT; the job goes on without it."""
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda *_: watcher.stop.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

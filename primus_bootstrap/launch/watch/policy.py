@@ -1,0 +1,322 @@
+"""The restart policy: (job, state, what was seen, now) -> the next state. Pure; the phase of the state says what the loop does next.
+
+pending, waiting: choose hosts   starting: start   running: look   stopping: stop   ended: find the cause   done, failed, cancelled: nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.watch import ending as endings
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.folder import CANCEL, RESUME
+from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.spec import SLURM
+from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.watch.ending import Ending
+    from primus_bootstrap.launch.watch.seen import Candidates, Seen
+    from primus_bootstrap.launch.watch.spec import Job
+
+FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
+UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
+START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm
+AFTER_GRACE_S = 30.0  # beyond the ranks' own time for a checkpoint
+_NO_ANSWER = "did not answer for {} s"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of events.jsonl, without its time and attempt."""
+
+    kind: str
+    reason: str = ""
+    host: str = ""
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Now, and since when this watcher watches: time that passed while nobody did counts against no limit. Seconds since the epoch."""
+
+    now: float
+    watching_since: float = 0.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The next state, and what happened."""
+
+    state: State
+    events: tuple[Event, ...] = ()
+
+
+def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decision:
+    """Act on what people asked for."""
+    events: list[Event] = []
+    if RESUME in requests and state.phase in (states.FAILED, states.CANCELLED):
+        fresh = replace(state, cancel=False, fix="", restarts=0, restarts_without_progress=0, not_before=now)
+        state = _to(fresh, states.WAITING, "resumed on request", now)
+        events.append(Event("resumed", state.reason))
+    if CANCEL in requests and not state.cancel and state.phase not in states.TERMINAL:
+        events.append(Event("requested", "cancel"))
+        state = replace(state, cancel=True)
+        if state.phase in (states.PENDING, states.WAITING):
+            state = _to(state, states.CANCELLED, "cancelled on request", now)
+            events.append(Event("cancelled", state.reason))
+        elif state.phase in (states.STARTING, states.RUNNING):
+            deadline = now + job.grace_s + AFTER_GRACE_S
+            state, more = _stop(state, endings.STOP_CANCEL, "cancelled on request", now, deadline=deadline)
+            events += more
+    return Decision(state, tuple(events))
+
+
+def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, steps_offset: int = 0) -> Decision:
+    """Choose hosts and intend the next attempt, or go on waiting for hosts."""
+    now = moment.now
+    choice = choose(job, state, candidates)
+    if choice.why:
+        limit = max(state.since, state.not_before, moment.watching_since) + job.policy.hosts_timeout_s
+        if now > limit:
+            why = f"waited {job.policy.hosts_timeout_s} s for hosts: {choice.why}"
+            return _give_up(state, why, "bring hosts back, then: primus-bootstrap workload resume", now)
+        if state.phase == states.WAITING and state.reason == choice.why:
+            return Decision(state)
+        waiting = replace(state, phase=states.WAITING, reason=choice.why, since=state.since if state.phase == states.WAITING else now)
+        return Decision(waiting, (Event("waiting_for_hosts", choice.why),))
+    number = state.attempt + 1
+    names = tuple(host.name for host in choice.hosts)
+    where = f" on {', '.join(names)}" if names else ""
+    begun = replace(
+        state,
+        attempt=number,
+        revoked=False,
+        revoked_at=0.0,
+        hosts=choice.hosts,
+        target_id="",
+        stopping="",
+        deadline=0.0,
+        verdict="",
+        failing_since=0.0,
+        unknown=(),
+        lost=(),
+        step=None,
+        step_at=None,
+        excluded=choice.excluded,
+        attempts=(*state.attempts, Attempt(number, names, started=now, steps_offset=steps_offset)),
+    )
+    events = [Event("node_returned", "there are not enough other hosts, and nothing speaks against it", host) for host in choice.returned]
+    return Decision(
+        _to(begun, states.STARTING, f"attempt {number}{where}", now), (*events, Event("attempt_starting", f"attempt {number}{where}"))
+    )
+
+
+def decide(job: Job, state: State, seen: Seen, moment: Moment) -> Decision:
+    """Judge what was seen of an attempt that is starting, running or being stopped."""
+    now = moment.now
+    events: list[Event] = []
+    state = _take_over(state, seen)
+    state, more = _note_answers(state, seen, now)
+    events += more
+    state, more = _note_progress(state, seen, now)
+    events += more
+    lost = _lost(job, state, seen, now)
+    if _over(state, seen):
+        state, more = _end(state, seen, now, lost=())
+    elif state.phase == states.STOPPING:
+        state, more = _stopping(job, state, seen, now, lost)
+    else:
+        state, more = _going(job, state, seen, moment, lost)
+    return Decision(state, (*events, *more))
+
+
+def judge(job: Job, state: State, ending: Ending, now: float) -> Decision:
+    """Decide what follows an attempt that is over."""
+    state = _last(state, cause=ending.cause, reason=ending.reason)
+    events = [Event("attempt_ended", ending.reason, step=state.step)]
+    if ending.kind == endings.DONE:
+        return Decision(_to(state, states.DONE, ending.reason, now), (*events, Event("done", ending.reason, step=state.step)))
+    if ending.kind == endings.CANCELLED:
+        ended = replace(_to(state, states.CANCELLED, ending.reason, now), fix=ending.fix)
+        return Decision(ended, (*events, Event("cancelled", ending.reason, step=state.step)))
+    known = {item.host for item in state.excluded}
+    new = [Excluded(host, now, ending.cause, ending.reason, ending.hardware) for host in ending.hosts if host not in known]
+    state = replace(state, excluded=(*state.excluded, *new))
+    events += [Event("node_excluded", item.reason, item.host) for item in new]
+    decision = _again(job, state, ending, now)
+    return Decision(decision.state, (*events, *decision.events))
+
+
+def _again(job: Job, state: State, ending: Ending, now: float) -> Decision:
+    """Start again, or give up with the reason."""
+    if ending.kind == endings.OWN and _repeated(state):
+        at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
+        return _give_up(state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
+    # Going on from a checkpoint costs nothing; an attempt that did not make a single step is no such thing.
+    free = ending.kind == endings.UNFINISHED and (ending.cause == "preempted" or state.current.first_step is not None)
+    spent = state.restarts_without_progress + (0 if free else 1)
+    policy = job.policy
+    if spent > policy.max_restarts_without_progress:
+        since = "at all" if state.best_step is None else f"since step {state.best_step}"
+        why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {ending.reason}"
+        return _give_up(state, why, ending.fix, now)
+    if policy.max_restarts and state.restarts >= policy.max_restarts:
+        return _give_up(state, f"{policy.max_restarts} restarts in all; the last attempt: {ending.reason}", ending.fix, now)
+    pause = 0 if free else policy.backoff_s[min(spent, len(policy.backoff_s)) - 1]
+    again = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, not_before=now + pause, fix=ending.fix)
+    text = f"starts again{f' in {pause} s' if pause else ''}: {ending.reason}"
+    return Decision(_to(again, states.WAITING, text, now), (Event("restart", text),))
+
+
+def _repeated(state: State) -> bool:
+    if len(state.attempts) < 2:
+        return False
+    before, last = state.attempts[-2:]
+    return (before.cause, before.last_step) == (last.cause, last.last_step)
+
+
+def _give_up(state: State, why: str, fix: str, now: float) -> Decision:
+    fix = fix or "look at the attempts' logs, mend the cause, then: primus-bootstrap workload resume"
+    return Decision(replace(_to(state, states.FAILED, why, now), fix=fix), (Event("failed", why, step=state.best_step),))
+
+
+def _to(state: State, phase: str, reason: str, now: float) -> State:
+    return replace(state, phase=phase, reason=reason, since=now)
+
+
+def _last(state: State, **changes: object) -> State:
+    return replace(state, attempts=(*state.attempts[:-1], replace(state.current, **changes)))  # type: ignore[arg-type]
+
+
+def _take_over(state: State, seen: Seen) -> State:
+    """Keep what the target chose or says of the end."""
+    hosts = state.hosts or seen.hosts
+    names = state.current.hosts or tuple(host.name for host in hosts)
+    target_id = state.target_id or seen.target_id
+    state = replace(state, hosts=hosts, target_id=target_id, verdict=seen.verdict or state.verdict)
+    return _last(state, hosts=names, target_id=target_id)
+
+
+def _note_answers(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+    before = dict(state.unknown)
+    silent = {node.host: node.why for node in seen.nodes if node.state == seeing.SILENT}
+    events = [Event("node_unknown", why, host) for host, why in silent.items() if host not in before]
+    events += [Event("node_back", "answers again", host) for host in before if host not in silent]
+    return replace(state, unknown=tuple(sorted((host, before.get(host, now)) for host in silent))), events
+
+
+def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+    found = seen.progress
+    state = replace(state, checkpoint=found.checkpoint if found.checkpoint is not None else state.checkpoint)
+    if found.step is None or found.step == state.current.last_step:
+        return state, []
+    events: list[Event] = []
+    if state.current.first_step_at is None:
+        state = _last(state, first_step=found.first, first_step_at=now)
+        events.append(Event("first_step", f"the first step of attempt {state.attempt}", step=found.first))
+    state = replace(_last(state, last_step=found.step), step=found.step, step_at=now)
+    if state.best_step is None or found.step > state.best_step:
+        state = replace(state, best_step=found.step, restarts_without_progress=0)
+    return state, events
+
+
+def _lost(job: Job, state: State, seen: Seen, now: float) -> tuple[str, ...]:
+    """Return the nodes that have not answered for long; as long as steps are made every node is there, whatever SSH says."""
+    if seen.verdict == seeing.NODE_FAIL:  # Slurm has waited already: SlurmdTimeout
+        return tuple(host for host, _ in state.unknown)
+    limit = job.policy.lost_after_s
+    if state.step_at is not None and now - state.step_at < limit:
+        return ()
+    return tuple(host for host, since in state.unknown if now - since >= limit)
+
+
+def _over(state: State, seen: Seen) -> bool:
+    """Say whether nothing of the attempt runs, as far as everybody says, and everybody has said it."""
+    open_ends = [node for node in seen.nodes if node.state in (seeing.RUNNING, seeing.SILENT)]
+    not_started = state.phase == states.STARTING and any(node.state == seeing.ABSENT for node in seen.nodes)
+    return seen.status == seeing.ENDED and not open_ends and not not_started
+
+
+def _end(state: State, seen: Seen, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    restarted = tuple(node.host for node in seen.nodes if node.restarted)
+    gone = tuple(dict.fromkeys((*lost, *restarted)))
+    code = endings.deciding_code(node.exit_code for node in seen.nodes)
+    if code == 0 and any(node.exit_code is None for node in seen.nodes):
+        code = None  # a node has not said so: not everybody is done
+    state = replace(_last(state, ended=now, exit_code=code), lost=gone, unknown=())
+    return _to(state, states.ENDED, state.reason if state.stopping else "the attempt is over", now), [
+        Event("node_lost", "started again in the middle", host) for host in restarted
+    ]
+
+
+def _stop(state: State, why: str, reason: str, now: float, *, deadline: float) -> tuple[State, list[Event]]:
+    state = replace(_to(state, states.STOPPING, reason, now), stopping=why, deadline=deadline)
+    if deadline <= now:
+        state = replace(state, revoked=True, revoked_at=now)
+    return state, [Event("stopping", reason, step=state.step)]
+
+
+def _stopping(job: Job, state: State, seen: Seen, now: float, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    """Leave only when everything has ended, or every node that may still run something has lost its lease long enough ago."""
+    if not state.revoked:
+        return (replace(state, revoked=True, revoked_at=now) if now >= state.deadline else state), []
+    fenced = state.revoked_at + job.policy.lease_s + FENCE_S
+    if now < fenced:
+        return state, []
+    silent = {host for host, _ in state.unknown}
+    running = {node.host for node in seen.nodes if node.state == seeing.RUNNING}
+    nobody_known = not seen.nodes and seen.status != seeing.ENDED
+    if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nobody_known):
+        return state, []
+    gone = tuple(sorted(silent | running))
+    events = [
+        Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host) for host in gone
+    ]
+    state, more = _end(state, seen, now, lost=gone)
+    return state, [*events, *more]
+
+
+def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    """Judge an attempt that is starting or running."""
+    now = moment.now
+    state, settle = _note_failing(job, state, seen, now)
+    if state.failing_since and now - state.failing_since >= settle:
+        ended = ", ".join(f"{node.host} ({node.exit_code})" for node in seen.nodes if node.state == seeing.ENDED)
+        return _stop(state, endings.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
+    if lost:
+        return _stop(state, endings.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
+    if state.phase == states.STARTING:
+        return _starting(job, state, seen, moment)
+    limit, since, what = job.policy.progress_timeout_s, state.step_at or 0.0, "no new step"
+    if state.current.first_step_at is None:
+        limit, since, what = job.policy.first_step_timeout_s, state.since, "no first step"
+    if limit and now - max(since, moment.watching_since) > limit:
+        return _stop(state, endings.STOP_HANG, f"{what} for {limit} s", now, deadline=now)
+    return state, []
+
+
+def _note_failing(job: Job, state: State, seen: Seen, now: float) -> tuple[State, float]:
+    """Note since when a part of the attempt has ended; return how long the rest may go on in seconds."""
+    codes = [node.exit_code for node in seen.nodes if node.state == seeing.ENDED]
+    if not codes and seen.status != seeing.ENDED:
+        return replace(state, failing_since=0.0), 0.0
+    well = bool(codes) and set(codes) <= {0, endings.CHECKPOINTED}
+    settle = job.grace_s + AFTER_GRACE_S if well and seen.status != seeing.ENDED else float(job.policy.settle_s)
+    return (state if state.failing_since else replace(state, failing_since=now)), settle
+
+
+def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State, list[Event]]:
+    now = moment.now
+    absent = [node for node in seen.nodes if node.state == seeing.ABSENT]
+    if seen.status in (seeing.RUNNING, seeing.ENDED) and not absent and not state.unknown:
+        text = f"attempt {state.attempt} runs on {', '.join(host.name for host in state.hosts)}"
+        return _to(state, states.RUNNING, text, now), [Event("attempt_running", text)]
+    queued = job.target == SLURM and seen.status in (seeing.QUEUED, seeing.RUNNING)
+    limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S
+    if not queued and now - max(state.since, moment.watching_since) > limit:
+        said = "; ".join([*(f"{node.host}: {node.why}" for node in seen.nodes if node.why), *([seen.why] if seen.why else [])])
+        return _stop(state, endings.STOP_NOT_STARTED, f"it did not start within {limit:.0f} s: {said}", now, deadline=now)
+    return state, []

@@ -1,0 +1,193 @@
+"""`primus-watch`: create, run, show, list and request. The only module of the watcher that prints.
+
+primus-watch create  --root ROOT  < job.json
+primus-watch run     --folder ROOT/ID [--every-s 2]
+primus-watch show    --folder ROOT/ID [--json]
+primus-watch list    --root ROOT [--json]
+primus-watch request --folder ROOT/ID cancel|resume
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import logging
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
+from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID
+from primus_bootstrap.launch.watch.ssh import Channel
+from primus_bootstrap.launch.watch.targets.direct import DirectTarget
+from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.targets import Target
+
+STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
+_LOCKED = 5
+_EVENTS = 20
+
+
+class LockedError(LaunchError):
+    """Another watcher has the job."""
+
+    exit_code = _LOCKED
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run primus-watch; return its exit code."""
+    options = _parser().parse_args(list(sys.argv[1:] if words is None else words))
+    try:
+        return int(options.call(options))
+    except LaunchError as error:
+        sys.stderr.write(f"primus-watch: {error}\n")
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="primus-watch", description="Keeps the restart policy of a job; its state is in the job's folder."
+    )
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    made = verbs.add_parser("create", help="make a job's folder from job.json on standard input")
+    made.add_argument("--root", type=Path, required=True, help="folder of all jobs, on shared storage")
+    made.set_defaults(call=_create)
+    run = verbs.add_parser("run", help="watch a job to its end")
+    run.add_argument("--every-s", type=float, default=TICK_S, help=f"seconds between two looks ({TICK_S:.0f})")
+    shown = verbs.add_parser("show", help="say how a job stands")
+    listed = verbs.add_parser("list", help="say how all jobs stand that you may read")
+    listed.add_argument("--root", type=Path, required=True, help="folder of all jobs")
+    asked = verbs.add_parser("request", help="ask the watcher to cancel the job, or to go on with it")
+    asked.add_argument("what", choices=folders.REQUESTS)
+    for verb, call in ((run, _run), (shown, _show), (asked, _request)):
+        verb.add_argument("--folder", type=Path, required=True, help="the job's folder")
+        verb.set_defaults(call=call)
+    listed.set_defaults(call=_list)
+    for verb in (shown, listed):
+        verb.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def _create(options: argparse.Namespace) -> int:
+    folder, changed = folders.create(options.root, sys.stdin.read())
+    sys.stdout.write(json.dumps({"changed": changed, "folder": str(folder.path)}) + "\n")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    folder = JobFolder(options.folder)
+    job = folder.job()
+    with _lock(folder).open("w", encoding="utf-8") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LockedError(f"{folder.path}: another watcher has this job", fix="stop it; this one is tried again by systemd") from error
+        watcher = Watcher(job, folder, make_target(job, folder), options.every_s)
+        try:
+            with ends_on_signals(watcher):
+                watcher.run()
+        except OSError as error:
+            fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
+            raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
+    return 0
+
+
+def make_target(job: Job, folder: JobFolder) -> Target:
+    """Return where a job's attempts run."""
+    return DirectTarget(job, folder, Channel(job.direct.ssh)) if job.target == DIRECT else SlurmTarget(job, folder)
+
+
+def _lock(folder: JobFolder) -> Path:
+    return folder.path / "watch.lock"
+
+
+def _show(options: argparse.Namespace) -> int:
+    status = _status(JobFolder(options.folder))
+    sys.stdout.write(json.dumps(status) + "\n" if options.json else _text(status))
+    return 0
+
+
+def _list(options: argparse.Namespace) -> int:
+    found = []
+    try:
+        names = sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name))
+    except OSError as error:
+        raise PlanError(f"{options.root}: cannot be read: {error}", fix="give the folder of all jobs") from error
+    for name in names:
+        with suppress(LaunchError):  # of somebody else's
+            found.append(_status(JobFolder(options.root / name)))
+    if options.json:
+        sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
+    else:
+        sys.stdout.writelines(f"{_line(item)}\n" for item in found)
+    return 0
+
+
+def _request(options: argparse.Namespace) -> int:
+    folder = JobFolder(options.folder)
+    folder.job()
+    folder.request(options.what)
+    sys.stdout.write(f"{options.what} is asked for; the watcher acts on it within seconds\n")
+    return 0
+
+
+def _status(folder: JobFolder) -> dict[str, Any]:
+    """Return a job with its state and newest events as plain data."""
+    folder.job()
+    state = folder.state()
+    live = state is not None and state.phase not in states.TERMINAL
+    return {
+        "schema": STATUS_SCHEMA,
+        "job": json.loads(folder.job_file.read_text("utf-8")),
+        "state": None if state is None else state.to_json(),
+        "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
+        "events": _events(folder.path / "events.jsonl"),
+    }
+
+
+def _events(path: Path) -> list[Any]:
+    events = []
+    with suppress(OSError):
+        for line in path.read_text("utf-8", "replace").splitlines()[-_EVENTS:]:
+            with suppress(ValueError):
+                events.append(json.loads(line))
+    return events
+
+
+def _line(status: dict[str, Any]) -> str:
+    job, state = status["job"], status["state"] or {"phase": states.PENDING, "step": None, "attempt": 0, "reason": "not watched yet"}
+    step = "-" if state["step"] is None else state["step"]
+    stale = " (its watcher is gone)" if status["stale"] else ""
+    return (
+        f"{job['id']}  {job['user']}  {job['target']}  {state['phase']}{stale}  attempt {state['attempt']}  step {step}  {state['reason']}"
+    )
+
+
+def _text(status: dict[str, Any]) -> str:
+    lines = [_line(status)]
+    state = status["state"] or {}
+    lines += [f"  fix: {state['fix']}"] if state.get("fix") else []
+    lines += [f"  checkpoint: step {state['checkpoint']}"] if state.get("checkpoint") is not None else []
+    lines += [f"  keeps off {item['host']}: {item['reason']}" for item in state.get("excluded", ())]
+    for event in status["events"]:
+        when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(event["time"]))
+        words = [event["kind"], event["host"], event["reason"], "" if event["step"] is None else f"step {event['step']}"]
+        lines.append(f"  {when}  {'  '.join(word for word in words if word)}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""How far a job has come, from what the trainer writes: its newest step, and its newest complete checkpoint. Reads only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_TAIL_BYTES = 1 << 16
+_GAUGE = re.compile(r"^primus_train_step (\d+)(?:\.0)?$", re.MULTILINE)
+_CHECKPOINT = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """`first` and `step` are the first and the newest step of this attempt, None before one is done; `checkpoint` the newest complete."""
+
+    first: int | None = None
+    step: int | None = None
+    checkpoint: int | None = None
+
+
+def steps_size(run: Path) -> int:
+    """Return the size of steps.jsonl in bytes; what follows is of the next attempt."""
+    try:
+        return (run / "steps.jsonl").stat().st_size
+    except OSError:
+        return 0
+
+
+def look(run: Path, checkpoints: Path, *, steps_offset: int) -> Progress:
+    """Return the progress since steps.jsonl had `steps_offset` bytes.
+
+    metrics.prom counts as well: it is replaced at each step, so that storage which shows an open file's growth late shows it in time.
+    """
+    first, newest = _steps(run / "steps.jsonl", steps_offset)
+    gauge = _gauge(run / "metrics.prom")
+    if gauge is not None:
+        first = gauge if first is None else first
+        newest = gauge if newest is None else max(gauge, newest)
+    return Progress(first, newest, latest_checkpoint(checkpoints))
+
+
+def latest_checkpoint(folder: Path) -> int | None:
+    """Return the step of the newest complete checkpoint: the one that `latest` names, else the newest with a manifest."""
+    try:
+        found = sorted(path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name) and (path / "manifest.json").is_file())
+    except OSError:
+        return None
+    try:
+        latest = (folder / "latest").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        latest = ""
+    usable = [name for name in found if name <= latest] if latest in found else found
+    return int(usable[-1].partition("-")[2]) if usable else None
+
+
+def _steps(path: Path, offset: int) -> tuple[int | None, int | None]:
+    """Return the first and the last step after an offset; lines that are torn or being written are left out."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(min(offset, size))
+            head = file.read(_TAIL_BYTES)
+            start = max(offset, size - _TAIL_BYTES)
+            file.seek(start)
+            tail = head if start == offset else file.read(_TAIL_BYTES)
+    except OSError:
+        return None, None
+    first = next(_whole(head.split(b"\n")), None)
+    last = next(_whole(reversed(tail.split(b"\n"))), None)
+    return first, last
+
+
+def _whole(lines: Iterable[bytes]) -> Iterator[int]:
+    for line in lines:
+        try:
+            yield int(json.loads(line)["step"])
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def _gauge(path: Path) -> int | None:
+    try:
+        match = _GAUGE.search(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(match[1]) if match else None

@@ -1,0 +1,76 @@
+"""One question to the program `primus-unit` on one host: the only module that starts ssh."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.launch.watch.spec import Ssh
+
+SCHEMA = "primus.unit/1"
+CONNECT_S = 5
+_SHOWN = 300
+
+
+class NoAnswerError(Exception):
+    """The host gave no answer that can be relied on; its state is unknown."""
+
+
+class RefusedError(Exception):
+    """The host answered, and said no."""
+
+
+@dataclass(frozen=True)
+class Channel:
+    """Asks hosts over SSH, with strict host keys; the request goes by standard input, because it carries the job's key."""
+
+    ssh: Ssh
+
+    def ask(self, address: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Return a host's answer.
+
+        Raises:
+            NoAnswerError: There is none in time, or it is no answer of this program.
+            RefusedError: The program refuses.
+        """
+        text = json.dumps({"schema": SCHEMA, **request}) + "\n"
+        try:
+            done = subprocess.run(self.command(address), input=text, capture_output=True, text=True, check=False, timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise NoAnswerError(f"no answer over SSH within {timeout_s:.0f} s") from error
+        except OSError as error:
+            raise NoAnswerError(f"ssh cannot be started: {error}") from error
+        try:
+            answer = dict(json.loads(done.stdout))
+        except (ValueError, TypeError) as error:
+            said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+            raise NoAnswerError(f"ssh ended with exit code {done.returncode}: {said or 'no word'}") from error
+        if answer.get("ok") is not True:
+            raise RefusedError(f"{answer.get('error', 'refused without a reason')}; fix: {answer.get('fix', 'see the log of the host')}")
+        return answer
+
+    def command(self, address: str) -> tuple[str, ...]:
+        """Return the words of ssh; nothing of the user's own configuration counts."""
+        options = {
+            "BatchMode": "yes",
+            "StrictHostKeyChecking": "yes",
+            "UserKnownHostsFile": self.ssh.known_hosts,
+            "GlobalKnownHostsFile": "/dev/null",
+            "IdentitiesOnly": "yes",
+            "IdentityFile": self.ssh.identity,
+            "IdentityAgent": "none",
+            "ConnectTimeout": str(CONNECT_S),
+            "ConnectionAttempts": "1",
+            "ServerAliveInterval": "3",
+            "ServerAliveCountMax": "2",
+            "ControlPath": "none",
+            "ForwardAgent": "no",
+            "LogLevel": "ERROR",
+        }
+        words = tuple(f"-o{name}={value}" for name, value in options.items())
+        return ("ssh", "-F", "/dev/null", "-T", *words, "-p", str(self.ssh.port), "-l", self.ssh.account, "--", address, "primus-unit")

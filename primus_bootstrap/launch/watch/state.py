@@ -1,0 +1,163 @@
+"""state.json: where a job stands. The watcher alone writes it, at once and as a whole; nodes read it as their lease."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.watch.spec import Host
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMA = "primus.job-state/1"
+PENDING, STARTING, RUNNING, STOPPING, ENDED, WAITING = "pending", "starting", "running", "stopping", "ended", "waiting"
+DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
+LIVE = (STARTING, RUNNING, STOPPING)
+TERMINAL = (DONE, FAILED, CANCELLED)
+_KEPT_ATTEMPTS = 50
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A host that attempts keep off: since when (seconds since the epoch) and why. `hardware`: only a newer health record lets it back."""
+
+    host: str
+    since: float
+    cause: str
+    reason: str
+    hardware: bool = False
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start of the job. `steps_offset` is the size of steps.jsonl before it, in bytes; times are seconds since the epoch."""
+
+    attempt: int
+    hosts: tuple[str, ...] = ()
+    target_id: str = ""
+    started: float = 0.0
+    steps_offset: int = 0
+    first_step: int | None = None
+    first_step_at: float | None = None
+    last_step: int | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    cause: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """Where a job stands; times are seconds since the epoch.
+
+    `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
+    failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
+    `unknown` says since when a node has not answered. `step_at` is when the newest step was seen, not when it was made.
+    """
+
+    job: str
+    phase: str = PENDING
+    reason: str = ""
+    fix: str = ""
+    attempt: int = 0
+    revoked: bool = False
+    revoked_at: float = 0.0
+    updated: float = 0.0
+    since: float = 0.0
+    not_before: float = 0.0
+    restarts: int = 0
+    restarts_without_progress: int = 0
+    best_step: int | None = None
+    step: int | None = None
+    step_at: float | None = None
+    checkpoint: int | None = None
+    hosts: tuple[Host, ...] = ()
+    target_id: str = ""
+    stopping: str = ""
+    deadline: float = 0.0
+    cancel: bool = False
+    verdict: str = ""
+    failing_since: float = 0.0
+    unknown: tuple[tuple[str, float], ...] = ()
+    lost: tuple[str, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def current(self) -> Attempt:
+        """The newest attempt."""
+        return self.attempts[-1]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        data = asdict(self)
+        data["unknown"] = dict(self.unknown)
+        return {"schema": SCHEMA, **data, "attempts": data["attempts"][-_KEPT_ATTEMPTS:]}
+
+
+def from_json(data: Mapping[str, Any]) -> State:
+    """Return the state that `to_json` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError: It is another document.
+    """
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema {data['schema']!r}, this program reads {SCHEMA}")
+    values = {name: data[name] for name in State.__dataclass_fields__ if name in data}
+    values["hosts"] = tuple(Host(**item) for item in values["hosts"])
+    values["excluded"] = tuple(Excluded(**item) for item in values["excluded"])
+    values["attempts"] = tuple(Attempt(**{**item, "hosts": tuple(item["hosts"])}) for item in values["attempts"])
+    values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
+    values["lost"] = tuple(values["lost"])
+    return State(**values)
+
+
+def load(path: Path) -> State | None:
+    """Read the state; None where there is none yet.
+
+    Raises:
+        PlanError: It cannot be read; the job's state is not guessed.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error}", fix="mend the shared storage; the watcher starts again by itself") from error
+    try:
+        return from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError) as error:
+        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix="use the version of primus-watch that wrote it") from error
+
+
+def save(path: Path, state: State) -> None:
+    """Replace the state, durable before this returns."""
+    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n")
+
+
+def replace_text(path: Path, text: str, *, mode: int = 0o600) -> None:
+    """Give a file its whole content at once and make it durable."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,132 @@
+"""The target `direct`: a systemd unit on each host, started over SSH by the program `primus-unit` there."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.watch import node_record
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.ssh import Channel, NoAnswerError, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.node_record import NodeRecord
+    from primus_bootstrap.launch.watch.spec import Host, Job
+    from primus_bootstrap.launch.watch.state import State
+
+_LOOK_S, _START_S = 12.0, 30.0
+_AT_ONCE = 32
+
+
+@dataclass
+class DirectTarget:
+    """The hosts of one job. `refused` keeps what hosts said to the newest start, for people."""
+
+    job: Job
+    folder: JobFolder
+    channel: Channel
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def candidates(self) -> Candidates:
+        """Ask every host and spare whether it is there, healthy and free."""
+        direct = self.job.direct
+        hosts = (*direct.hosts, *direct.spares)
+        found = _each(hosts, self._probe)
+        spares = {host.name for host in direct.spares}
+        return Candidates(tuple(self._candidate(host, answer, spare=host.name in spares) for host, answer in found.items()))
+
+    def start(self, state: State) -> None:
+        """Start the launcher on each host of the attempt; a host where it runs or has run says so and does nothing."""
+
+        def one(host: Host) -> str:
+            rank = state.hosts.index(host)
+            try:
+                self._ask(host, "start", state, _START_S, rank=rank)
+            except (NoAnswerError, RefusedError) as error:
+                return str(error)
+            return ""
+
+        answers = _each(state.hosts, one)
+        self.refused = {host.name: answer for host, answer in answers.items() if answer}
+
+    def observe(self, state: State) -> Seen:
+        """Ask each host of the attempt, and read what the launchers wrote."""
+        answers = _each(state.hosts, lambda host: self._status(host, state))
+        records = node_record.read_all(self.folder.attempt(state.attempt))
+        nodes = tuple(self._node(host, answers[host], records.get(rank), state) for rank, host in enumerate(state.hosts))
+        return Seen(_status(nodes), nodes, hosts=state.hosts)
+
+    def stop(self, state: State, *, force: bool) -> None:
+        """Ask each host of the attempt to stop it; who does not answer has its lease to look at."""
+
+        def one(host: Host) -> None:
+            try:
+                self._ask(host, "stop", state, _LOOK_S, force=force)
+            except (NoAnswerError, RefusedError) as error:
+                self.refused[host.name] = str(error)
+
+        _each(state.hosts, one)
+
+    def _ask(self, host: Host, verb: str, state: State, timeout_s: float, **more: Any) -> dict[str, Any]:
+        request = {"verb": verb, "job": self.job.id, "attempt": state.attempt, "key": self.folder.key(), **more}
+        return self.channel.ask(host.address, request, timeout_s=timeout_s)
+
+    def _probe(self, host: Host) -> dict[str, Any] | str:
+        try:
+            return self.channel.ask(host.address, {"verb": "probe"}, timeout_s=_LOOK_S)
+        except (NoAnswerError, RefusedError) as error:
+            return str(error)
+
+    def _candidate(self, host: Host, answer: dict[str, Any] | str, *, spare: bool) -> Candidate:
+        if isinstance(answer, str):
+            return Candidate(host, answers=False, spare=spare, why=answer)
+        others = [name for name in answer.get("units", ()) if not str(name).startswith(f"primus-job-{self.job.id}-")]
+        return Candidate(
+            host,
+            answers=True,
+            health=str(answer.get("health", seeing.UNKNOWN)),
+            written=float(answer.get("written", 0.0)),
+            spare=spare,
+            busy=", ".join(str(name) for name in others),
+            gpus=answer.get("gpus"),
+            why=str(answer.get("reason", "")),
+        )
+
+    def _status(self, host: Host, state: State) -> dict[str, Any] | str:
+        try:
+            return self._ask(host, "status", state, _LOOK_S)
+        except (NoAnswerError, RefusedError) as error:
+            return str(error)
+
+    def _node(self, host: Host, answer: dict[str, Any] | str, record: NodeRecord | None, state: State) -> NodeSeen:
+        """Put together what a host says and what its launcher wrote."""
+        if record is not None and record.ended is not None:
+            return NodeSeen(host.name, seeing.ENDED, record.exit_code, why=record.note)
+        if isinstance(answer, str):
+            return NodeSeen(host.name, seeing.SILENT, why=answer)
+        if answer.get("state") == "running":
+            return NodeSeen(host.name, seeing.RUNNING)
+        if record is None and state.phase != states.RUNNING:
+            return NodeSeen(host.name, seeing.ABSENT, why=self.refused.get(host.name, ""))
+        restarted = record is not None and record.boot_id != answer.get("boot_id")
+        return NodeSeen(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
+
+
+def _status(nodes: Sequence[NodeSeen]) -> str:
+    found = {node.state for node in nodes}
+    if seeing.RUNNING in found:
+        return seeing.RUNNING
+    return seeing.SILENT if seeing.SILENT in found and not found & {seeing.ENDED} else seeing.ENDED
+
+
+def _each(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
+    """Return the answers of all hosts, asked at once."""
+    with ThreadPoolExecutor(max_workers=min(len(hosts), _AT_ONCE) or 1) as pool:
+        asked = {host: pool.submit(one, host) for host in hosts}
+        return {host: answer.result() for host, answer in asked.items()}

@@ -1,0 +1,214 @@
+"""The target `slurm`: one sbatch job an attempt, found again by its name.
+
+Jobs are `--no-requeue`: a requeued job waits for minutes (BeginTime), keeps its list of nodes to leave out, and would be the same attempt
+again. The watcher hands in a new job at once instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.own_program import own_command
+from primus_bootstrap.launch.slurm import CPUS_LINE, STEP
+from primus_bootstrap.launch.topology import expand_nodes
+from primus_bootstrap.launch.watch import node_record
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.spec import Host
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.state import State
+
+_COMMAND_S = 20.0
+_SHOWN = 300
+_SETTINGS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")  # variables that change what the commands do
+_QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
+_VERDICTS = {
+    "NODE_FAIL": seeing.NODE_FAIL,
+    "BOOT_FAIL": seeing.NODE_FAIL,
+    "PREEMPTED": seeing.PREEMPTED,
+    "TIMEOUT": seeing.TIME_LIMIT,
+    "DEADLINE": seeing.TIME_LIMIT,
+    "CANCELLED": seeing.CANCELLED,
+}
+_USABLE = ("idle", "mixed", "allocated", "completing", "planned")
+# RequeueExit of slurm.conf often holds 75 (docs/slurm.md), and Slurm must not requeue what the watcher starts again.
+_SCRIPT = """#!/bin/bash
+{cpus}{step}
+code=$?
+if [ "$code" -eq 75 ]; then exit 0; fi
+exit "$code"
+"""
+
+
+class SlurmSilentError(Exception):
+    """Slurm gave no answer; the state of the job is unknown."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One job as Slurm lists it."""
+
+    job_id: str
+    state: str
+    nodes: tuple[str, ...]
+
+
+@dataclass
+class SlurmTarget:
+    """The Slurm jobs of one job. `refused` is what sbatch said to the newest start, for people."""
+
+    job: Job
+    folder: JobFolder
+    refused: str = ""
+
+    def candidates(self) -> Candidates:
+        """Ask which nodes the partition has, and which Slurm can use now."""
+        wanted = self.job.slurm.partition
+        words = ["sinfo", "--noheader", "--Node", "--format=%N|%T", *([f"--partition={wanted}"] if wanted else [])]
+        try:
+            lines = _run(words).splitlines()
+        except SlurmSilentError as error:
+            return Candidates(chosen_by_target=True, why=str(error))
+        usable = {name: _usable(state) for name, _, state in (line.partition("|") for line in lines if line)}
+        return Candidates(tuple(Candidate(Host(name, name), answers=able) for name, able in usable.items()), chosen_by_target=True)
+
+    def start(self, state: State) -> None:
+        """Hand the attempt to Slurm unless Slurm has it already; where that cannot be found out, nothing is handed in."""
+        self.refused = ""
+        try:
+            if self._find(state) is None:
+                _run(self._sbatch(state))
+        except SlurmSilentError as error:
+            self.refused = str(error)
+
+    def observe(self, state: State) -> Seen:
+        """Ask Slurm for the job, and read what the launchers wrote."""
+        try:
+            found = self._find(state)
+        except SlurmSilentError as error:
+            return Seen(seeing.SILENT, why=str(error))
+        records = {record.host: record for record in node_record.read_all(self.folder.attempt(state.attempt)).values()}
+        if found is None:
+            if not records and not state.target_id:
+                return Seen(seeing.ABSENT, why=self.refused)
+            found = Listed(state.target_id, "FORGOTTEN", tuple(host.name for host in state.hosts) or tuple(records))
+        status = seeing.QUEUED if found.state in _QUEUED else seeing.RUNNING if found.state in _RUNNING else seeing.ENDED
+        down = self._down(found.nodes) if found.state == "COMPLETING" else frozenset()
+        nodes = tuple(_node(name, records.get(name), status, down=name in down) for name in found.nodes)
+        verdict = _VERDICTS.get(found.state, "")
+        if verdict == seeing.CANCELLED and state.stopping:
+            verdict = ""  # by this watcher
+        if verdict != seeing.NODE_FAIL and (verdict or all(node.state == seeing.SILENT for node in nodes)):
+            nodes = tuple(NodeSeen(node.host, seeing.ENDED) if node.state == seeing.SILENT else node for node in nodes)
+        hosts = tuple(Host(name, name) for name in found.nodes)
+        return Seen(status, nodes, verdict, found.job_id, hosts, why=f"Slurm job {found.job_id} is {found.state}")
+
+    def stop(self, state: State, *, force: bool) -> None:
+        """Send SIGTERM to the launchers once, or cancel the job."""
+        try:
+            found = self._find(state)
+            if found is None or (found.state not in _QUEUED and found.state not in _RUNNING):
+                return
+            if force or found.state in _QUEUED:
+                _run(["scancel", found.job_id])
+                return
+            asked = self.folder.attempt(state.attempt) / "asked-to-stop"
+            if not asked.exists():
+                asked.touch()
+                _run(["scancel", "--signal=TERM", found.job_id])
+        except SlurmSilentError as error:
+            self.refused = str(error)
+
+    def _find(self, state: State) -> Listed | None:
+        """Return the Slurm job of an attempt by its name: from the queue, or from the accounting where the queue has forgotten it."""
+        name = self.job.unit(state.attempt)
+        user = f"--user={self.job.user}"
+        listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N"]))
+        if listed is not None or (state.phase == states.STARTING and not state.target_id):
+            return listed
+        columns = "--format=JobIDRaw,State,NodeList"
+        try:
+            words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", user, "--starttime=now-30days", columns]
+            return _listed(_run(words))
+        except SlurmSilentError:  # without accounting the launchers' own records are what is left
+            return None
+
+    def _sbatch(self, state: State) -> list[str]:
+        attempt = self.folder.attempt(state.attempt)
+        attempt.mkdir(parents=True, exist_ok=True)
+        inner = (*own_command("python3"), "attempt", "--folder", str(self.folder.path), "--attempt", str(state.attempt))
+        script = attempt / "job.sbatch"
+        script.write_text(_SCRIPT.format(cpus=CPUS_LINE, step=shlex.join(("srun", *STEP, *inner))), "utf-8")
+        job = self.job
+        excluded = ",".join(item.host for item in state.excluded)
+        words = [
+            "sbatch", "--parsable", "--no-requeue", "--open-mode=append", STEP[0], f"--nodes={job.nodes}",
+            f"--job-name={job.unit(state.attempt)}", f"--comment=primus:{job.id}:{state.attempt}", f"--output={attempt}/slurm-%j.out",
+        ]  # fmt: skip
+        words += [f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []
+        words += [f"--partition={job.slurm.partition}"] if job.slurm.partition else []
+        words += [f"--exclude={excluded}"] if excluded else []
+        return [*words, *job.slurm.options, str(script)]
+
+    def _down(self, names: tuple[str, ...]) -> frozenset[str]:
+        """Return which nodes Slurm itself does not hear from."""
+        try:
+            lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]).splitlines()
+        except SlurmSilentError:
+            return frozenset()
+        pairs = [line.partition("|") for line in lines if line]
+        return frozenset(name for name, _, state in pairs if state.startswith("down") or state.endswith("*"))
+
+
+def _node(name: str, record: node_record.NodeRecord | None, status: str, *, down: bool) -> NodeSeen:
+    if record is not None and record.ended is not None:
+        return NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note)
+    if down:
+        return NodeSeen(name, seeing.SILENT, why="Slurm does not hear from it")
+    if status == seeing.ENDED:
+        return NodeSeen(name, seeing.SILENT, why="Slurm says that the job is over, and the launcher there has not said how it ended")
+    return NodeSeen(name, seeing.RUNNING)
+
+
+def _usable(state: str) -> bool:
+    return state.rstrip("+-") in _USABLE  # a sign like * or ~ after it means that the node does not answer or is switched off
+
+
+def _listed(text: str) -> Listed | None:
+    """Return the newest job of a list; sacct writes `CANCELLED by 1000`."""
+    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
+    if not rows:
+        return None
+    number, state, nodes = max(rows, key=lambda row: int(row[0]) if row[0].isdecimal() else 0)
+    words = state.split()
+    return Listed(number, words[0] if words else "", expand_nodes(nodes) if nodes.strip("() ") not in ("", "null", "None assigned") else ())
+
+
+def _run(words: list[str]) -> str:
+    """Return what a command of Slurm's prints.
+
+    Raises:
+        SlurmSilentError: It did not end well, or not in time.
+    """
+    environment = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(_SETTINGS)}
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=environment, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SlurmSilentError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s") from error
+    except OSError as error:
+        raise SlurmSilentError(f"{words[0]} cannot be started: {error}") from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+        raise SlurmSilentError(f"{words[0]} ended with exit code {done.returncode}: {said}")
+    return done.stdout

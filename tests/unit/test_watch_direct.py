@@ -1,0 +1,278 @@
+"""primus-watch with the target `direct`: real SSH, the real programs on the nodes, and nodes that are lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import verdicts
+from primus_bootstrap.launch.watch import node_record, program
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.attempt import read_boot_id
+from primus_bootstrap.launch.watch.ssh import Channel
+from primus_bootstrap.launch.watch.targets.direct import DirectTarget
+from tests.unit.watch_rig import Site, events, needs_sshd, steps, wait_until, watch_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = needs_sshd
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Give a site with three nodes."""
+    made = Site(tmp_path)
+    made.start("node1", "node2", "node3")
+    yield made
+    made.end()
+
+
+def test_a_job_runs_to_its_end_with_the_one_file_that_goes_to_hosts(tmp_path: Path) -> None:
+    """Watcher, node program and launcher all come from it; exit code 0 makes the job done, and the watcher ends well."""
+    site = Site(tmp_path, bundled=True)
+    site.start("node1")
+    folder = site.submit(site.job(words=["12", "0.05"]))
+    try:
+        ended = site.watch(folder).wait(60)
+    finally:
+        site.end()
+    state = folder.state()
+
+    assert ended == 0
+    assert state is not None
+    assert (state.phase, state.attempt, state.step, state.checkpoint, state.restarts) == ("done", 1, 12, 10, 0)
+    assert [event["kind"] for event in events(folder)] == [
+        "submitted", "watcher_started", "attempt_starting", "attempt_running", "first_step", "attempt_ended", "done",
+    ]  # fmt: skip
+
+
+def test_a_node_that_is_lost_costs_seconds_and_its_steps_are_made_again_elsewhere(site: Site) -> None:
+    """The spare takes over from the last checkpoint; the lost node is excluded, with a verdict."""
+    folder = site.submit(site.job())
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 7)
+    site.nodes["node1"].kill()
+
+    assert watcher.wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt, state.restarts) == ("done", 2, 1)
+    assert [item.host for item in state.excluded] == ["node1"]
+    by_step = {line["step"]: line["node"] for line in steps(folder)}
+    assert sorted(by_step) == list(range(1, 21))
+    assert set(by_step.values()) == {"node1", "node2"}
+    verdict = verdicts.parse_verdict(json.loads((folder.path / "verdicts.jsonl").read_text()))
+    assert (verdict.host, verdict.check, verdict.verdict, verdict.found) == ("node1", "workload_node", "fail", "node_lost")
+
+
+def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
+    """Training goes on without it; the next one finds the attempt running, and takes part in its end."""
+    folder = site.submit(site.job())
+    site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 3)
+    site.kill_watcher()
+    before = len(steps(folder))
+    wait_until(lambda: len(steps(folder)) >= before + 3)
+    again = site.watch(folder)
+
+    assert again.wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt) == ("done", 1)
+    assert [line["step"] for line in steps(folder)] == list(range(1, 21))
+
+
+def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
+    """What cannot be written is not acted upon; the next start finds the job where it is."""
+    folder = site.submit(site.job())
+    site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 2)
+    site.kill_watcher()
+    full = subprocess.run(["prlimit", "--fsize=100", *watch_words(folder)], capture_output=True, text=True, check=False, timeout=60)
+    assert full.returncode == 3
+    assert "the shared storage failed: [Errno 27] File too large" in full.stderr
+
+    assert site.watch(folder).wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt) == ("done", 1)
+
+
+def test_a_second_watcher_is_refused(site: Site) -> None:
+    """One job has one watcher, on whichever host."""
+    folder = site.submit(site.job())
+    first = site.watch(folder)
+    wait_until(lambda: folder.state() is not None)
+
+    assert site.watch(folder).wait(30) == 5
+    site.watcher = first
+
+
+def test_a_node_that_only_ssh_does_not_reach_goes_on(site: Site) -> None:
+    """Steps are made, so nobody is lost; the end is read from the shared storage."""
+    folder = site.submit(site.job())
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 3)
+    site.nodes["node1"].cut()
+
+    assert watcher.wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt) == ("done", 1)
+    assert [event["kind"] for event in events(folder, "node_unknown", "node_lost")] == ["node_unknown"]
+
+
+def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> None:
+    """It hangs and cannot be reached: nobody can end it there, so it ends itself when its lease is taken."""
+    folder = site.submit(site.job())
+    (folder.run / "drill-8").write_text("hang")
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 7)
+    site.nodes["node1"].cut()
+    assert site.nodes["node1"].ranks()
+    wait_until(lambda: events(folder, "attempt_starting")[1:], "the second attempt")
+
+    assert site.nodes["node1"].ranks() == ()
+    assert watcher.wait(90) == 0
+    assert folder.state().phase == "done"  # type: ignore[union-attr]
+    assert "lease" in (folder.attempt(1) / "node-00000.json").read_text()
+
+
+def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
+    """No new step within progress_timeout_s."""
+    folder = site.submit(site.job(policy={"progress_timeout_s": 5}))
+    (folder.run / "drill-8").write_text("hang")
+
+    assert site.watch(folder).wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt, state.attempts[0].cause) == ("done", 2, "no_progress")
+    assert [event["reason"] for event in events(folder, "stopping")] == ["no new step for 5 s"]
+
+
+def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:
+    """It is tried once more, no third time; the cause and what to do are said."""
+    folder = site.submit(site.job(words=["20", "0.05"]))
+    (folder.run / "drill-8").write_text("again nan")
+
+    assert site.watch(folder).wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt, state.attempts[-1].cause, state.attempts[-1].exit_code) == ("failed", 2, "not_finite", 76)
+    assert state.reason.startswith("ended twice after step 7 for the same reason: ")
+    assert state.fix
+
+
+def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
+    """Before a rank there are no logs of ranks: the launcher's own error is what people need."""
+    folder = site.submit(site.job(words=["train", "pretrain"], options=["--single", "--script=/missing.py"]))
+
+    assert site.watch(folder).wait(60) == 0
+    state = folder.state()
+    assert state is not None
+    assert state.phase == "failed"
+    assert state.reason == (
+        "ended twice before the first step for the same reason: --script /missing.py: there is no such file (exit code 2)"
+    )
+
+
+def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) -> None:
+    """Exit code 75 is a checkpoint, not a failure: no budget, no host excluded."""
+    folder = site.submit(site.job())
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 7)
+    os.kill(json.loads((site.nodes["node1"].folder / "units" / "primus-job-small-0a1b2c-1.service").read_text())["pid"], signal.SIGTERM)
+
+    assert watcher.wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt, state.restarts_without_progress, state.excluded) == ("done", 2, 0, ())
+    assert [line["step"] for line in steps(folder)] == list(range(1, 21))
+
+
+def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -> None:
+    """The budget stops it; what the launcher said is kept of every attempt."""
+    folder = site.submit(site.job(words=["no number", "0"], policy={"max_restarts_without_progress": 2, "backoff_s": [0]}))
+
+    assert site.watch(folder).wait(90) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.attempt) == ("failed", 3)
+    assert state.reason.startswith("2 restarts without progress at all; the last attempt: ")
+    assert "ValueError" in (folder.attempt(1) / "logs" / "rank-00000.log").read_text()
+    assert "ValueError" in (folder.run / "logs" / "rank-00000.log").read_text()
+
+
+def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> None:
+    """By the words that people use."""
+    folder = site.submit(site.job())
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 7)
+    assert program.main(["request", "--folder", str(folder.path), "cancel"]) == 0
+    assert watcher.wait(60) == 0
+    cancelled = folder.state()
+    assert cancelled is not None
+    assert (cancelled.phase, cancelled.checkpoint) == ("cancelled", cancelled.step)
+    assert program.main(["request", "--folder", str(folder.path), "resume"]) == 0
+
+    assert site.watch(folder).wait(90) == 0
+    assert folder.state().phase == "done"  # type: ignore[union-attr]
+    assert [line["step"] for line in steps(folder)] == list(range(1, 21))
+
+
+def test_a_host_with_another_key_is_not_talked_to(site: Site) -> None:
+    """It counts as a host that does not answer, with ssh's reason; the next one is taken."""
+    known = site.folder / "known_hosts"
+    lines = known.read_text().splitlines()
+    other = (site.folder / "user_key.pub").read_text().split()[:2]
+    known.write_text("\n".join([" ".join([lines[0].split()[0], *other]), *lines[1:]]) + "\n")
+    folder = site.submit(site.job(words=["3", "0.05"]))
+
+    assert site.watch(folder).wait(60) == 0
+    assert [host.name for host in folder.state().hosts] == ["node2"]  # type: ignore[union-attr]
+
+
+def test_an_attempt_is_started_only_once(site: Site) -> None:
+    """A watcher that was killed before it noted the start asks again; so may one whose answer was lost."""
+    folder = site.submit(site.job())
+    job = folder.job()
+    state = states.State(job.id, phase=states.STARTING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))
+    states.save(folder.state_file, state)
+    target = DirectTarget(job, folder, Channel(job.direct.ssh))
+    for _ in range(3):
+        target.start(state)
+    wait_until(lambda: len(steps(folder)) >= 2)
+    site.nodes["node1"].kill()
+    site.bring("node1")
+    wait_until(lambda: target.observe(state).nodes[0].state != "silent")
+    target.start(state)
+    wait_until(lambda: site.nodes["node1"].launchers() == ())
+
+    assert target.refused == {}
+    assert "has been started already" in (site.nodes["node1"].folder / "units" / "log").read_text()
+    assert [line["step"] for line in steps(folder)] == list(range(1, len(steps(folder)) + 1))
+
+
+def test_a_node_that_has_started_again_is_told_from_one_whose_launcher_was_killed(site: Site) -> None:
+    """By the boot that the launcher noted: the one is the node's fault, the other may be anybody's."""
+    folder = site.submit(site.job())
+    job = folder.job()
+    state = states.State(job.id, phase=states.RUNNING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))
+    target = DirectTarget(job, folder, Channel(job.direct.ssh))
+    record = node_record.NodeRecord(0, "node1", "node1", read_boot_id(), "", 5.0)
+    assert node_record.claim(folder.attempt(1), record) == ""
+    killed = target.observe(state).nodes[0]
+    (folder.attempt(1) / "node-00000.json").unlink()
+    assert node_record.claim(folder.attempt(1), replace(record, boot_id="another boot")) == ""
+    restarted = target.observe(state).nodes[0]
+
+    assert (killed.state, killed.exit_code, killed.restarted) == ("ended", None, False)
+    assert (restarted.state, restarted.exit_code, restarted.restarted) == ("ended", None, True)

@@ -1,0 +1,111 @@
+"""primus_bootstrap.launch.watch.ending: what the end of an attempt means, from the diagnosis of real failures."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.launch import diagnose, diagnose_causes
+from primus_bootstrap.launch.diagnose import Diagnosis
+from primus_bootstrap.launch.diagnose_hang import Suspect
+from primus_bootstrap.launch.diagnose_ranks import Evidence
+from primus_bootstrap.launch.watch import ending
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.spec import Host, Job
+from primus_bootstrap.launch.watch.state import Attempt, State
+
+SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
+JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",))
+NODES = {"gpu001": "h1", "gpu002": "h2"}
+NOTHING = Diagnosis("", 0)
+
+
+def over(code: int | None, **changes: Any) -> State:
+    """Return the state of an attempt that is over."""
+    hosts = (Host("h1", "a"), Host("h2", "b"))
+    attempt = Attempt(1, ("h1", "h2"), exit_code=code)
+    return replace(State("a-000000", phase=states.ENDED, attempt=1, hosts=hosts, attempts=(attempt,)), **changes)
+
+
+def of(name: str, node: str = "gpu001", *suspects: str) -> Diagnosis:
+    """Return a diagnosis with a cause of the catalogue."""
+    cause = next(item for item in diagnose_causes.catalogue() if item.name == name)
+    return replace(
+        NOTHING,
+        cause=cause,
+        evidence=(Evidence(cause, "a log", 1, "a line", None, node),),
+        suspects=tuple(Suspect(number, host, "it stopped first") for number, host in enumerate(suspects)),
+    )
+
+
+def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
+    """A renamed cause would silently lose its treatment."""
+    known = {item.name for item in diagnose_causes.catalogue()}
+
+    assert known >= ending._OF_THE_HOST
+    assert known >= ending._PASSING
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "kind", "hosts"),
+    [
+        (over(0), NOTHING, ending.DONE, ()),
+        (over(75), NOTHING, ending.UNFINISHED, ()),
+        (over(75, stopping="failed"), NOTHING, ending.UNFINISHED, ()),
+        (over(75, cancel=True, stopping="cancel"), NOTHING, ending.CANCELLED, ()),
+        (over(1, verdict=seeing.PREEMPTED), of("crash"), ending.UNFINISHED, ()),
+        (over(None, verdict=seeing.CANCELLED), NOTHING, ending.CANCELLED, ()),
+        (over(1, lost=("h1",)), of("not_finite"), ending.NODE, ("h1",)),
+        (over(0, lost=("h1",)), NOTHING, ending.NODE, ("h1",)),
+        (over(1, lost=("h1", "h2")), NOTHING, ending.NODE, ()),
+        (over(1, verdict=seeing.NODE_FAIL), NOTHING, ending.OTHER, ()),
+        (over(1), of("gpu_memory_error", "gpu002"), ending.NODE, ("h2",)),
+        (over(1), of("gpu_missing", "gpu002"), ending.NODE, ("h2",)),
+        (over(77), of("no_progress", "gpu001", "gpu002"), ending.NODE, ("h2",)),
+        (over(77), of("no_progress", "gpu001", "gpu001", "gpu002"), ending.OTHER, ()),
+        (over(77), of("no_progress", "gpu001"), ending.OTHER, ()),
+        (over(137), of("host_out_of_memory"), ending.OTHER, ()),
+        (over(76), of("not_finite"), ending.OWN, ()),
+        (over(1), of("disk_full"), ending.OTHER, ()),
+        (over(1), of("peer_lost"), ending.OTHER, ()),
+        (over(76), NOTHING, ending.OWN, ()),
+        (over(2), NOTHING, ending.OWN, ()),
+        (over(None), NOTHING, ending.OTHER, ()),
+        (over(139), NOTHING, ending.OTHER, ()),
+    ],
+)
+def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
+    """A request, then the target, then the logs, then the exit code; a host is blamed only where others were well."""
+    judged = ending.explain(JOB, state, found, NODES)
+
+    assert (judged.kind, judged.hosts) == (kind, hosts)
+    assert judged.reason
+
+
+def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:
+    """An error of the host's hardware is one; a hang or an unknown host is not."""
+    assert ending.explain(JOB, over(1), of("gpu_lost"), NODES).hardware
+    assert not ending.explain(JOB, over(1), of("gpu_missing"), NODES).hardware
+    assert not ending.explain(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
+
+
+def test_a_host_that_is_alone_is_blamed_too() -> None:
+    """With one node there are no others that could have been well."""
+    alone = replace(over(1, lost=("h1",)), hosts=(Host("h1", "a"),))
+
+    assert ending.explain(JOB, alone, NOTHING, NODES).hosts == ("h1",)
+
+
+def test_a_run_folder_of_a_failure_leads_to_the_host(tmp_path: Path) -> None:
+    """From the logs as they lie there to the name of the host in the job."""
+    (tmp_path / "logs").mkdir()
+    shutil.copy(SAMPLES / "port_in_use" / "launcher-00000.log", tmp_path / "logs")
+    judged = ending.explain(JOB, over(1), diagnose.diagnose(tmp_path), NODES)
+
+    assert (judged.kind, judged.cause) == (ending.OTHER, "port_in_use")
+    assert judged.fix

@@ -1,0 +1,381 @@
+"""primus_bootstrap.launch.watch.policy: what follows from what was seen, by example and against a world of hosts that fail at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from primus_bootstrap.launch.diagnose import Diagnosis
+from primus_bootstrap.launch.watch import ending, policy
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.ending import Ending
+from primus_bootstrap.launch.watch.policy import Moment
+from primus_bootstrap.launch.watch.progress import Progress
+from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.spec import Direct, Host, Job, Policy
+from primus_bootstrap.launch.watch.state import Attempt, State
+
+HOSTS = tuple(Host(f"h{number}", f"10.0.0.{number}") for number in range(1, 5))
+JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",), grace_s=20, direct=Direct(HOSTS[:2], HOSTS[2:]))
+TICK_S = 2.0
+
+
+def running(**changes: Any) -> State:
+    """Return the state of a first attempt that runs on two hosts."""
+    attempt = Attempt(1, ("h1", "h2"), started=100.0)
+    state = State("a-000000", phase=states.RUNNING, attempt=1, hosts=HOSTS[:2], attempts=(attempt,), since=100.0)
+    return replace(state, **changes)
+
+
+def seen(*nodes: tuple[str, int | None], step: int | None = None) -> Seen:
+    """Return what is seen of two hosts: a state and an exit code each."""
+    found = tuple(NodeSeen(f"h{number}", state, code) for number, (state, code) in enumerate(nodes, 1))
+    status = seeing.RUNNING if any(node.state == seeing.RUNNING for node in found) else seeing.ENDED
+    return Seen(status, found, progress=Progress(step, step))
+
+
+def over(**changes: Any) -> State:
+    """Return the state of an attempt that is over and not judged."""
+    return running(phase=states.ENDED, **changes)
+
+
+def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
+    """Up to lost_after_s nothing is done; then the attempt is stopped."""
+    state = running()
+    silent = seen((seeing.SILENT, None), (seeing.RUNNING, None))
+    first = policy.decide(JOB, state, silent, Moment(200))
+    before = policy.decide(JOB, first.state, silent, Moment(219.9))
+    after = policy.decide(JOB, before.state, silent, Moment(220))
+
+    assert [event.kind for event in first.events] == ["node_unknown"]
+    assert before.state.phase == states.RUNNING
+    assert (after.state.phase, after.state.stopping, after.state.revoked) == (states.STOPPING, "lost", True)
+
+
+def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
+    """All ranks take part in a step: SSH alone says nothing."""
+    state = running()
+    for step in range(20):
+        now = 200 + 5 * step
+        state = policy.decide(JOB, state, replace(seen((seeing.SILENT, None), (seeing.RUNNING, None), step=step)), Moment(now)).state
+
+    assert state.phase == states.RUNNING
+
+
+def test_the_next_attempt_waits_until_the_lease_of_a_lost_node_is_over() -> None:
+    """Lost is not ended: what runs there ends itself within the lease."""
+    state = running(phase=states.STOPPING, stopping="lost", revoked=True, revoked_at=220.0, unknown=(("h1", 200.0),))
+    look = seen((seeing.SILENT, None), (seeing.ENDED, 79))
+    limit = 220 + JOB.policy.lease_s + policy.FENCE_S
+
+    assert policy.decide(JOB, state, look, Moment(limit - 0.1)).state.phase == states.STOPPING
+    assert policy.decide(JOB, state, look, Moment(limit)).state.phase == states.ENDED
+    assert policy.decide(JOB, state, look, Moment(limit)).state.lost == ("h1",)
+
+
+def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost() -> None:
+    """A process that hangs in the kernel outlives SIGKILL; its host is left out."""
+    state = running(phase=states.STOPPING, stopping="no_progress", revoked=True, revoked_at=220.0)
+    look = seen((seeing.RUNNING, None), (seeing.ENDED, 79))
+    limit = 220 + JOB.policy.lease_s + policy.FENCE_S + policy.UNSTOPPABLE_S
+    after = policy.decide(JOB, state, look, Moment(limit))
+
+    assert policy.decide(JOB, state, look, Moment(limit - 0.1)).state.phase == states.STOPPING
+    assert (after.state.phase, after.state.lost) == (states.ENDED, ("h1",))
+    assert [(event.host, event.reason) for event in after.events] == [("h1", "cannot be stopped")]
+
+
+def test_a_node_is_not_called_lost_before_its_time_because_the_attempt_is_stopped() -> None:
+    """It fell silent while the attempt was being stopped."""
+    state = running(phase=states.STOPPING, stopping="failed", revoked=True, revoked_at=100.0, unknown=(("h1", 118.0),))
+    look = seen((seeing.SILENT, None), (seeing.ENDED, 1))
+
+    assert policy.decide(JOB, state, look, Moment(137.9)).state.phase == states.STOPPING
+    assert policy.decide(JOB, state, look, Moment(138.0)).state.phase == states.ENDED
+
+
+def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None:
+    """A watcher that was away for an hour gives the job its time again."""
+    state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
+    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
+
+    assert policy.decide(JOB, state, look, Moment(4000, watching_since=3990)).state.phase == states.RUNNING
+    assert policy.decide(JOB, state, look, Moment(4000)).state.stopping == "no_progress"
+
+
+@pytest.mark.parametrize(
+    ("codes", "expected"),
+    [([0, 0], 0), ([0, 75], 75), ([75, 75], 75), ([1, 76], 76), ([79, 1], 1), ([79, 137], 137), ([79, 79], 79), ([None, None], None)],
+)
+def test_the_exit_code_that_says_most_counts(codes: list[int | None], expected: int | None) -> None:
+    """The rank that computed NaN counts, not those that lost their connection to it, nor those that were ended here."""
+    assert ending.deciding_code(codes) == expected
+
+
+def test_the_budget_stops_a_job_that_never_makes_progress() -> None:
+    """Three restarts, then it has failed, with the reason."""
+    state, pauses = over(), []
+    for _ in range(3):
+        state = policy.judge(JOB, state, Ending(ending.OTHER, "crash", "a crash"), 1000.0).state
+        pauses.append(state.not_before - 1000.0)
+        state = replace(state, phase=states.ENDED, attempts=(*state.attempts, Attempt(state.attempt + 1)), attempt=state.attempt + 1)
+    state = policy.judge(JOB, state, Ending(ending.OTHER, "crash", "a crash"), 1000.0).state
+
+    assert pauses == [0, 10, 30]
+    assert state.phase == states.FAILED
+    assert state.reason == "3 restarts without progress at all; the last attempt: a crash"
+
+
+def test_a_step_forward_gives_the_budget_back() -> None:
+    """Ten kills in a row end nothing as long as each attempt gets a step further."""
+    state = running()
+    for kill in range(10):
+        look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=kill + 1)
+        state = policy.decide(JOB, state, look, Moment(100.0 + kill)).state
+        state = policy.judge(JOB, replace(state, phase=states.ENDED), Ending(ending.OTHER, "crash", "a crash"), 100.0 + kill).state
+        assert state.phase == states.WAITING
+        state = replace(state, phase=states.RUNNING, attempts=(*state.attempts, Attempt(kill + 2, ("h1", "h2"))), attempt=kill + 2)
+
+    assert (state.restarts, state.restarts_without_progress) == (10, 1)
+
+
+def test_a_failure_of_the_jobs_own_that_repeats_is_given_up() -> None:
+    """NaN at the same step twice is no accident; at another step it is tried again."""
+    nan = Ending(ending.OWN, "not_finite", "the loss was not finite")
+    first = Attempt(1, last_step=6, first_step=1)
+    once = policy.judge(JOB, over(attempts=(first,), best_step=6), nan, 100.0).state
+    same = replace(once, phase=states.ENDED, attempt=2, attempts=(*once.attempts, Attempt(2, last_step=6, first_step=5)))
+    other = replace(once, phase=states.ENDED, attempt=2, attempts=(*once.attempts, Attempt(2, last_step=9, first_step=5)))
+
+    assert once.phase == states.WAITING
+    assert policy.judge(JOB, same, nan, 100.0).state.reason == "ended twice after step 6 for the same reason: the loss was not finite"
+    assert policy.judge(JOB, other, nan, 100.0).state.phase == states.WAITING
+
+
+def test_stopping_early_with_a_checkpoint_costs_nothing_unless_no_step_was_made() -> None:
+    """Exit code 75 is not a failure; one that comes before any step, again and again, is."""
+    early = Ending(ending.UNFINISHED, "unfinished", "stopped early")
+    stepped = policy.judge(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), early, 100.0).state
+    idle = policy.judge(JOB, over(), early, 100.0).state
+
+    assert (stepped.not_before, stepped.restarts_without_progress) == (100.0, 0)
+    assert idle.restarts_without_progress == 1
+
+
+def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> None:
+    """A checkpoint is written first."""
+    asked = policy.ask(JOB, running(), frozenset({"cancel"}), 200.0).state
+    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None))
+    limit = 200 + JOB.grace_s + policy.AFTER_GRACE_S
+
+    assert (asked.phase, asked.revoked) == (states.STOPPING, False)
+    assert not policy.decide(JOB, asked, look, Moment(limit - 1)).state.revoked
+    assert policy.decide(JOB, asked, look, Moment(limit)).state.revoked
+
+
+def test_what_has_failed_goes_on_when_asked() -> None:
+    """The counters begin again; what is done stays done."""
+    failed = running(phase=states.FAILED, restarts=9, restarts_without_progress=4, cancel=True)
+    again = policy.ask(JOB, failed, frozenset({"resume"}), 300.0).state
+    done = running(phase=states.DONE)
+
+    assert (again.phase, again.restarts, again.restarts_without_progress, again.cancel) == (states.WAITING, 0, 0, False)
+    assert policy.ask(JOB, done, frozenset({"resume"}), 300.0).state == done
+
+
+def test_waiting_for_hosts_has_an_end() -> None:
+    """After hosts_timeout_s the job has failed, and the reason names each host."""
+    nobody = Candidates(tuple(Candidate(host, answers=False, why="no route") for host in HOSTS))
+    waiting = policy.begin(JOB, State("a-000000"), nobody, Moment(100)).state
+    later = policy.begin(JOB, waiting, nobody, Moment(100 + JOB.policy.hosts_timeout_s + 1)).state
+
+    assert waiting.phase == states.WAITING
+    assert waiting.reason.startswith("2 hosts are needed and 0 can be had: h1 does not answer (no route); h2")
+    assert later.phase == states.FAILED
+
+
+@dataclass
+class Launcher:
+    """What an attempt runs on one host. It looks at its lease each second, as the program `attempt` does."""
+
+    attempt: int
+    read_at: float
+    ended: int | None = None
+
+
+@dataclass
+class World:
+    """Hosts that fail, and what runs on them; time goes on in steps of a tick."""
+
+    now: float = 1000.0
+    up: dict[str, bool] = field(default_factory=lambda: {host.name: True for host in HOSTS})
+    ssh: dict[str, bool] = field(default_factory=lambda: {host.name: True for host in HOSTS})
+    storage: dict[str, bool] = field(default_factory=lambda: {host.name: True for host in HOSTS})
+    launchers: dict[tuple[str, int], Launcher] = field(default_factory=dict)
+    step: int = 0
+    made: dict[int, int] = field(default_factory=dict)
+
+    def alive(self, attempt: int | None = None) -> list[tuple[str, int]]:
+        """Return what runs now."""
+        return [key for key, item in self.launchers.items() if item.ended is None and attempt in (None, key[1])]
+
+    def tick(self, state: State, *, goal: int) -> None:
+        """Let a tick of time pass: launchers look at their leases, and train where all of them are there."""
+        self.now += TICK_S
+        for (host, number), item in self.launchers.items():
+            if item.ended is not None:
+                continue
+            if self.storage[host]:
+                item.read_at = self.now
+                if state.attempt != number or state.revoked:
+                    item.ended = 79
+            elif self.now - item.read_at > JOB.policy.lease_s:
+                item.ended = 79
+        mine = self.alive(state.attempt)
+        if state.phase == states.RUNNING and len(mine) == JOB.nodes and all(self.storage[host] and self.up[host] for host, _ in mine):
+            self.step += 1
+            self.made.setdefault(state.attempt, self.step)
+            if self.step >= goal:
+                for key in mine:
+                    self.launchers[key].ended = 0
+
+    def candidates(self) -> Candidates:
+        """Return the hosts as SSH sees them."""
+        spares = {host.name for host in HOSTS[2:]}
+        return Candidates(
+            tuple(Candidate(host, answers=self.up[host.name] and self.ssh[host.name], spare=host.name in spares) for host in HOSTS)
+        )
+
+    def start(self, state: State) -> None:
+        """Start what can be reached and was not started."""
+        for host in state.hosts:
+            key = (host.name, state.attempt)
+            if self.up[host.name] and self.ssh[host.name] and self.storage[host.name] and key not in self.launchers:
+                self.launchers[key] = Launcher(state.attempt, self.now)
+
+    def observe(self, state: State) -> Seen:
+        """Return what SSH and the records say."""
+        nodes = []
+        for host in state.hosts:
+            item = self.launchers.get((host.name, state.attempt))
+            if item is not None and item.ended is not None and self.storage[host.name]:
+                nodes.append(NodeSeen(host.name, seeing.ENDED, item.ended if item.ended >= 0 else None))
+            elif not (self.up[host.name] and self.ssh[host.name]):
+                nodes.append(NodeSeen(host.name, seeing.SILENT))
+            elif item is None:
+                nodes.append(NodeSeen(host.name, seeing.ABSENT if state.phase != states.RUNNING else seeing.ENDED))
+            else:
+                nodes.append(NodeSeen(host.name, seeing.RUNNING if item.ended is None else seeing.ENDED))
+        found = {node.state for node in nodes}
+        status = seeing.RUNNING if seeing.RUNNING in found else seeing.ENDED
+        first = self.made.get(state.attempt)
+        return Seen(status, tuple(nodes), progress=Progress(first, self.step if first is not None else None))
+
+    def break_it(self, what: str, host: str) -> None:
+        """Make a fault, or mend everything of a host."""
+        if what == "mend":
+            self.up[host] = self.ssh[host] = self.storage[host] = True
+        elif what == "lose":
+            self.up[host] = False
+            for key, item in self.launchers.items():
+                if key[0] == host and item.ended is None:
+                    item.ended = -1  # gone without a word
+        elif what == "cut":
+            self.ssh[host] = False
+        elif what == "cut storage":
+            self.storage[host] = False
+        else:
+            for key in self.alive():
+                if key[0] == host:
+                    self.launchers[key].ended = 137
+
+
+def turn(world: World, state: State, requests: frozenset[str] = frozenset()) -> State:
+    """Do what the watcher's loop does in one round."""
+    if state.phase in (states.PENDING, states.WAITING):
+        if world.now >= state.not_before:
+            begun = policy.begin(JOB, state, world.candidates(), Moment(world.now)).state
+            if begun.attempt != state.attempt:
+                assert world.alive() == [], "two attempts at once"
+            state = begun
+    elif state.phase == states.ENDED:
+        judged = ending.explain(JOB, state, Diagnosis("", 0), {})
+        state = policy.judge(JOB, state, judged, world.now).state
+    elif state.phase not in states.TERMINAL:
+        if state.phase == states.STARTING:
+            world.start(state)
+        state = policy.decide(JOB, state, world.observe(state), Moment(world.now)).state
+    return policy.ask(JOB, state, requests, world.now).state
+
+
+FAULTS = some.lists(
+    some.tuples(
+        some.sampled_from(["lose", "cut", "cut storage", "kill", "mend"]),
+        some.sampled_from([host.name for host in HOSTS]),
+        some.integers(1, 30),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(FAULTS, some.booleans())
+def test_whatever_fails_two_attempts_never_run_at_once_and_the_job_ends(faults: list[tuple[str, str, int]], through_files: bool) -> None:  # noqa: FBT001
+    """Whatever breaks and comes back; a watcher that is killed between any two rounds and reads its state again changes nothing."""
+    world, state = World(), State("a-000000")
+    for what, host, rounds in faults:
+        world.break_it(what, host)
+        for _ in range(rounds):
+            state = turn(world, state)
+            state = states.from_json(state.to_json()) if through_files else state
+            attempts = {number for _, number in world.alive()}
+            assert len(attempts) <= 1
+            assert state.restarts_without_progress <= JOB.policy.max_restarts_without_progress
+            world.tick(state, goal=60)
+    for host in world.up:
+        world.break_it("mend", host)
+    for _ in range(600):
+        state = turn(world, state)
+        world.tick(state, goal=60)
+
+    assert state.phase in states.TERMINAL
+    assert state.phase == states.DONE or "without progress" in state.reason
+
+
+@settings(max_examples=100, deadline=None)
+@given(FAULTS, some.integers(0, 100))
+def test_whatever_fails_a_cancelled_job_comes_to_rest(faults: list[tuple[str, str, int]], at: int) -> None:
+    """With nothing of it running anywhere."""
+    world, state, rounds = World(), State("a-000000"), 0
+    for what, host, pause in [*faults, ("cut", "h1", 100)]:
+        world.break_it(what, host)
+        for _ in range(pause):
+            rounds += 1
+            state = turn(world, state, frozenset({"cancel"}) if rounds >= at else frozenset())
+            world.tick(state, goal=10**6)
+    for _ in range(100):
+        state = turn(world, state, frozenset({"cancel"}))
+        world.tick(state, goal=10**6)
+
+    assert state.phase in states.TERMINAL
+    assert world.alive() == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(some.builds(Policy, backoff_s=some.just((0, 10))), some.lists(some.floats(0, 1e6), min_size=3, max_size=3))
+def test_a_state_comes_back_from_its_file_as_it_was(found: Policy, times: list[float]) -> None:
+    """What is read is what was written."""
+    state = running(
+        excluded=(states.Excluded("h9", times[0], "gpu_lost", "a reason", hardware=True),),
+        unknown=(("h1", times[1]),),
+        lost=("h2",),
+        step=found.lease_s,
+        since=times[2],
+    )
+
+    assert states.from_json(state.to_json()) == state

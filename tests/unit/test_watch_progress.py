@@ -1,0 +1,73 @@
+"""primus_bootstrap.launch.watch.progress: the newest step and checkpoint, whatever a crash left behind."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch.watch import progress
+from primus_bootstrap.launch.watch.progress import Progress
+from workloads.train import checkpoint_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_steps(run: Path, *numbers: int, tail: str = "") -> None:
+    """Append steps, and what a crash left of a line."""
+    with (run / "steps.jsonl").open("a") as file:
+        file.write("".join(json.dumps({"step": number, "padding": "x" * 200}) + "\n" for number in numbers) + tail)
+
+
+def test_only_the_steps_of_this_attempt_count(tmp_path: Path) -> None:
+    """After a resume the file goes on with smaller numbers."""
+    write_steps(tmp_path, *range(1, 48))
+    offset = progress.steps_size(tmp_path)
+    nothing = progress.look(tmp_path, tmp_path, steps_offset=offset)
+    write_steps(tmp_path, 41, 42)
+
+    assert nothing == Progress()
+    assert progress.look(tmp_path, tmp_path, steps_offset=offset) == Progress(41, 42)
+    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(1, 42)
+
+
+def test_torn_lines_are_left_out_at_both_ends(tmp_path: Path) -> None:
+    """A crash leaves half a line, and the next attempt writes behind it."""
+    write_steps(tmp_path, 1, tail='{"step": 2, "lo')
+    offset = progress.steps_size(tmp_path)
+    write_steps(tmp_path, 3, 4, 5, tail='{"step": 6, "lo')
+
+    assert progress.look(tmp_path, tmp_path, steps_offset=offset) == Progress(3, 5)
+
+
+def test_the_end_of_a_long_file_is_found(tmp_path: Path) -> None:
+    """A run has millions of steps; only the ends are read."""
+    write_steps(tmp_path, *range(1, 3001))
+
+    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(1, 3000)
+
+
+def test_the_gauge_counts_where_the_file_shows_its_growth_late(tmp_path: Path) -> None:
+    """metrics.prom is replaced at each step."""
+    (tmp_path / "metrics.prom").write_text("# HELP primus_train_step Steps\n# TYPE primus_train_step gauge\nprimus_train_step 9\n")
+    alone = progress.look(tmp_path, tmp_path, steps_offset=0)
+    write_steps(tmp_path, 7, 8)
+
+    assert alone == Progress(9, 9)
+    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(7, 9)
+
+
+@pytest.mark.parametrize("latest", ["step-00000020", "step-00000010", "step-00000099", "", None])
+def test_the_newest_checkpoint_is_the_one_that_the_trainer_would_take(tmp_path: Path, latest: str | None) -> None:
+    """The trainer's own rule, read from its program: what `latest` names, complete ones only."""
+    for name in ("step-00000010", "step-00000020", "step-00000030", "step-00000040.partial", "step-00000050.corrupt", "step-00000060"):
+        (tmp_path / name).mkdir()
+        if name != "step-00000060":
+            (tmp_path / name / "manifest.json").write_text("{}")
+    if latest is not None:
+        (tmp_path / "latest").write_text(f"{latest}\n")
+    expected = checkpoint_folder.complete_checkpoints(tmp_path)[0].name
+
+    assert f"step-{progress.latest_checkpoint(tmp_path):08d}" == expected

@@ -1,0 +1,141 @@
+"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.launch.errors import LaunchError
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import program
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.spec import read_job
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+SSH = {"identity": "/key", "known_hosts": "/known"}
+JOB: dict[str, Any] = {
+    "schema": "primus.job/1",
+    "id": "a-000000",
+    "name": "a",
+    "user": ME,
+    "target": "direct",
+    "nodes": 1,
+    "words": ["train", "pretrain"],
+    "direct": {"hosts": [{"name": "n1", "address": "10.0.0.1"}], "ssh": SSH},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"nodez": 1}, "nodez: there is no such key; did you mean nodes?"),
+        ({"policy": {"lost_after": 1}}, "policy.lost_after: there is no such key; did you mean lost_after_s?"),
+        ({"nodes": 0}, "nodes: 0 is no whole number from 1 on"),
+        ({"nodes": True}, "nodes: True is no whole number"),
+        ({"nodes": 2}, "2 nodes are wanted, and there are 1 hosts with spares"),
+        ({"id": "../../etc"}, "id: '../../etc' is no text like"),
+        ({"words": []}, "words: there is no task"),
+        ({"words": ["a\0b"]}, "is no list of texts"),
+        ({"options": ["--nnodes=4"]}, "options: --nnodes=4 is given by the watcher"),
+        ({"options": ["--master_addr", "x"]}, "options: --master_addr is given by the watcher"),
+        ({"environment": {"A B": "1"}}, "environment.A B: needs a name"),
+        ({"target": "slurm"}, "direct: the target is slurm"),
+        ({"direct": {"hosts": [{"name": "n1", "address": "-oProxyCommand=x"}], "ssh": SSH}}, "direct.hosts[0].address"),
+        ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "spares": [{"name": "n1", "address": "b"}], "ssh": SSH}}, "more than once"),
+        ({"direct": {"hosts": [{"name": "n1", "address": "a"}]}}, "direct.ssh.known_hosts: is needed"),
+        ({"policy": {"backoff_s": []}}, "policy.backoff_s: [] is no list of seconds"),
+        ({"checkpoints": "runs"}, "checkpoints: 'runs' is no absolute path"),
+    ],
+)
+def test_everything_that_is_wrong_is_said_with_its_place(changes: dict[str, Any], said: str) -> None:
+    """Before anything is contacted; a second mistake is not hidden by the first."""
+    with pytest.raises(LaunchError) as caught:
+        read_job(json.dumps({**JOB, "grace_s": "long", **changes}), origin="job.json")
+
+    assert said in str(caught.value)
+    assert "job.json: grace_s: 'long' is no whole number" in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["-N4", "--nodes=4", "--requeue", "--exclude=n1", "-o", "--array=1-4", "--partition=x"])
+def test_options_of_sbatch_that_the_watcher_gives_are_refused(option: str) -> None:
+    """Two of them would contradict each other."""
+    job = {**{key: value for key, value in JOB.items() if key != "direct"}, "target": "slurm", "slurm": {"options": [option]}}
+    with pytest.raises(LaunchError, match="given by the watcher"):
+        read_job(json.dumps(job), origin="job.json")
+
+
+def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
+    """The same again changes nothing; another job with that id, or of somebody else, is refused; nothing half-made stays."""
+    first, changed = folders.create(tmp_path, json.dumps(JOB))
+    assert changed
+    assert first.key() == first.key()
+    assert folders.create(tmp_path, json.dumps(JOB)) == (first, False)
+    for wrong, said in (
+        ({**JOB, "words": ["other"]}, "another job with this id"),
+        ({**JOB, "id": "b-000000", "user": "sys"}, "the job is sys's"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            folders.create(tmp_path, json.dumps(wrong))
+    with pytest.raises(LaunchError, match="cannot be made"):
+        folders.create(tmp_path / "missing", json.dumps(JOB))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    assert (first.path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_a_crash_left_unfinished_does_not_swallow_the_next(tmp_path: Path) -> None:
+    """The next line starts on a line of its own."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (folder.path / "events.jsonl").write_text('{"kind": "torn')
+    folder.append("events.jsonl", {"kind": "whole"})
+
+    assert (folder.path / "events.jsonl").read_text().splitlines() == ['{"kind": "torn', '{"kind": "whole"}']
+
+
+def test_what_belongs_to_an_attempt_is_kept_with_it(tmp_path: Path) -> None:
+    """The next attempt's diagnosis must not read the logs of the one before; steps and checkpoints go on."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (folder.run / "logs").mkdir()
+    for name in ("failure.json", "plan-00001.json", "metrics.prom", "steps.jsonl", "logs/rank-00000.log"):
+        (folder.run / name).write_text(name)
+    folder.set_aside(1)
+    folder.set_aside(1)
+
+    assert [path.name for path in folder.run.iterdir()] == ["steps.jsonl"]
+    assert (folder.attempt(1) / "logs" / "rank-00000.log").read_text() == "logs/rank-00000.log"
+
+
+def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a watcher has looked at it there is no state; what is no job is left out of the list."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (tmp_path / "something").mkdir()
+    folder.append("events.jsonl", {"time": 0, "kind": "submitted", "attempt": 0, "host": "", "reason": "", "step": None})
+
+    assert program.main(["show", "--folder", str(folder.path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert program.main(["show", "--folder", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert program.main(["show", "--folder", str(tmp_path / "something")]) == 2
+
+    assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
+    assert shown["job"]["words"] == ["train", "pretrain"]
+    assert listed == {"schema": "primus.job-list/1", "jobs": [shown]}
+    assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
+
+
+def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:
+    """Two watchers of one attempt would be the result."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    folder.path.rename(tmp_path / "b-000000")
+    with pytest.raises(LaunchError, match="do not move or copy"):
+        JobFolder(tmp_path / "b-000000").job()

@@ -1,0 +1,146 @@
+"""primus_bootstrap.launch.watch.unit: who is listened to, what is started, and whose rights count."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.launch.errors import LaunchError
+from primus_bootstrap.launch.watch import unit
+from primus_bootstrap.launch.watch.ssh import SCHEMA
+from tests.unit import watch_rig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+
+pytestmark = watch_rig.needs_sshd
+NOBODY = 65534
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch_rig.Site]:
+    """Give a node without SSH: the stand-in of systemd on the PATH, and a root of jobs."""
+    made = watch_rig.Site(tmp_path)
+    made.start("node1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/programs:/usr/bin:/bin")
+    monkeypatch.setenv("NODE_FOLDER", str(made.nodes["node1"].folder))
+    monkeypatch.setenv("NODE_NAME", "node1")
+    yield made
+    made.end()
+
+
+def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> unit.Site:
+    """Return the administrator's settings."""
+    return unit.Site(site.jobs, min_uid, ("LimitNOFILE=1024",))
+
+
+def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
+    """Return a request that is entitled."""
+    return {"schema": SCHEMA, "verb": verb, "job": folder.path.name, "attempt": 1, "key": folder.key(), **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"key": "0" * 64}, "the key is not that of the job"),
+        ({"key": ""}, "names no job, attempt and key"),
+        ({"job": "../small-0a1b2c"}, "names no job, attempt and key"),
+        ({"job": "small-0a1b2c;reboot"}, "names no job, attempt and key"),
+        ({"job": "other-0a1b2c"}, "cannot be looked at"),
+        ({"attempt": 0}, "names no job, attempt and key"),
+        ({"attempt": True}, "names no job, attempt and key"),
+        ({"attempt": "1"}, "names no job, attempt and key"),
+        ({"verb": "restart"}, "no request that is known"),
+        ({"schema": "primus.unit/0"}, "no request that is known"),
+        ({"verb": "start", "rank": 1}, "is no node of the job"),
+    ],
+)
+def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
+    """Nothing is started, and no word of it reaches a command."""
+    folder = site.submit(site.job())
+    with pytest.raises(LaunchError, match=said):
+        unit.answer_request(request(folder, **changes), allowed(site))
+
+    assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
+
+
+def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
+    """The owner of the folder decides whose processes run; accounts of the system are refused."""
+    folder = site.submit(site.job())
+    with pytest.raises(LaunchError, match="is no folder of a user's"):
+        unit.answer_request(request(folder), allowed(site, min_uid=1000))
+
+
+def test_a_link_to_a_jobs_folder_is_no_jobs_folder(site: watch_rig.Site) -> None:
+    """A link has another owner than what it leads to."""
+    folder = site.submit(site.job())
+    (site.jobs / "link-0a1b2c").symlink_to(folder.path)
+    with pytest.raises(LaunchError, match="is no folder of a user's"):
+        unit.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
+
+
+def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
+    """A key that links to a file of root's proves nothing, although this program runs as root."""
+    root = Path(tempfile.mkdtemp())
+    try:
+        root.chmod(0o755)
+        (root / "secret").write_text("root's secret")
+        (root / "secret").chmod(0o600)
+        folder = root / "small-0a1b2c"
+        folder.mkdir()
+        (folder / "key").symlink_to(root / "secret")
+        os.chown(folder, NOBODY, NOBODY)
+        asked = {"schema": SCHEMA, "verb": "status", "job": "small-0a1b2c", "attempt": 1, "key": "root's secret"}
+        with pytest.raises(LaunchError, match="cannot be read as nobody"):
+            unit.answer_request(asked, unit.Site(root, 1000, ()))
+    finally:
+        shutil.rmtree(root)
+
+
+def test_an_older_attempt_is_ended_before_a_newer_one_starts_and_never_comes_back(site: watch_rig.Site) -> None:
+    """Whatever state.json says: what systemd knows here is enough."""
+    folder = site.submit(site.job())
+    older = ["systemd-run", "--collect", "--uid=0", "--unit=primus-job-small-0a1b2c-1.service", "--", "sleep", "300"]
+    unit._run(older)
+    assert len(site.nodes["node1"].launchers()) == 1
+    started = unit.answer_request(request(folder, "start", attempt=2, rank=0), allowed(site))
+    words = json.loads((site.nodes["node1"].folder / "units" / "primus-job-small-0a1b2c-2.service").read_text())["words"]
+
+    assert started["state"] == "started"
+    assert {"--collect", "--property=KillMode=mixed", "--property=LimitNOFILE=1024", "--property=TimeoutStopSec=35"} <= set(words)
+    assert words[-7:] == ["attempt", "--folder", str(folder.path), "--attempt", "2", "--rank", "0"]
+    assert not unit._active("primus-job-small-0a1b2c-1.service")
+
+
+def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
+    """Another job's unit here refuses the start; the probe names it."""
+    folder = site.submit(site.job(gpus_per_node=8))
+    other = "primus-job-other-0a1b2c-1.service"
+    unit._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
+    with pytest.raises(LaunchError, match=r"primus-job-other-0a1b2c-1\.service runs here, and GPUs are not shared"):
+        unit.answer_request(request(folder, "start", rank=0), allowed(site))
+
+    assert unit.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
+
+
+def test_a_host_in_quarantine_is_not_healthy(tmp_path: Path) -> None:
+    """Where the role writes it; a record that cannot be read keeps the host out as well."""
+    record = tmp_path / "quarantine.json"
+    nothing = unit._quarantine(record)
+    record.write_text(json.dumps({"owner": "ada", "reason": "fan broken"}))
+    held = unit._quarantine(record)
+    record.write_text("{")
+    stated = yaml.safe_load((watch_rig.ROOT / "roles/quarantine/vars/main.yml").read_text())
+
+    assert (nothing, held) == ("", "in quarantine by ada: fan broken")
+    assert unit._quarantine(record).startswith("in quarantine; ")
+    assert stated["_quarantine_host_path"] == str(unit.QUARANTINE)

@@ -1,0 +1,173 @@
+"""A stand-in for Slurm's commands: one small program with a queue in a folder, which runs job scripts for real, a process a node."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from primus_bootstrap.launch import process
+
+ROOT = Path(__file__).resolve().parents[2]
+_COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scancel", "srun")
+_PROGRAM = """#!{python}
+import json, os, pathlib, signal, subprocess, sys, time
+sys.path.insert(0, {root!r})
+from primus_bootstrap.launch import process
+folder = pathlib.Path({folder!r})
+name, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
+given = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
+with (folder / "calls").open("a") as file:
+    file.write(json.dumps([name, *words]) + "\\n")
+broken = folder / f"broken-{{name}}"
+if broken.exists():
+    time.sleep(float(broken.read_text() or 0))
+    sys.exit("slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+
+def jobs():
+    found = [json.loads(path.read_text()) for path in sorted((folder / "jobs").glob("*.json"))]
+    for job in found:
+        if job["state"] == "RUNNING" and not process_is(job["pid"]):
+            code = (folder / "jobs" / f"{{job['id']}}.code")
+            job["state"] = "COMPLETED" if code.exists() and code.read_text() == "0" else "FAILED"
+            save(job)
+    return found
+
+def process_is(pid):
+    try:
+        return pathlib.Path(f"/proc/{{pid}}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+def save(job):
+    (folder / "jobs" / f"{{job['id']}}.json").write_text(json.dumps(job))
+
+def nodes():
+    return json.loads((folder / "nodes.json").read_text())
+
+if name == "sinfo":
+    wanted = given.get("--nodes", "").split(",")
+    for node, state in nodes().items():
+        if node in wanted or wanted == [""]:
+            print(f"{{node}}|{{state}}")
+elif name == "sbatch":
+    out = set(given.get("--exclude", "").split(","))
+    free = [node for node, state in nodes().items() if state == "idle" and node not in out]
+    everybody = [node for node in nodes() if node not in out]
+    count = int(given["--nodes"])
+    if len(everybody) < count:
+        sys.exit("sbatch: error: Batch job submission failed: Requested node configuration is not available")
+    number = 100 + len(jobs())
+    mine = free[:count]
+    job = {{"id": number, "name": given["--job-name"], "state": "RUNNING", "nodes": mine, "words": words, "pid": 0}}
+    environment = {{**os.environ, "SLURM_JOB_ID": str(number), "SLURM_JOB_NODELIST": ",".join(mine)}}
+    shell = f"bash {{words[-1]}}; echo -n $? > {{folder}}/jobs/{{number}}.code"
+    log = open(given["--output"].replace("%j", str(number)), "ab")
+    job["pid"] = subprocess.Popen(["bash", "-c", shell], env=environment, start_new_session=True, stdout=log, stderr=log).pid
+    save(job)
+    print(number)
+elif name == "srun":
+    inner = [word for word in words if not word.startswith("--")][:1]
+    inner = words[words.index(inner[0]):]
+    children = []
+    for index, node in enumerate(os.environ["SLURM_JOB_NODELIST"].split(",")):
+        mine = {{**os.environ, "SLURM_NODEID": str(index), "SLURMD_NODENAME": node, "NODE_NAME": node, "SLURM_STEP_ID": "0"}}
+        children.append(subprocess.Popen(inner, env=mine))
+        (folder / f"pid-{{node}}").write_text(str(children[-1].pid))
+    codes = [child.wait() for child in children]
+    sys.exit(max(128 - code if code < 0 else code for code in codes))
+elif name in ("squeue", "sacct"):
+    for job in jobs():
+        if job["name"] == given["--name"] and not (name == "squeue" and (folder / "forgotten").exists()):
+            print(f"{{job['id']}}|{{job['state']}}|{{','.join(job['nodes'])}}")
+elif name == "scancel":
+    for job in jobs():
+        if str(job["id"]) == words[-1] and job["state"] == "RUNNING":
+            launchers = [int((folder / f"pid-{{node}}").read_text()) for node in job["nodes"]]
+            if given.get("--signal") == "TERM":
+                for pid in launchers:
+                    os.kill(pid, signal.SIGTERM)
+            else:
+                job["state"] = "CANCELLED"
+                save(job)
+                for pid in (*process.descendants(job["pid"]), job["pid"]):
+                    os.kill(pid, signal.SIGKILL)
+"""
+
+
+@dataclass
+class SlurmStandIn:
+    """A cluster of nodes that share one machine."""
+
+    folder: Path
+
+    def start(self, *nodes: str) -> None:
+        """Have nodes that are idle, and the commands."""
+        (self.folder / "jobs").mkdir(parents=True)
+        (self.folder / "bin").mkdir()
+        self.nodes(**dict.fromkeys(nodes, "idle"))
+        for name in _COMMANDS:
+            path = self.folder / "bin" / name
+            path.write_text(_PROGRAM.format(python=sys.executable, root=str(ROOT), folder=str(self.folder)))
+            path.chmod(0o755)
+
+    @property
+    def path(self) -> str:
+        """The PATH with the commands first, then this Python."""
+        return f"{self.folder}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"
+
+    def nodes(self, **states: str) -> None:
+        """State how nodes are."""
+        path = self.folder / "nodes.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps({**before, **states}))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """Return the jobs that were handed in."""
+        return [json.loads(path.read_text()) for path in sorted((self.folder / "jobs").glob("*.json"))]
+
+    def calls(self, name: str) -> list[list[str]]:
+        """Return how a command was called."""
+        path = self.folder / "calls"
+        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [words for words in found if words[0] == name]
+
+    def set_state(self, number: int, state: str) -> None:
+        """Let Slurm say something else of a job."""
+        path = self.folder / "jobs" / f"{number}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "state": state}))
+
+    def lose(self, node: str) -> None:
+        """Lose a node: its launcher is gone without a word, Slurm says that it is down and that the job has failed because of it."""
+        pid = int((self.folder / f"pid-{node}").read_text())
+        self.nodes(**{node: "down*"})
+        for job in self.jobs():
+            if job["state"] == "RUNNING" and node in job["nodes"]:
+                self.set_state(job["id"], "NODE_FAIL")
+                _kill((*process.descendants(pid), pid))
+                _kill((*process.descendants(job["pid"]), job["pid"]))
+
+    def end(self) -> None:
+        """End what runs."""
+        for job in self.jobs():
+            _kill((*process.descendants(job["pid"]), job["pid"]))
+
+
+def break_command(rig: SlurmStandIn, name: str, *, broken: bool = True, after_s: float = 0.0) -> None:
+    """Let a command fail as it does without a controller."""
+    path = rig.folder / f"broken-{name}"
+    if broken:
+        path.write_text(str(after_s))
+    else:
+        path.unlink()
+
+
+def _kill(pids: tuple[int, ...]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
