@@ -36,6 +36,11 @@ def topologies_dir() -> Path:
     return content_root() / "inventory"
 
 
+def jobs_dir() -> Path:
+    """Return the folder of the training jobs that are shipped, one file a job."""
+    return content_root() / "workloads" / "jobs"
+
+
 def ansible_cfg() -> Path:
     """Return the `ansible.cfg` that every run of ours uses."""
     return content_root() / "ansible.cfg"

@@ -148,7 +148,7 @@ def exec_(
     targets = targets_of_limit(cluster, pattern, become)
     line = _shell_line(command)
     stdin = {target.host: f"{target.become_password}\n" for target in targets if sudo and target.become_password}
-    task = Task(_as_root(line) if sudo else line, stdin, timeout_s, str(known_hosts_path(cluster)))
+    task = Task(as_root(line) if sudo else line, stdin, timeout_s, str(known_hosts_path(cluster)))
     answers = list(ask_hosts(cluster, targets, task))
     if as_json:
         emit_json({"cluster": cluster.name, "command": line, "hosts": [_answer_json(answer) for answer in answers]})
@@ -204,7 +204,7 @@ def _shell_line(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
-def _as_root(line: str) -> str:
+def as_root(line: str) -> str:
     """Return a line that runs as root; a password comes on stdin, which the command itself never sees."""
     inner = shlex.quote(f"exec </dev/null; {line}")
     ask = "sudo -n true 2>/dev/null && flags=-n || flags=-S"

@@ -47,12 +47,16 @@ def up(
         typer.Option("--release", help="The hosts' releases in turn, by code name: bookworm,trixie; or all. One release by default."),
     ] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Write a hosts.yaml with no group but gpu_node, and no settings.")] = False,
+    mount: Annotated[
+        list[str] | None,
+        typer.Option("--mount", help="A folder of this machine that every host sees and cannot write.", metavar="FOLDER:/PATH"),
+    ] = None,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
 ) -> None:
     """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
     releases = tuple(release.replace(",", " ").split()) if release else None
-    request = Request(nodes=nodes, spares=spare, releases=releases, bare=bare or None)
+    request = Request(nodes=nodes, spares=spare, releases=releases, bare=bare or None, mounts=tuple(mount) if mount else None)
     report = lab_up(name, _folder(name, folder), request, say=say)
     hosts_file = short(report.lab.hosts_file)
     hosts = count(len(report.lab.nodes), "host")

@@ -21,6 +21,7 @@ from primus_bootstrap.cli import (
     reset_verbs,
     run_verbs,
     verify_verbs,
+    workload_verbs,
 )
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
 from primus_bootstrap.errors import PrimusError
@@ -61,6 +62,7 @@ reset_verbs.register(app)
 node_verbs.register(day2.node_app)
 quarantine_verbs.register(day2.node_app)
 app.add_typer(day2.node_app, name="node")
+app.add_typer(workload_verbs.app, name="workload")
 app.add_typer(lab_verbs.app, name="lab")
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 # Known groups whose hosts come and go without another host's having to follow, but for Slurm's controllers.
 WORKER_GROUPS = frozenset(
-    {"gpu_node", "container_host", "spare", "juicefs_client", "slurm_node", "slurm_login", "kube_node", "k8s_cluster", "no_floating"}
+    {"gpu_node", "container_host", "spare", "juicefs_client", "slurm_node", "slurm_login", "workload_node"}
+    | {"kube_node", "k8s_cluster", "no_floating"}
 )
 # What belongs to one machine and never to the next one.
 _OF_ONE_MACHINE = re.compile(

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _IMPLICIT = ("all", "ungrouped")
 # A group on the left is of no use without one on the right.
-_NEEDS = (("kube_node", "kube_control_plane", "a Kubernetes node has nothing to join"),)
+_NEEDS = (
+    ("kube_node", "kube_control_plane", "a Kubernetes node has nothing to join"),
+    ("workload_node", "primus_watch", "nobody would start a job there"),
+)
 
 
 def no_hosts(reading: Reading) -> Iterator[Problem]:

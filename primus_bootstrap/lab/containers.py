@@ -66,6 +66,7 @@ def create(machine: Machine, lab: Lab, node: LabNode, *, image: str, form: BootF
             f"--mac-address={node.mac}",
             f"--network-alias={node.name}",
             *form.create_flags,
+            *(f"--volume={mount}:ro" for mount in lab.mounts),
             image,
             "/sbin/init",
         ],

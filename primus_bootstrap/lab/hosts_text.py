@@ -92,6 +92,10 @@ def _groups(names: list[str]) -> str:
             {"slurm_login": service, "slurm_controller": service, "slurm_accounting": service},
         ),
         (
+            "What restarts training jobs that lost a host, and where it starts them by itself, without Slurm.",
+            {"primus_watch": service, "workload_node": compute},
+        ),
+        (
             "Files that every host sees under /jfs: their names in Redis, their contents in a folder of the first host.",
             {"redis": service, "juicefs_store": service, "juicefs_client": names},
         ),

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from primus_bootstrap.lab.values import DEFAULT_COUNT, LabError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA = "primus.lab/1"
 # In place of releases: every one that this machine can build.
@@ -22,22 +20,25 @@ class Request:
     """What one `lab up` asks for; None means as it was, else the default.
 
     `nodes` is how many hosts hosts.yaml is to name, `spares` how many more are to be up that it does not name. `releases` are
-    apt's code names, taken in turn, or `all`. `bare` asks for a hosts.yaml with no group but gpu_node.
+    apt's code names, taken in turn, or `all`. `bare` asks for a hosts.yaml with no group but gpu_node. `mounts` are folders of
+    this machine that every host is to see, as `SOURCE:TARGET`; an empty tuple asks for none.
     """
 
     nodes: int | None = None
     spares: int | None = None
     releases: tuple[str, ...] | None = None
     bare: bool | None = None
+    mounts: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many hosts a lab has, and of which releases in turn."""
+    """How many hosts a lab has, of which releases in turn, and which folders of this machine they see (`SOURCE:TARGET`)."""
 
     nodes: int
     spares: int
     releases: tuple[str, ...]
+    mounts: tuple[str, ...] = ()
 
 
 def decide_shape(request: Request, remembered: Shape | None, *, named: int, available: tuple[str, ...]) -> Shape:
@@ -50,7 +51,7 @@ def decide_shape(request: Request, remembered: Shape | None, *, named: int, avai
         available: The releases that this machine can build, the default one first.
 
     Raises:
-        LabError: A release cannot be built here.
+        LabError: A release cannot be built here, or a mount cannot be made.
     """
     releases = available if request.releases == (ALL,) else request.releases
     wrong = [name for name in releases or () if name not in available]
@@ -63,7 +64,25 @@ def decide_shape(request: Request, remembered: Shape | None, *, named: int, avai
         raise LabError(f"a lab cannot have {spares} spare hosts", fix="ask for 0 or more")
     # A host that was added to hosts.yaml since is one of the spares, or one more.
     spares = max(spares, 0 if request.nodes is not None else named - nodes)
-    return Shape(nodes, spares, releases or before.releases)
+    mounts = before.mounts if request.mounts is None else tuple(dict.fromkeys(map(_whole_mount, request.mounts)))
+    return Shape(nodes, spares, releases or before.releases, mounts)
+
+
+def _whole_mount(text: str) -> str:
+    """Return a mount with its folder's whole path.
+
+    Raises:
+        LabError: There is no such folder, or it would have no place in a host.
+    """
+    source, _, target = text.rpartition(":")
+    path = Path(source).expanduser().resolve()
+    if not source or not path.is_dir() or ":" in str(path):
+        raise LabError(f"--mount {text}: {source or text} is no folder of this machine", fix="give FOLDER:/path/in/the/hosts")
+    if not target.startswith("/") or ".." in Path(target).parts or target.rstrip("/") == "":
+        raise LabError(
+            f"--mount {text}: {target!r} is no place in a host", fix="give FOLDER:/path/in/the/hosts, with a whole path after the colon"
+        )
+    return f"{path}:{target.rstrip('/')}"
 
 
 def recall(state: Path) -> Shape | None:
@@ -77,7 +96,8 @@ def recall(state: Path) -> Shape | None:
         return None
     try:
         data: dict[str, Any] = json.loads(path.read_text())
-        return Shape(int(data["nodes"]), int(data["spares"]), tuple(str(name) for name in data["releases"]))
+        # Labs of earlier versions have no mounts.
+        return Shape(int(data["nodes"]), int(data["spares"]), _texts(data["releases"]), _texts(data.get("mounts", [])))
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(f"{path} is not what `lab up` writes: {error}", fix=f"remove {path}; the lab is then as hosts.yaml says") from error
 
@@ -92,6 +112,10 @@ def remember(state: Path, shape: Shape) -> bool:
     part.write_text(text)
     part.replace(path)
     return True
+
+
+def _texts(items: list[Any]) -> tuple[str, ...]:
+    return tuple(str(item) for item in items)
 
 
 def _file(state: Path) -> Path:

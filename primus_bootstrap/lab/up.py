@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ def up(name: str, directory: Path, request: Request, *, say: Say) -> UpReport:
     machine = look_at_machine()
     lab, shape = plan_lab(machine, check_name(name), directory.absolute(), request)
     refuse_other_folder(machine, lab)
-    _refuse_other_release(machine, lab, shape)
+    _refuse_other_make(machine, lab, shape)
     _make_folder(lab)
     with file_lock(lab.own_state / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
         changes = []
@@ -126,21 +126,26 @@ def plan_lab(machine: Machine, name: str, directory: Path, request: Request) -> 
     subnet = running or _free_subnet(machine, name, (recorded,) if recorded else subnet_candidates(name))
     remembered = recall(own_state(directory, name))
     shape = decide_shape(request, remembered, named=len(hosts_of(hosts_file)), available=machine.suites)
-    return make_lab(name, directory, subnet=subnet, count=shape.nodes, suites=shape.releases, spares=shape.spares), shape
+    lab = make_lab(name, directory, subnet=subnet, count=shape.nodes, suites=shape.releases, spares=shape.spares)
+    return replace(lab, mounts=shape.mounts), shape
 
 
-def _refuse_other_release(machine: Machine, lab: Lab, shape: Shape) -> None:
-    """Refuse another release for hosts that are there.
+def _refuse_other_make(machine: Machine, lab: Lab, shape: Shape) -> None:
+    """Refuse another release or other mounts for hosts that are there.
 
     Raises:
         LabError: That is asked for.
     """
     before = recall(lab.own_state)
-    if before and before.releases != shape.releases and engine.list_containers(machine, lab.name):
-        raise LabError(
-            f"the hosts of the lab {lab.name!r} are of {', '.join(before.releases)}; a release is chosen when they are made",
-            fix=f"`primus-bootstrap lab down --name {lab.name}`, then `lab up` again",
-        )
+    if not before or not engine.list_containers(machine, lab.name):
+        return
+    again = f"`primus-bootstrap lab down --name {lab.name}`, then `lab up` again"
+    if before.releases != shape.releases:
+        what = f"are of {', '.join(before.releases)}; a release is chosen when they are made"
+        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=again)
+    if before.mounts != shape.mounts:
+        what = f"have {', '.join(before.mounts) or 'nothing'} mounted; a mount is chosen when they are made"
+        raise LabError(f"the hosts of the lab {lab.name!r} {what}", fix=again)
 
 
 def refuse_other_folder(machine: Machine, lab: Lab) -> None:

@@ -72,13 +72,17 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab as it should be; `directory` holds its hosts.yaml and its state, which names the first `named` of the nodes."""
+    """A lab as it should be; `directory` holds its hosts.yaml and its state, which names the first `named` of the nodes.
+
+    `mounts` are folders of this machine that every node sees and cannot write, as `SOURCE:TARGET`.
+    """
 
     name: str
     directory: Path
     subnet: IPv4Network
     nodes: tuple[LabNode, ...]
     named: int
+    mounts: tuple[str, ...] = ()
 
     @property
     def listed(self) -> tuple[LabNode, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from primus_bootstrap.cli.fleet_verbs import _as_root
+from primus_bootstrap.cli.fleet_verbs import as_root
 from primus_bootstrap.cli.fleet_view import gpu_names, nic_text
 from primus_bootstrap.fleet.facts import Nic, PciGpu
 from tests.unit.fleet_rig import LoopbackSshd, free_port, make_key, needs_sshd, sshd
@@ -116,7 +116,7 @@ def test_exec_folds_equal_outputs(cli: Cli) -> None:
 
 
 @needs_sshd
-def test_exec_gives_up_after_its_timeout_and_runs_as_root(cli: Cli) -> None:
+def test_exec_gives_up_after_its_timeout_and_runsas_root(cli: Cli) -> None:
     """A command that does not end makes its host unknown and exit 4; --sudo runs as root, with nothing on stdin."""
     slow = cli("exec", "one", "--timeout", "2", "--", "sleep 30")
     root = cli("exec", "one", "--sudo", "--", "id -u; cat")
@@ -138,7 +138,7 @@ def test_a_sudo_password_never_reaches_the_command(tmp_path: Path) -> None:
     def run() -> str:
         env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
         return subprocess.run(
-            ["sh", "-c", _as_root("echo ran; cat")], input="hunter2\n", env=env, capture_output=True, text=True, check=True
+            ["sh", "-c", as_root("echo ran; cat")], input="hunter2\n", env=env, capture_output=True, text=True, check=True
         ).stdout
 
     wanted = run()

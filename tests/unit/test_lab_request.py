@@ -48,6 +48,30 @@ def test_a_release_that_cannot_be_built_is_refused() -> None:
     assert caught.value.fix == "choose from: bookworm, trixie"
 
 
+def test_mounts_are_kept_until_others_are_asked_for(tmp_path: Path) -> None:
+    """A folder is remembered by its whole path, each once; what is not asked for stays as it was."""
+    text = f"{tmp_path}/../{tmp_path.name}:/opt/train/"
+    first = decide_shape(Request(mounts=(text, text)), None, named=0, available=BOTH)
+
+    assert first.mounts == (f"{tmp_path}:/opt/train",)
+    assert decide_shape(Request(), first, named=0, available=BOTH).mounts == first.mounts
+    assert decide_shape(Request(mounts=()), first, named=0, available=BOTH).mounts == ()
+
+
+@pytest.mark.parametrize("text", ["/nowhere/at/all:/opt", "/usr", "/usr:opt", "/usr:/", "/usr:/opt/../etc", ":/opt"])
+def test_a_mount_that_cannot_be_made_is_refused(text: str) -> None:
+    """The engine would say so only in the middle of making hosts."""
+    with pytest.raises(LabError, match="--mount"):
+        decide_shape(Request(mounts=(text,)), None, named=0, available=BOTH)
+
+
+def test_a_lab_of_an_earlier_version_has_no_mounts(tmp_path: Path) -> None:
+    """Its file does not name any, and is read all the same."""
+    (tmp_path / "lab.json").write_text('{"schema": "primus.lab/1", "nodes": 2, "spares": 0, "releases": ["bookworm"]}')
+
+    assert recall(tmp_path) == Shape(2, 0, ("bookworm",))
+
+
 def test_fewer_than_no_spares_are_refused() -> None:
     """A negative number is a slip, not zero."""
     with pytest.raises(LabError, match="-1 spare"):
@@ -56,10 +80,12 @@ def test_fewer_than_no_spares_are_refused() -> None:
 
 def test_a_shape_is_remembered_once(tmp_path: Path) -> None:
     """What was written is what is read; the same again writes nothing."""
+    shape = Shape(2, 1, BOTH, ("/srv/train:/opt/train",))
+
     assert recall(tmp_path) is None
-    assert remember(tmp_path, Shape(2, 1, BOTH)) is True
-    assert remember(tmp_path, Shape(2, 1, BOTH)) is False
-    assert recall(tmp_path) == Shape(2, 1, BOTH)
+    assert remember(tmp_path, shape) is True
+    assert remember(tmp_path, shape) is False
+    assert recall(tmp_path) == shape
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"nodes": "x", "spares": 0, "releases": []}'])

@@ -1,0 +1,152 @@
+"""Ask a service host about the training jobs that it keeps, and hand requests to their watchers: shell lines out, values back."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.watch.state import TERMINAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# The exit code of a line for a job that there is not; no program of ours uses it.
+NO_SUCH_JOB = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where jobs are kept: their folder, and the program that reads it."""
+
+    folder: str
+    program: str
+
+    def job(self, job: str) -> str:
+        """Return a job's folder."""
+        return f"{self.folder}/{job}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as its watcher last wrote it down.
+
+    `phase` is the watcher's word, `submitted` where no watcher has taken it up yet. `stale` means that no watcher has written for longer
+    than one does that lives: what is shown may be old. Times are seconds since the epoch, 0 where there is none.
+    """
+
+    id: str
+    name: str
+    user: str
+    target: str
+    phase: str
+    reason: str
+    fix: str
+    stale: bool
+    attempt: int
+    restarts: int
+    step: int | None
+    checkpoint: int | None
+    hosts: tuple[str, ...]
+    excluded: tuple[str, ...]
+    since: float
+    updated: float
+    attempts: tuple[Mapping[str, Any], ...]
+    events: tuple[Mapping[str, Any], ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing goes on any more."""
+        return self.phase in TERMINAL
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for `json.dumps`."""
+        return asdict(self)
+
+
+def read_job(data: Mapping[str, Any]) -> Job:
+    """Read one job as `primus-cli watch show --json` prints it."""
+    job, state = data["job"], data.get("state") or {}
+    return Job(
+        id=job["id"],
+        name=job["name"],
+        user=job["user"],
+        target=job["target"],
+        phase=state.get("phase", "submitted"),
+        reason=state.get("reason", "" if state else "no watcher has taken it up yet"),
+        fix=state.get("fix", ""),
+        stale=bool(data.get("stale")),
+        attempt=state.get("attempt", 0),
+        restarts=state.get("restarts", 0),
+        step=state.get("step"),
+        checkpoint=state.get("checkpoint"),
+        hosts=tuple(host["name"] for host in state.get("hosts") or ()),
+        excluded=tuple(one["host"] for one in state.get("excluded") or ()),
+        since=state.get("since") or 0.0,
+        updated=state.get("updated") or 0.0,
+        attempts=tuple(state.get("attempts") or ()),
+        events=tuple(data.get("events") or ()),
+    )
+
+
+def read_list(text: str) -> tuple[Job, ...]:
+    """Read what `primus-cli watch list --json` prints."""
+    return tuple(read_job(one) for one in json.loads(text)["jobs"])
+
+
+def list_line(place: Place) -> str:
+    """Return the line that prints every job."""
+    return _watch(place, "list", "--root", place.folder, "--json")
+
+
+def show_line(place: Place, job: str) -> str:
+    """Return the line that prints one job."""
+    return f"{_there(place, job)}; {_watch(place, 'show', '--folder', place.job(job), '--json')}"
+
+
+def cancel_line(place: Place, job: str) -> str:
+    """Return the line that asks a job's watcher to stop it."""
+    return f"{_there(place, job)}; {_request(place, job, 'cancel')}"
+
+
+def resume_line(place: Place, job: str) -> str:
+    """Return the line that asks for a job to go on, and has a watcher for it on this host, now and at boot."""
+    unit = f"primus-watch@{job}.service"
+    drop_in = f"/etc/systemd/system/{unit}.d"
+    own = f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf"""
+    steps = (
+        _request(place, job, "resume"),
+        f"mkdir -p {drop_in}",
+        own,
+        "systemctl daemon-reload",
+        f"systemctl --quiet enable --now {unit}",
+    )
+    return f"{_there(place, job)}; {' && '.join(steps)}"
+
+
+def log_line(place: Place, job: str, rank: int, *, lines: int, follow: bool) -> str:
+    """Return the line that prints the end of a rank's log; with `follow` it goes on until the job has come to its end."""
+    folder = shlex.quote(place.job(job))
+    file = f"{folder}/run/logs/rank-{rank:05d}.log"
+    tail = f"tail -n {lines}"
+    if not follow:
+        return f"{_there(place, job)}; exec {tail} {file}"
+    over = f"""grep -Eq '"phase": *"({"|".join(sorted(TERMINAL))})"' {folder}/state.json 2> /dev/null"""
+    loop = f"while kill -0 $child 2> /dev/null && ! {over}; do sleep 2; done"
+    # By name: each attempt writes a new file.
+    return f"{_there(place, job)}; {tail} -F {file} 2> /dev/null & child=$!; trap 'kill $child' EXIT; {loop}; sleep 2"
+
+
+def _there(place: Place, job: str) -> str:
+    """Return what ends a line where there is no such job, and says in `owner` whose it is."""
+    folder = shlex.quote(place.job(job))
+    return f"owner=$(stat -c %U {folder}/job.json 2> /dev/null) || exit {NO_SUCH_JOB}"
+
+
+def _request(place: Place, job: str, what: str) -> str:
+    return f'runuser -u "$owner" -- {_watch(place, "request", "--folder", place.job(job), what)}'
+
+
+def _watch(place: Place, *words: str) -> str:
+    return shlex.join(("/usr/bin/python3", "-I", place.program, "watch", *words))

@@ -1,0 +1,302 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""What becomes of a job's variables: why it cannot be, or the watcher's job.json; for `workload submit` and plain Ansible alike.
+
+The rules of job.json itself are the watcher's own (`primus_bootstrap.launch.watch.spec`); here stand those that need the inventory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.watch import spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    Groups = Mapping[str, Sequence[str]]
+    Values = Mapping[str, Any]
+
+WATCHERS, DIRECT_HOSTS, SPARES = "primus_watch", "workload_node", "spare"
+PRESETS = Path(__file__).resolve().parents[3] / "workloads" / "presets"
+# Between the user's words and the six digits that make a job's id its own.
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_PINS = "/etc/primus/workload/known_hosts"
+_POLICY = (
+    "max_restarts_without_progress",
+    "max_restarts",
+    "backoff_s",
+    "progress_timeout_s",
+    "first_step_timeout_s",
+    "lost_after_s",
+    "hosts_timeout_s",
+)
+_MAPPINGS = ("settings", "environment")
+_LISTS = ("task", "presets", "data", "cli_options", "backoff_s", "hosts", "spares", "slurm_options")
+# What job.json calls what a variable says, where it is not the same word.
+_KEYS = {
+    "words": "workload_task",
+    "options": "workload_cli_options",
+    "checkpoints": "workload_checkpoint_folder",
+    "slurm.options": "workload_slurm_options",
+    "slurm.partition": "workload_slurm_partition",
+    "direct": "workload_hosts",
+    **{f"policy.{name}": f"workload_{name}" for name in _POLICY},
+}
+
+
+class Finding(NamedTuple):
+    """One thing that is wrong: the variable that it is about, what, and how to mend it."""
+
+    about: str
+    what: str
+    fix: str
+
+
+def new_id(name: str) -> str:
+    """Return an id for a new job of this name."""
+    return f"{name}-{secrets.token_hex(3)}"
+
+
+def findings(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> list[Finding]:
+    """Return all that is wrong with a job on this cluster.
+
+    Args:
+        job: every `workload_` variable with its value.
+        groups: the inventory's groups with their hosts.
+        hostvars: the variables of the hosts of workload_node.
+    """
+    if found := list(_kinds(job)):
+        return found
+    rules = (_names, _target, _programs, _direct_hosts, _gpus)
+    found = [one for rule in rules for one in rule(job, groups, hostvars)]
+    # Of what is known to be wrong, the rest would only follow.
+    return found or list(_document_findings(document(job, groups, hostvars)))
+
+
+def refusals(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> list[str]:
+    """Return a line for everything that is wrong: what, and `Fix:`."""
+    return [f"{one.what}. Fix: {one.fix}" for one in findings(job, groups, hostvars)]
+
+
+def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dict[str, Any]:
+    """Return job.json; the job is one without findings."""
+    wanted = target(job, groups)
+    made = {
+        "schema": spec.SCHEMA,
+        "id": job["workload_id"] or f"{job['workload_name']}-000000",
+        "name": job["workload_name"],
+        "user": job["workload_user"],
+        "target": wanted,
+        "nodes": job["workload_nodes"],
+        "gpus_per_node": job["workload_gpus_per_node"],
+        "processes_per_node": job["workload_processes_per_node"],
+        "words": _words(job),
+        "options": [*([f"--venv={job['workload_venv']}"] if job["workload_venv"] else []), *job["workload_cli_options"]],
+        "environment": {str(name): _text(value) for name, value in job["workload_environment"].items()},
+        "checkpoints": job["workload_checkpoint_folder"],
+        "grace_s": job["workload_grace_s"],
+        "policy": {name: _plain(job[f"workload_{name}"]) for name in _POLICY},
+    }
+    if wanted == spec.SLURM:
+        return {**made, "slurm": {"partition": job["workload_slurm_partition"], "options": list(job["workload_slurm_options"])}}
+    hosts, spares = _chosen(job, groups, hostvars)
+    identity = f"/run/credentials/primus-watch@{made['id']}.service/ssh_key"
+    ssh = {"port": min(_ports(hosts + spares, hostvars), default=22), "identity": identity, "known_hosts": _PINS}
+    return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars), "ssh": ssh}}
+
+
+def target(job: Values, groups: Groups) -> str:
+    """Return who gives the job its hosts."""
+    if job["workload_target"] != "auto":
+        return str(job["workload_target"])
+    return spec.SLURM if groups.get("slurm_controller") and groups.get("slurm_node") else spec.DIRECT
+
+
+def _kinds(job: Values) -> Iterator[Finding]:
+    """Yield what is text in place of a mapping or a list: Ansible's `-e name=value` makes it so, and its own check lets it pass."""
+    for kind, names, word in ((dict, _MAPPINGS, "a mapping"), (list, _LISTS, "a list")):
+        for name in names:
+            if not isinstance(job[f"workload_{name}"], kind):
+                yield Finding(f"workload_{name}", f"workload_{name} must be {word}", "write it into a file, and give that: -e @job.yml")
+
+
+def _names(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    name, given = job["workload_name"], job["workload_id"]
+    if not _NAME.fullmatch(name):
+        yield Finding("workload_name", f"workload_name is {name!r}", "1 to 40 small letters, digits and dashes, a letter first")
+    elif given and not (spec.JOB_ID.fullmatch(given) and given[:-7] == name):
+        yield Finding("workload_id", f"workload_id is {given!r}", f"{name}- and six hexadecimal digits, or nothing for a new job")
+    if job["workload_user"] in ("", "root"):
+        what = f"workload_user is {job['workload_user']!r}" if job["workload_user"] else "workload_user is not set"
+        yield Finding("workload_user", what, "name the account whose job it is, one of users_groups_accounts; jobs of root are not run")
+
+
+def _target(job: Values, groups: Groups, _hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    watchers = groups.get(WATCHERS) or ()
+    if not watchers:
+        yield Finding(
+            "workload_target", "no host is in the group primus_watch, so nobody would keep the job", "give the group a host, and apply"
+        )
+        return
+    if target(job, groups) != spec.SLURM:
+        return
+    nodes = set(groups.get("slurm_node") or ())
+    if not nodes or not groups.get("slurm_controller"):
+        fix = "workload_target: direct, or bring up Slurm"
+        yield Finding(
+            "workload_target", "workload_target is slurm, and this cluster has no Slurm (groups slurm_controller, slurm_node)", fix
+        )
+        return
+    if watchers[0] not in {*(groups.get("slurm_login") or ()), *groups["slurm_controller"]}:
+        what = f"{watchers[0]}, the first host of primus_watch, can submit no job to Slurm"
+        yield Finding("workload_target", what, "put it into slurm_login too, or a login host first into primus_watch, and apply")
+    if not job["workload_slurm_partition"]:
+        nodes -= set(groups.get(SPARES) or ())  # they have a partition of their own
+    yield from _enough(job, len(nodes), "slurm_node")
+
+
+def _enough(job: Values, there: int, group: str) -> Iterator[Finding]:
+    if job["workload_nodes"] > there:
+        able = f" with {job['workload_gpus_per_node']} GPUs" if job["workload_gpus_per_node"] else ""
+        what = f"workload_nodes is {job['workload_nodes']}, and {group} has {there} host{'s' if there != 1 else ''} for jobs{able}"
+        yield Finding("workload_nodes", what, "ask for fewer, or name more hosts")
+
+
+def _programs(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
+    for name in job["workload_presets"]:
+        if not name.startswith("/") and name not in known:
+            yield Finding("workload_presets", f"workload_presets: there is no preset {name}", f"{nearest(name, known)}, or a whole path")
+    given = [name for name in ("presets", "settings", "data", "checkpoint_folder") if job[f"workload_{name}"]]
+    if given and list(job["workload_task"][:1]) != ["train"]:
+        names = ", ".join(f"workload_{name}" for name in given)
+        yield Finding("workload_task", f"the task {' '.join(job['workload_task'])} takes no {names}", "only tasks of train do")
+    for key, value in _leaves(job["workload_settings"]):
+        if value is None or isinstance(value, dict):
+            yield Finding("workload_settings", f"workload_settings: {key} has no value", "give it one, or leave it out")
+    for name, key in (("data", "data.files"), ("checkpoint_folder", "checkpoint.folder")):
+        if key in dict(_leaves(job["workload_settings"])):
+            yield Finding("workload_settings", f"workload_settings: {key} has a variable of its own", f"set workload_{name}")
+
+
+def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    if target(job, groups) != spec.DIRECT or not groups.get(WATCHERS):
+        return
+    members = list(groups.get(DIRECT_HOSTS) or ())
+    strange = [(name, host) for name in ("hosts", "spares") for host in job[f"workload_{name}"] if host not in members]
+    for name, host in strange:
+        yield Finding(f"workload_{name}", f"workload_{name}: {host} is no host of workload_node", nearest(host, members or ["none"]))
+    if strange:
+        return
+    hosts, spares = _chosen(job, groups, hostvars)
+    yield from _enough(job, len(hosts), "workload_hosts" if job["workload_hosts"] else DIRECT_HOSTS)
+    for host in sorted({host for host in hosts + spares if (hosts + spares).count(host) > 1}):
+        yield Finding("workload_spares", f"{host} is there twice, in workload_hosts and workload_spares", "name it once")
+    if len(_ports(hosts + spares, hostvars)) > 1:
+        yield Finding("workload_hosts", "the hosts of the job have different ansible_port", "choose hosts whose sshd has the same port")
+
+
+def _gpus(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    wanted, ranks = job["workload_gpus_per_node"], job["workload_processes_per_node"]
+    if target(job, groups) != spec.DIRECT or not wanted:
+        return
+    if ranks > wanted:
+        what = f"workload_processes_per_node is {ranks}, and there are {wanted} GPUs for them"
+        yield Finding("workload_processes_per_node", what, "at most one a GPU; 0 is one a GPU")
+    for host in [*job["workload_hosts"], *job["workload_spares"]]:
+        if host in hostvars and not _has_gpus(job, hostvars[host]):
+            what = f"workload_gpus_per_node is {wanted}, and {host} has {hostvars[host]['gpu_env_count']} (gpu_env_count)"
+            yield Finding("workload_gpus_per_node", what, "ask for fewer, or choose other hosts")
+
+
+def _document_findings(made: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what the watcher itself would refuse, in the words of the variables."""
+    origin = "job"
+    try:
+        spec.read_job(json.dumps(made), origin=origin)
+    except UsageError as error:
+        for line in error.what.splitlines():
+            yield _translated(line.removeprefix(f"{origin}: "), error.fix)
+
+
+def _translated(problem: str, fix: str) -> Finding:
+    for key in sorted(_KEYS, key=len, reverse=True):
+        if problem.startswith(key):
+            return Finding(_KEYS[key], f"{_KEYS[key]}{problem.removeprefix(key)}", fix)
+    name = re.split(r"[:. ]", problem, maxsplit=1)[0]
+    return Finding(f"workload_{name}", f"workload_{problem}", fix)
+
+
+def _words(job: Values) -> list[str]:
+    words = [str(word) for word in job["workload_task"]]
+    for preset in job["workload_presets"]:
+        words += ["--config", preset]
+    words += [f"{key}={_text(value)}" for key, value in _leaves(job["workload_settings"])]
+    if job["workload_data"]:
+        words += ["data.source=files", f"data.files={','.join(job['workload_data'])}"]
+    if job["workload_checkpoint_folder"]:
+        words.append(f"checkpoint.folder={job['workload_checkpoint_folder']}")
+    return words
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, list) else value
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings by their dotted names, in their order; a section without any stands for itself."""
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _text(value: Any) -> str:
+    """Return a value as the trainer and the environment read it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _has_gpus(job: Values, known: Values) -> bool:
+    """Tell whether the inventory lets a host have enough GPUs; where it does not say, the host itself does when the job begins."""
+    there = known.get("gpu_env_count")
+    return not isinstance(there, int) or there >= int(job["workload_gpus_per_node"])
+
+
+def _chosen(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tuple[list[str], list[str]]:
+    """Return the hosts of which the watcher chooses, in this order, and those that may take the place of a lost one."""
+    members = [host for host in groups.get(DIRECT_HOSTS) or () if host not in hostvars or _has_gpus(job, hostvars[host])]
+    spare = set(groups.get(SPARES) or ())
+    hosts = list(job["workload_hosts"]) or [host for host in members if host not in spare]
+    spares = list(job["workload_spares"]) or [host for host in members if host in spare and host not in hosts]
+    return hosts, spares
+
+
+def _named(hosts: Iterable[str], hostvars: Mapping[str, Values]) -> list[dict[str, str]]:
+    """Return hosts with the address by which their keys are pinned (roles/primus_watch/vars says the same)."""
+    found = {host: hostvars[host] for host in hosts}
+    return [{"name": host, "address": str(known.get("ip") or known.get("ansible_host") or host)} for host, known in found.items()]
+
+
+def _ports(hosts: Iterable[str], hostvars: Mapping[str, Values]) -> set[int]:
+    return {int(hostvars[host].get("ansible_port") or 22) for host in hosts}
+
+
+class FilterModule:
+    """What Ansible asks for."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """Return the filters by name."""
+        return {
+            "workload_new_id": new_id,
+            "workload_refusals": refusals,
+            "workload_document": document,
+            "workload_target": target,
+        }

@@ -1,0 +1,183 @@
+"""Training jobs that watchers start over SSH: what breaks costs a part of a minute, and not the run; the losses stay the same."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_rig import wait_for
+from tests.lab.workload_fixture import SPARE
+from tests.lab.workload_rig import JOBS, SERVICE
+
+if TYPE_CHECKING:
+    from tests.lab.workload_rig import Training
+
+pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(3600)]
+
+# What the issue promises, beside the time that the platform needs to notice.
+RECOVERY_S = 60.0
+# As short as the trainer's own step allows, so that a test of a hang does not take a quarter of an hour.
+HANGS = ("workload_progress_timeout_s=60",)
+
+
+def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """Training goes on with the spare, from the last checkpoint: same losses, and the host is left out with its verdict."""
+    job = training.submit("direct")
+    training.wait_for_step(job, 12)
+    victim = training.hosts(job)[1]
+    killed_at = training.cut_power(victim)
+    state = training.finish(job)
+    detected, stepped = training.recovery(job, killed_at)
+    with capsys.disabled():
+        print(f"\ndirect: host lost; noticed after {detected:.1f} s, next step after {stepped:.1f} s")  # noqa: T201 - the figure that is promised
+
+    assert stepped <= RECOVERY_S + detected
+    assert training.losses(job) == undisturbed
+    assert [one["host"] for one in state["excluded"]] == [victim]
+    assert victim not in [host["name"] for host in state["hosts"]]
+    assert SPARE in [host["name"] for host in state["hosts"]] or len({"node2", "node3", "node4"} - {victim}) == 2
+    assert [record["host"] for record in training.lines(job, "verdicts.jsonl")] == [victim]
+    assert state["restarts"] == 1
+
+
+def test_a_host_that_comes_back_does_not_go_on_with_an_old_attempt(training: Training, undisturbed: dict[int, float]) -> None:
+    """A host off its network ends its part by itself; back again, nothing of the old attempt writes, and the losses stay the same."""
+    job = training.submit("direct")
+    training.wait_for_step(job, 12)
+    victim = training.hosts(job)[1]
+    training.lab.fault("partition", victim)
+    assert wait_for(lambda: training.show(job)["attempt"] == 2, timeout_s=180, every_s=1), training.show(job)
+    training.lab.fault("heal", victim)
+    gone = wait_for(lambda: training.lab.execute(victim, "pgrep", "-f", "workloads/train/pretrain.py").returncode == 1, timeout_s=60)
+    training.finish(job)
+
+    assert gone or victim in training.hosts(job)
+    assert training.losses(job) == undisturbed
+
+
+def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) -> None:
+    """No step for too long: the attempt is stopped, its cause kept, and the next one finishes."""
+    job = training.submit("direct", *HANGS, settings="drill: {kind: hang, step: 12, rank: 3}, watchdog: {step_timeout_s: 30}")
+    state = training.finish(job)
+
+    assert state["attempts"][0]["cause"], state["attempts"]
+    assert state["restarts"] == 1
+    assert training.losses(job) == undisturbed
+
+
+def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer ends with 76 before the weights are touched; the next attempt goes on from the checkpoint."""
+    job = training.submit("direct", settings="drill: {kind: nan, step: 12, rank: 1}")
+    state = training.finish(job)
+
+    assert state["attempts"][0]["exit_code"] == 76, state["attempts"]
+    assert training.losses(job) == undisturbed
+
+
+def test_a_failure_that_comes_again_at_the_same_step_ends_the_job_with_its_cause(training: Training) -> None:
+    """What is the job's own fault is not tried until the budget is spent, and no host is blamed for it."""
+    job = training.submit("direct", settings="drill: {kind: nan, step: 12, rank: 1, once: false}")
+    state = training.wait_for_phase(job, "failed", "done")
+
+    assert state["phase"] == "failed"
+    assert "12" in state["reason"], state["reason"]
+    assert state["fix"]
+    assert state["restarts"] < 3, state
+    assert training.cli("status", job, "--follow").returncode == 4
+
+
+def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
+    """The budget ends it, with the reason, after at most three restarts."""
+    job = training.submit("direct", "workload_backoff_s=[0, 1, 1]", settings="drill: {kind: crash, step: 1, rank: 0, once: false}")
+    state = training.wait_for_phase(job, "failed", "done")
+
+    assert state["phase"] == "failed"
+    assert state["restarts"] <= 3
+    assert state["reason"]
+
+
+def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
+    """The trainer ends with 74 and the job with the disk as its reason, since no host has a larger one."""
+    for node in ("node2", SPARE):
+        training.lab.sh(node, "mkdir -p /mnt/small && mount -t tmpfs -o size=512k,mode=1777 tmpfs /mnt/small")
+    values = ("workload_nodes=1", "workload_hosts=[node2]", "workload_checkpoint_folder=/mnt/small/ckpt", "workload_backoff_s=[0, 1, 1]")
+    job = training.submit("direct", *values)
+    state = training.wait_for_phase(job, "failed", "done")
+    for node in ("node2", SPARE):
+        training.lab.sh(node, "umount /mnt/small")
+
+    assert state["phase"] == "failed"
+    assert {one["exit_code"] for one in state["attempts"]} == {74}, state["attempts"]
+    assert "disk" in state["reason"].lower() or "space" in state["reason"].lower(), state["reason"]
+
+
+def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer stops with a checkpoint and 75, and goes on at once."""
+    job = training.submit("direct")
+    training.wait_for_step(job, 12)
+    training.kill_ranks(training.hosts(job)[0], signal="TERM")
+    state = training.finish(job)
+
+    assert state["attempts"][0]["exit_code"] == 75
+    assert state["restarts_without_progress"] == 0
+    assert state["excluded"] == []
+    assert training.losses(job) == undisturbed
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over(training: Training, undisturbed: dict[int, float]) -> None:
+    """Cancelled, damaged, resumed: the checkpoint before is used, and the losses are the same."""
+    job = training.submit("direct")
+    training.wait_for_step(job, 17)
+    assert training.cli("cancel", job).returncode == 0
+    training.wait_for_phase(job, "cancelled")
+    folder = f"{JOBS}/{job}/run/checkpoints"
+    newest = training.lab.sh(SERVICE, f"cat {folder}/latest")
+    training.lab.sh(SERVICE, f"f=$(ls {folder}/{newest}/*.distcp | head -n 1); truncate -s -100 $f")
+    assert training.cli("resume", job).returncode == 0
+    training.finish(job)
+
+    assert f"{newest} is damaged" in training.lab.sh(SERVICE, f"cat {JOBS}/{job}/run/logs/rank-00000.log")
+    assert training.losses(job) == undisturbed
+
+
+def test_the_watcher_is_killed_again_and_again(training: Training, undisturbed: dict[int, float]) -> None:
+    """It comes back, finds what runs, and starts nothing twice."""
+    job = training.submit("direct")
+    for step in (3, 10, 20):
+        training.wait_for_step(job, step)
+        training.lab.sh(SERVICE, f"systemctl kill --signal=KILL primus-watch@{job}")
+        time.sleep(1)
+    state = training.finish(job)
+
+    assert (state["attempt"], state["restarts"]) == (1, 0)
+    assert len(training.events(job, "watcher_started")) == 4
+    assert training.losses(job) == undisturbed
+
+
+def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
+    """Every time there was progress, so the budget of three is never spent; the losses are those of a run without a break."""
+    job = training.submit("direct", "workload_backoff_s=[0]")
+    for kill in range(10):
+        training.wait_for_step(job, 5 + 5 * kill)
+        hosts = training.hosts(job)
+        training.kill_ranks(hosts[kill % len(hosts)])
+        assert wait_for(lambda kill=kill: training.show(job)["attempt"] >= kill + 2, timeout_s=180, every_s=1), training.show(job)  # type: ignore[misc]
+    state = training.finish(job, timeout_s=1800)
+
+    assert state["restarts"] == 10
+    assert training.losses(job) == undisturbed
+
+
+def test_the_same_submission_twice_is_one_job(training: Training) -> None:
+    """The id makes it safe to repeat; another content under it is refused."""
+    first = training.submit("direct", "workload_id=debug-dense-00aa11")
+    again = training.submit("direct", "workload_id=debug-dense-00aa11")
+    other = training.cli("submit", "debug-dense", "--id", first, "-e", "workload_target=direct", "-e", "workload_grace_s=31")
+    state = training.finish(first)
+
+    assert first == again
+    assert other.returncode == 4
+    assert "another job with this id" in other.stdout + other.stderr
+    assert state["attempt"] == 1

@@ -1,0 +1,91 @@
+"""A lab on which training jobs run for real: five hosts that see this machine's torch, one of them spare."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_rig import RunningLab
+from tests.lab.workload_rig import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# A lab that is up already, by its folder, to be used and left as it is: for writing tests.
+_KEPT = "PRIMUS_TEST_TRAINING"
+COMPUTE = ("node2", "node3", "node4", "node5")
+SPARE = "node5"
+VENV = "/opt/train"
+# On each host: the system's Python, with the packages of this machine.
+_MAKE_VENV = f"""
+mkdir -p {VENV}/bin
+ln -sfn /usr/bin/python3 {VENV}/bin/python
+ln -sfn /usr/bin/python3 {VENV}/bin/python3
+printf 'home = /usr/bin\\ninclude-system-site-packages = false\\n' > {VENV}/pyvenv.cfg
+{VENV}/bin/python -c 'import torch, numpy, yaml'
+"""
+
+
+@pytest.fixture(scope="session")
+def trained_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+    """Bring up node1, which serves, and four hosts that compute, and apply once for the session."""
+    kept = os.environ.get(_KEPT)
+    if kept:
+        name = re.search(r"cluster_name: (\S+)", (Path(kept) / "hosts.yaml").read_text())
+        assert name, f"{kept}/hosts.yaml has no cluster_name"
+        yield RunningLab(name[1], Path(kept))
+        return
+    packages = _packages()
+    target = f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    running = RunningLab(f"test{os.getpid()}-w", tmp_path_factory.mktemp("training"))
+    for lab in bring_up(running, "--nodes", "5", "--release", "bookworm", "--mount", f"{packages}:{target}"):
+        _settle(lab)
+        done = lab.apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        for node in COMPUTE:
+            lab.sh(node, _MAKE_VENV, timeout_s=300)
+        yield lab
+
+
+@pytest.fixture
+def training(trained_cluster: RunningLab) -> Iterator[Training]:
+    """Give a test the cluster with no job under way, and bring every host back afterwards."""
+    found = Training(trained_cluster)
+    found.cancel_all()
+    yield found
+    trained_cluster.heal()
+    found.cancel_all()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(trained_cluster: RunningLab) -> dict[int, float]:
+    """Return the loss of every step of the job that tests disturb, trained once without a break."""
+    found = Training(trained_cluster)
+    job = found.submit("direct")
+    found.finish(job)
+    return found.losses(job)
+
+
+def _packages() -> Path:
+    """Return the folder that torch is installed in; skip where hosts of the lab could not use it."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        pytest.skip("torch is not installed here: pip install '.[workloads]'")
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the hosts of the lab have Python 3.11, and torch is installed here for another one")
+    return Path(spec.origin).parents[1]
+
+
+def _settle(lab: RunningLab) -> None:
+    """State in hosts.yaml whose jobs they are, which Python has torch, and who is spare."""
+    text = lab.hosts_file.read_text()
+    text = text.replace("  hosts:\n", f"    workload_user: ada\n    workload_venv: {VENV}\n\n  hosts:\n", 1)
+    text = text.replace("    workload_node:\n", f"    spare:\n      hosts:\n        {SPARE}:\n    workload_node:\n", 1)
+    lab.hosts_file.write_text(text)

@@ -1,0 +1,114 @@
+"""What tests do with training jobs on a lab: submit them, look at them on the service host, and compare what they learnt."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.lab.lab_rig import run_cli, wait_for
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.lab.lab_rig import RunningLab
+
+SERVICE = "node1"
+JOBS = "/jfs/primus/jobs"
+ENDED = ("done", "failed", "cancelled")
+_WATCH = ("/usr/bin/python3", "-I", "/usr/local/bin/primus-cli", "watch")
+
+
+@dataclass(frozen=True)
+class Training:
+    """Jobs on one lab; times are of this machine's clock, which the lab's hosts share."""
+
+    lab: RunningLab
+
+    def submit(self, target: str, *values: str, settings: str = "") -> str:
+        """Submit the shipped job for local hosts with some of its variables changed, and return its id.
+
+        `settings` are further settings of the trainer, as YAML between braces would have them.
+        """
+        base = "train: {steps: 60}, checkpoint: {every_steps: 5, keep: 3}"
+        given = [f"workload_target={target}", f"workload_settings={{{base}{', ' if settings else ''}{settings}}}", *values]
+        done = self.cli("submit", "debug-dense", *(word for value in given for word in ("-e", value)), "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return str(found["id"])
+
+    def cli(self, verb: str, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a verb of `workload` on the lab's hosts.yaml."""
+        return run_cli("workload", verb, str(self.lab.hosts_file), *words, timeout_s=timeout_s)
+
+    def show(self, job: str) -> dict[str, Any]:
+        """Return a job's state, asked on the service host itself; empty before there is one."""
+        done = self.lab.execute(SERVICE, *_WATCH, "show", "--folder", f"{JOBS}/{job}", "--json")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found["state"] or {}
+
+    def lines(self, job: str, name: str) -> list[dict[str, Any]]:
+        """Return a file of JSON lines of the job's folder."""
+        done = self.lab.execute(SERVICE, "cat", f"{JOBS}/{job}/{name}")
+        found = []
+        for line in done.stdout.splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue  # a line that a kill has torn
+        return found
+
+    def events(self, job: str, *kinds: str) -> list[dict[str, Any]]:
+        """Return the events of these kinds, in order."""
+        return [event for event in self.lines(job, "events.jsonl") if event["kind"] in kinds]
+
+    def losses(self, job: str) -> dict[int, float]:
+        """Return the loss of every step; where a step was done twice, what it was the last time."""
+        return {line["step"]: line["loss"] for line in self.lines(job, "run/steps.jsonl") if "loss" in line}
+
+    def wait_for_step(self, job: str, step: int, *, timeout_s: float = 300) -> None:
+        """Wait until a step was done."""
+        assert wait_for(lambda: max(self.losses(job), default=0) >= step, timeout_s=timeout_s, every_s=0.5), self.show(job)
+
+    def wait_for_phase(self, job: str, *phases: str, timeout_s: float = 900) -> dict[str, Any]:
+        """Wait until the job is in one of these phases, and return its state then."""
+        assert wait_for(lambda: self.show(job).get("phase") in phases, timeout_s=timeout_s, every_s=1), self.show(job)
+        return self.show(job)
+
+    def finish(self, job: str, *, timeout_s: float = 900) -> dict[str, Any]:
+        """Wait for a job's end and demand that it is done."""
+        state = self.wait_for_phase(job, *ENDED, timeout_s=timeout_s)
+        assert state["phase"] == "done", state
+        return state
+
+    def hosts(self, job: str) -> list[str]:
+        """Return the hosts of the attempt that runs."""
+        return [host["name"] for host in self.show(job)["hosts"]]
+
+    def recovery(self, job: str, killed_at: float) -> tuple[float, float]:
+        """Return how long after a kill it was noticed, and how long after it a next step was done; both in seconds."""
+        noticed = [event["time"] for event in self.events(job, "node_lost", "attempt_ended") if event["time"] > killed_at]
+        stepped = [event["time"] for event in self.events(job, "first_step") if event["time"] > killed_at]
+        assert noticed, self.events(job)
+        assert stepped, self.events(job)
+        return min(noticed) - killed_at, min(stepped) - killed_at
+
+    def cut_power(self, node: str) -> float:
+        """End every process of a host at once, and return when."""
+        killed_at = time.time()
+        self.lab.fault("kill", node)
+        return killed_at
+
+    def kill_ranks(self, node: str, *, signal: str = "KILL") -> None:
+        """Send a signal to the trainer's processes on a host."""
+        self.lab.sh(node, f"pkill -{signal} -u ada -f workloads/train/pretrain.py")
+
+    def cancel_all(self) -> None:
+        """End every job that is left, and wait for it."""
+        found = json.loads(self.cli("list", "--json").stdout)["jobs"]
+        for job in found:
+            self.cli("cancel", job["id"])
+        for job in found:
+            wait_for(lambda job=job: self.show(job["id"]).get("phase") in ENDED, timeout_s=180, every_s=1)  # type: ignore[misc]

@@ -1,0 +1,225 @@
+"""What the role `workload` refuses and what it makes of a job: the judgement that `workload submit` and plain Ansible share."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.launch.watch.spec import read_job
+
+ROLE = load_filters("workload")
+GROUPS: dict[str, list[str]] = {
+    "primus_watch": ["ctl"],
+    "slurm_controller": ["ctl"],
+    "slurm_node": ["n1", "n2", "n3", "n4"],
+    "workload_node": ["n1", "n2", "n3", "n4"],
+    "spare": ["n4"],
+}
+HOSTVARS: dict[str, dict[str, Any]] = {
+    "n1": {"ansible_host": "10.0.0.1", "gpu_env_count": 8},
+    "n2": {"ansible_host": "10.0.0.2", "ip": "192.168.0.2", "gpu_env_count": 8},
+    "n3": {"ansible_host": "10.0.0.3", "gpu_env_count": 4},
+    "n4": {"ansible_host": "10.0.0.4"},
+}
+
+
+def a_job(**given: Any) -> dict[str, Any]:
+    """Return a whole job: the role's defaults, a name and a user, and what a test says without the prefix."""
+    defaults = yaml.safe_load((content.roles_dir() / "workload" / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    stated = {"name": "try", "user": "ada", "target": "direct", **given}
+    return {**defaults, **{f"workload_{name}": value for name, value in stated.items()}}
+
+
+def made(**given: Any) -> dict[str, Any]:
+    """Return the job.json of a job that is one, after the watcher's own reader took it."""
+    job = a_job(**given)
+    assert ROLE.findings(job, GROUPS, HOSTVARS) == []
+    document: dict[str, Any] = ROLE.document(job, GROUPS, HOSTVARS)
+    read_job(json.dumps(document), origin="job.json")
+    return document
+
+
+@pytest.mark.parametrize(
+    ("given", "about", "what"),
+    [
+        ({"name": ""}, "name", "workload_name is ''"),
+        ({"name": "Try"}, "name", "workload_name is 'Try'"),
+        ({"id": "other-abcdef"}, "id", "workload_id is 'other-abcdef'"),
+        ({"user": ""}, "user", "workload_user is not set"),
+        ({"user": "root"}, "user", "'root'"),
+        ({"nodes": 0}, "nodes", "workload_nodes: 0"),
+        ({"nodes": 4}, "nodes", "workload_node has 3 hosts"),
+        ({"nodes": 3, "gpus_per_node": 8}, "nodes", "workload_node has 2 hosts for jobs with 8 GPUs"),
+        ({"hosts": ["n3"], "gpus_per_node": 8}, "gpus_per_node", "n3 has 4 (gpu_env_count)"),
+        ({"hosts": ["n1"], "nodes": 2}, "nodes", "workload_hosts has 1 host"),
+        ({"hosts": ["n1", "n9"]}, "hosts", "n9 is no host of workload_node"),
+        ({"hosts": ["n1"], "spares": ["n1"]}, "spares", "n1 is there twice"),
+        ({"gpus_per_node": 2, "processes_per_node": 4}, "processes_per_node", "there are 2 GPUs"),
+        ({"presets": ["debug-dens"]}, "presets", "there is no preset debug-dens"),
+        ({"settings": {"train": {"steps": None}}}, "settings", "train.steps has no value"),
+        ({"settings": {"train": {}}}, "settings", "train has no value"),
+        ({"settings": {"checkpoint": {"folder": "/x"}}}, "settings", "checkpoint.folder has a variable of its own"),
+        ({"task": ["preflight"], "presets": ["debug-dense"]}, "task", "the task preflight takes no workload_presets"),
+        ({"environment": "{}"}, "environment", "workload_environment must be a mapping"),
+        ({"presets": "debug-dense"}, "presets", "workload_presets must be a list"),
+        ({"task": []}, "task", "workload_task: there is no task"),
+        ({"lost_after_s": 1}, "lost_after_s", "workload_lost_after_s: 1"),
+        ({"backoff_s": []}, "backoff_s", "workload_backoff_s: []"),
+        ({"checkpoint_folder": "here"}, "checkpoint_folder", "workload_checkpoint_folder: 'here'"),
+        ({"cli_options": ["--nnodes=2"]}, "cli_options", "workload_cli_options: --nnodes=2 is given by the watcher"),
+        ({"target": "slurm", "slurm_options": ["--nodes=2"]}, "slurm_options", "workload_slurm_options: --nodes=2"),
+        ({"target": "slurm", "nodes": 4}, "nodes", "slurm_node has 3 hosts"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(given: dict[str, Any], about: str, what: str) -> None:
+    """Each finding names the variable to change, says what is wrong in its words, and how to mend it."""
+    found = ROLE.findings(a_job(**given), GROUPS, HOSTVARS)
+
+    assert [one.about for one in found] == [f"workload_{about}"], found
+    assert what in found[0].what
+    assert found[0].fix
+
+
+@pytest.mark.parametrize(
+    ("without", "given", "what"),
+    [
+        ("primus_watch", {}, "nobody would keep the job"),
+        ("slurm_node", {"target": "slurm"}, "this cluster has no Slurm"),
+        ("workload_node", {}, "workload_node has 0 hosts"),
+    ],
+)
+def test_a_cluster_without_the_group_is_refused(without: str, given: dict[str, Any], what: str) -> None:
+    """A target whose hosts are in no group is said before anything is contacted."""
+    groups = {name: hosts for name, hosts in GROUPS.items() if name != without}
+    found = ROLE.findings(a_job(**given), groups, HOSTVARS)
+
+    assert [what in one.what for one in found] == [True], found
+
+
+def test_everything_is_said_at_once() -> None:
+    """Three things wrong are three findings, and as many lines with a fix for plain Ansible."""
+    job = a_job(name="", user="", presets=["nothing"])
+
+    assert [one.about for one in ROLE.findings(job, GROUPS, HOSTVARS)] == ["workload_name", "workload_user", "workload_presets"]
+    assert [". Fix: " in line for line in ROLE.refusals(job, GROUPS, HOSTVARS)] == [True] * 3
+
+
+def test_a_service_host_that_cannot_submit_is_no_keeper_of_slurm_jobs() -> None:
+    """A job of Slurm is submitted by sbatch, which works on a login host or a controller only."""
+    groups = {**GROUPS, "primus_watch": ["svc"]}
+    refused = ROLE.findings(a_job(target="slurm"), groups, HOSTVARS)
+
+    assert "svc, the first host of primus_watch" in refused[0].what
+    assert ROLE.findings(a_job(target="slurm"), {**groups, "slurm_login": ["svc"]}, HOSTVARS) == []
+
+
+def test_a_direct_job_names_candidates_spares_and_the_addresses_that_are_pinned() -> None:
+    """Hosts that are not spare come first, `ip` before `ansible_host`, those with too few GPUs are left out."""
+    direct = made(nodes=2, gpus_per_node=8, id="try-0a1b2c")["direct"]
+
+    assert direct["hosts"] == [{"name": "n1", "address": "10.0.0.1"}, {"name": "n2", "address": "192.168.0.2"}]
+    assert direct["spares"] == [{"name": "n4", "address": "10.0.0.4"}]
+    assert direct["ssh"]["identity"] == "/run/credentials/primus-watch@try-0a1b2c.service/ssh_key"
+
+
+def test_hosts_behind_different_ports_are_refused() -> None:
+    """A job has one port for all its hosts."""
+    hosts = {**HOSTVARS, "n2": {**HOSTVARS["n2"], "ansible_port": 2222}}
+
+    assert [one.about for one in ROLE.findings(a_job(), GROUPS, hosts)] == ["workload_hosts"]
+    assert ROLE.document(a_job(hosts=["n2"], spares=["n2"]), GROUPS, hosts)["direct"]["ssh"]["port"] == 2222
+
+
+def test_the_words_of_a_run() -> None:
+    """Presets come first, settings win over them, data and the checkpoint folder last, all as the trainer reads them."""
+    settings = {"train": {"steps": 9}, "compute": {"compile": True}, "optimizer": {"lr": 3e-4}}
+    job = made(
+        presets=["debug-dense", "/jfs/my.yaml"], settings=settings, data=["/jfs/a.json", "/jfs/b.json"], checkpoint_folder="/jfs/ckpt"
+    )
+
+    assert job["words"] == [
+        *("train", "pretrain", "--config", "debug-dense", "--config", "/jfs/my.yaml"),
+        *("train.steps=9", "compute.compile=true", "optimizer.lr=0.0003"),
+        *("data.source=files", "data.files=/jfs/a.json,/jfs/b.json", "checkpoint.folder=/jfs/ckpt"),
+    ]
+    assert job["checkpoints"] == "/jfs/ckpt"
+
+
+def test_options_and_environment_become_text() -> None:
+    """Numbers and booleans of YAML are what a shell would show."""
+    job = made(venv="/opt/train", cli_options=["--hooks=/jfs/hooks"], environment={"OMP_NUM_THREADS": 4, "DEBUG": True})
+
+    assert job["options"] == ["--venv=/opt/train", "--hooks=/jfs/hooks"]
+    assert job["environment"] == {"OMP_NUM_THREADS": "4", "DEBUG": "true"}
+
+
+def test_auto_is_slurm_where_there_is_slurm() -> None:
+    """The same job file serves both kinds of clusters."""
+    assert made(target="auto", slurm_partition="gpu")["slurm"] == {"partition": "gpu", "options": []}
+    assert ROLE.target(a_job(target="auto"), {**GROUPS, "slurm_node": []}) == "direct"
+
+
+def test_new_ids_differ_and_are_ids() -> None:
+    """Two submissions of one file are two jobs."""
+    one, other = ROLE.new_id("try"), ROLE.new_id("try")
+
+    assert one != other
+    assert made(id=one)["id"] == one
+
+
+@pytest.mark.parametrize("path", sorted(content.jobs_dir().glob("*.yml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("target", ["direct", "slurm"])
+def test_every_shipped_job_is_one(path: Path, target: str) -> None:
+    """With a user, each runs on a cluster that has hosts for it."""
+    given = {name.removeprefix("workload_"): value for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
+
+    assert made(**given, target=target)["name"] == path.stem.replace(".", "-")
+
+
+def test_the_roles_job_has_every_variable() -> None:
+    """What Ansible hands to the filters is the whole set, or a new variable would have no effect there."""
+    known = yaml.safe_load((content.roles_dir() / "workload" / "vars" / "main.yml").read_text(encoding="utf-8"))["_workload_job"]
+    declared = {name for name, option in load_options().items() if option.owner == "workload"}
+
+    assert set(known) == declared - {"workload_folder", "workload_program"}
+
+
+def test_the_folder_of_jobs_is_the_same_everywhere() -> None:
+    """Two roles and two playbooks know where jobs lie and with what program."""
+    options = load_options()
+    folder, program = options["workload_folder"].default, options["primus_cli_program"].default
+    text = (content.playbooks_dir() / "vars" / "primus_watch.yml").read_text(encoding="utf-8")
+
+    assert (options["primus_watch_folder"].default, options["primus_watch_program"].default) == (folder, program)
+    assert options["workload_program"].default == program
+    assert f"workload_folder | default('{folder}')" in text
+    assert f"primus_cli_program | default('{program}')" in text
+    assert f"primus_cli_program | default('{program}')" in (content.playbooks_dir() / "workload.yml").read_text(encoding="utf-8")
+
+
+def test_plain_ansible_refuses_the_same_job(tmp_path: Path) -> None:
+    """`ansible-playbook playbooks/workload.yml` stops with the findings as they are, before it changes anything."""
+    hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2"}}
+    groups = {"primus_watch": {"hosts": {"n1": None}}, "workload_node": {"hosts": {"n2": None}}}
+    inventory = {"all": {"vars": {"ansible_connection": "local", "ansible_become": False}, "hosts": hosts, "children": groups}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory))
+    job = a_job(presets=["debug-dens"], nodes=3)
+    (tmp_path / "job.yml").write_text(yaml.safe_dump(job))
+    playbook = content.playbooks_dir() / "workload.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", str(playbook), "-e", "@job.yml"]
+    environment = {"ANSIBLE_CONFIG": str(content.ansible_cfg()), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    expected = ROLE.refusals(job, {"primus_watch": ["n1"], "workload_node": ["n2"]}, hosts)
+
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert len(expected) == 2
+    assert [line in done.stderr + done.stdout for line in expected] == [True, True], done.stdout + done.stderr

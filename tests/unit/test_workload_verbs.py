@@ -1,0 +1,265 @@
+"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.fleet import jobs
+from primus_bootstrap.launch import bundle
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import state as states
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+ID = "try-0a1b2c"
+ME = pwd.getpwuid(os.geteuid()).pw_name
+# The verbs become root on the service host; here that is this machine.
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/bin/python3").exists() or shutil.which("runuser") is None,
+    reason="needs root and /usr/bin/python3: the service host is this machine",
+)
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make primus-cli as the role brings it: one file."""
+    path = tmp_path_factory.mktemp("program") / "primus-cli"
+    bundle.write_bundle(path)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Make the folder of all jobs."""
+    path = tmp_path / "jobs"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def cli(tmp_path: Path, program: Path, root: Path) -> Cli:
+    """Run a verb in a folder whose hosts.yaml has this machine as the only service host and node."""
+    inventory = {
+        "all": {
+            "vars": {"cluster_name": "verbs", "workload_folder": str(root), "primus_cli_program": str(program)},
+            "children": {
+                "primus_watch": {"hosts": {"here": {"ansible_connection": "local"}}},
+                "workload_node": {"hosts": {"here": None}},
+            },
+        }
+    }
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "primus_bootstrap", "workload", *words]
+        return subprocess.run(argv, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120)
+
+    return run
+
+
+@pytest.fixture
+def job(root: Path) -> folders.JobFolder:
+    """Write a job down that no watcher has taken up."""
+    about = {"schema": "primus.job/1", "id": ID, "name": "try", "user": ME, "target": "slurm"}
+    document = {**about, "nodes": 1, "words": ["train", "pretrain"], "slurm": {}}
+    return folders.create(root, json.dumps(document))[0]
+
+
+def set_state(job: folders.JobFolder, **given: Any) -> None:
+    """Write a state as the watcher does, with some of it changed."""
+    fresh = states.State(job=ID, updated=time.time()).to_json()
+    states.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n")
+
+
+def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
+    """Exit 2 with every problem, by line; no run was begun."""
+    (tmp_path / "job.yml").write_text("workload_name: try\nworkload_nods: 2\nworkload_target: slrum\n")
+    done = cli("submit", "job.yml")
+
+    assert done.returncode == 2
+    assert "job.yml:2: workload_nods: no role has this variable" in done.stderr
+    assert "job.yml:3: workload_target must be one of" in done.stderr
+    assert "2 problems; nothing was touched" in done.stderr
+    assert not (tmp_path / ".primus").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", "debug-dense", "-e", "workload_nodes=1"), "workload_user is not set"),
+        (("submit", "debug-dense", "--user", "ada"), "workload_nodes is 2, and workload_node has 1 host"),
+        (("submit", "debug-dense", "--user", "ada", "-e", "workload_target=slurm"), "this cluster has no Slurm"),
+        (("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1", "--id", "other-0a1b2c"), "workload_id is 'other-0a1b2c'"),
+    ],
+)
+def test_what_the_cluster_lacks_is_said_in_json_too(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    """The same problems for programs, with the same exit code."""
+    done = cli(*words, "--json")
+
+    assert done.returncode == 2, done.stderr
+    assert [said in problem["what"] for problem in json.loads(done.stdout)["problems"]] == [True], done.stdout
+
+
+def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None:
+    """Exit 3 with what to do instead."""
+    unknown, wrong = cli("submit", "debug-dens"), cli("status", "try")
+
+    assert (unknown.returncode, wrong.returncode) == (3, 3)
+    assert "did you mean debug-dense?" in unknown.stderr
+    assert "workload list --all" in wrong.stderr
+
+
+@needs_root
+def test_a_job_that_there_is_not_is_said(cli: Cli) -> None:
+    """An id that nobody has is an error with a fix, in every verb."""
+    done = [cli(verb, ID) for verb in ("status", "logs", "cancel", "resume")]
+
+    assert [one.returncode for one in done] == [3] * 4, done
+    assert {one.stderr.splitlines()[0] for one in done} == {f"error: there is no job {ID}"}
+
+
+@needs_root
+def test_a_job_without_a_watcher_is_shown_as_submitted(cli: Cli, job: folders.JobFolder) -> None:
+    """Nothing is guessed: nobody has taken it up yet."""
+    found = json.loads(cli("status", ID, "--json").stdout)
+    listed = json.loads(cli("list", "--json").stdout)
+
+    assert (found["phase"], found["attempt"], found["step"]) == ("submitted", 0, None)
+    assert [one["id"] for one in listed["jobs"]] == [job.path.name]
+
+
+@needs_root
+def test_a_job_is_shown_with_its_hosts_steps_and_events(cli: Cli, job: folders.JobFolder) -> None:
+    """What the watcher wrote is what is shown, in the table, in full and for programs."""
+    set_state(job, phase="running", attempt=2, restarts=1, step=41, checkpoint=40, hosts=[{"name": "n1", "address": "10.0.0.1"}])
+    job.append("events.jsonl", {"time": 5.0, "kind": "node_lost", "attempt": 1, "host": "n2", "reason": "it is silent", "step": None})
+    shown, table, found = cli("status", ID), cli("list"), json.loads(cli("status", ID, "--json").stdout)
+
+    assert shown.stdout.startswith(f"{ID}: running")
+    assert "attempt 1  node_lost n2: it is silent" in shown.stdout
+    assert table.stdout.splitlines()[1].split()[:5] == [ID, ME, "slurm", "running", table.stdout.splitlines()[1].split()[4]]
+    assert (found["step"], found["checkpoint"], found["hosts"], found["restarts"]) == (41, 40, ["n1"], 1)
+
+
+@needs_root
+def test_a_job_whose_watcher_is_silent_is_unknown(cli: Cli, job: folders.JobFolder) -> None:
+    """An old state is never shown as if it were of now."""
+    set_state(job, phase="running", updated=time.time() - 3600)
+
+    assert f"{ID}: unknown (was running: its watcher is silent)" in cli("status", ID).stdout
+
+
+@needs_root
+def test_ended_jobs_are_listed_only_when_asked_for(cli: Cli, job: folders.JobFolder) -> None:
+    """The table is of what goes on."""
+    set_state(job, phase="failed", reason="three restarts without progress")
+
+    assert "no job is under way" in cli("list").stdout
+    assert "three restarts without progress" in cli("list", "--all").stdout
+
+
+@needs_root
+def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFolder) -> None:
+    """Events are printed once each; exit 4 says that the job was given up, 0 that it is done."""
+    set_state(job, phase="running")
+    job.append("events.jsonl", {"time": 5.0, "kind": "attempt_starting", "attempt": 1, "host": "", "reason": "", "step": None})
+
+    def end() -> None:
+        job.append("events.jsonl", {"time": 6.0, "kind": "failed", "attempt": 1, "host": "", "reason": "no progress", "step": None})
+        set_state(job, phase="failed", reason="no progress")
+
+    timer = threading.Timer(4.0, end)
+    timer.start()
+    failed = cli("status", ID, "--follow", "--json")
+    timer.join()
+    set_state(job, phase="done")
+    done = cli("status", ID, "--follow")
+
+    assert (failed.returncode, done.returncode) == (4, 0)
+    assert [json.loads(line).get("kind", json.loads(line).get("phase")) for line in failed.stdout.splitlines()] == [
+        "attempt_starting",
+        "failed",
+        "failed",
+    ]
+
+
+@needs_root
+def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> None:
+    """The rank and the number of lines choose; a file that is not there is an error that names it."""
+    logs = job.run / "logs"
+    logs.mkdir(parents=True)
+    (logs / "rank-00003.log").write_text("one\ntwo\nthree\n")
+    shown, missing = cli("logs", ID, "--rank", "3", "--lines", "2"), cli("logs", ID)
+
+    assert shown.stdout == "two\nthree\n"
+    assert missing.returncode == 4
+    assert "rank-00000.log" in missing.stderr
+
+
+@needs_root
+def test_cancelling_asks_the_watcher_once_and_an_ended_job_never(cli: Cli, job: folders.JobFolder) -> None:
+    """The request is a file that the watcher finds; for a job at its end there is nothing to do, and that is no error."""
+    set_state(job, phase="running")
+    first = cli("cancel", ID, "--json")
+    asked = job.requests()
+    job.answered("cancel")
+    set_state(job, phase="cancelled")
+    second = cli("cancel", ID)
+
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert sorted(asked) == ["cancel"]
+    assert sorted(job.requests()) == []
+    assert json.loads(first.stdout)["asked"] is True
+    assert "nothing to do" in second.stdout
+
+
+@needs_root
+def test_a_finished_job_is_not_resumed(cli: Cli, job: folders.JobFolder) -> None:
+    """There is nothing to go on with."""
+    set_state(job, phase="done")
+
+    assert cli("resume", ID).stdout == f"nothing to do: {ID} is done\n"
+    assert job.requests() == frozenset()
+
+
+def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path: Path) -> None:
+    """A new file of the same name is read from its start; the phase in state.json ends it."""
+    place = jobs.Place(str(tmp_path), "unused")
+    folder = Path(place.job(ID))
+    (folder / "run/logs").mkdir(parents=True)
+    (folder / "job.json").write_text("{}")
+    log = folder / "run/logs/rank-00000.log"
+    log.write_text("first\n")
+    with subprocess.Popen(["sh", "-c", jobs.log_line(place, ID, 0, lines=9, follow=True)], stdout=subprocess.PIPE, text=True) as child:
+        time.sleep(1.5)
+        log.rename(folder / "aside.log")
+        log.write_text("second\n")
+        time.sleep(3)
+        states.replace_text(folder / "state.json", json.dumps({"phase": "done"}))
+        said, _ = child.communicate(timeout=30)
+
+    assert said == "first\nsecond\n"
+
+
+def test_a_request_names_the_jobs_user_and_a_watcher_at_boot() -> None:
+    """What resume runs on the service host is one line that a shell takes."""
+    line = jobs.resume_line(jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli"), ID)
+
+    assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
+    assert 'runuser -u "$owner" -- /usr/bin/python3 -I /usr/local/bin/primus-cli watch request' in line
+    assert line.endswith(f"systemctl --quiet enable --now primus-watch@{ID}.service")

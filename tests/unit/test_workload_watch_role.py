@@ -1,0 +1,68 @@
+"""The role `primus_watch`: its texts mean the same to ssh, sudo, systemd and the program that answers on a node."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.launch.watch import unit
+from tests.unit.test_role_templates import render
+
+VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
+WORDS = "/usr/bin/python3 -I /usr/local/bin/primus-cli unit"
+
+
+def test_the_keys_command_is_what_sudo_allows() -> None:
+    """A letter of difference would lock every watcher out; more than this one command would let it in too far."""
+    keys = render(
+        "primus_watch", "authorized_keys.j2", _primus_watch_public=["ssh-ed25519 AAAA primus-watch@a", "ssh-ed25519 BBBB primus-watch@b"]
+    )
+    rights = render("primus_watch", "sudoers.j2")
+
+    assert [line for line in keys.splitlines() if not line.startswith("#")] == [
+        f'restrict,command="sudo -n {WORDS}" ssh-ed25519 AAAA primus-watch@a',
+        f'restrict,command="sudo -n {WORDS}" ssh-ed25519 BBBB primus-watch@b',
+    ]
+    assert [line for line in rights.splitlines() if not line.startswith("#")] == [f"primus-unit ALL=(root) NOPASSWD: {WORDS}"]
+
+
+def test_sudo_reads_the_rule(tmp_path: Path) -> None:
+    """Visudo itself takes the file."""
+    program = shutil.which("visudo", path="/usr/sbin:/sbin:/usr/bin")
+    if program is None:
+        pytest.skip("visudo is not installed on this machine")
+    path = tmp_path / "rule"
+    path.write_text(render("primus_watch", "sudoers.j2"))
+
+    assert subprocess.run([program, "-cf", str(path)], capture_output=True, check=False, timeout=30).returncode == 0
+
+
+def test_the_unit_names_the_job_by_its_instance() -> None:
+    """One unit serves all jobs, goes on after a crash, and stops for good when the job has ended."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(render("primus_watch", "primus-watch@.service.j2", primus_watch_folder="/srv/jobs"))
+    service = parser["Service"]
+
+    assert service["ExecStart"] == "/usr/bin/python3 -I /usr/local/bin/primus-cli watch run --folder /srv/jobs/%i"
+    assert (service["Restart"], service["LoadCredential"]) == ("on-failure", "ssh_key:/etc/primus/workload/id_ed25519")
+    assert parser["Unit"]["ConditionPathExists"] == "/srv/jobs/%i/job.json"
+    assert service["User"] == "nobody"
+
+
+def test_the_program_on_a_node_reads_what_the_role_writes() -> None:
+    """Path and schema of the file are the program's own."""
+    assert Path(VARS["_primus_watch_site_file"]) == unit.SITE
+    assert VARS["_primus_watch_site"]["schema"] == unit.SITE_SCHEMA
+    assert set(VARS["_primus_watch_site"]) == {"schema", "folder", "min_uid", "properties"}
+
+
+def test_a_drop_in_says_whose_job_it_is() -> None:
+    """The watcher runs as nobody else than the job's user."""
+    assert render("workload", "user.conf.j2", workload_user="ada").splitlines()[-2:] == ["[Service]", "User=ada"]
