@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab import containers as engine
 from primus_bootstrap.lab.machine import look_at_machine
 from primus_bootstrap.lab.reach import wait_for_nodes
+from primus_bootstrap.lab.ssh_keys import pin_host_keys
 from primus_bootstrap.lab.status import find_lab, require_container
 from primus_bootstrap.lab.up import heal_container
 
@@ -33,6 +35,8 @@ def inflict(fault: str, name: str, directory: Path, *, node: str) -> str:
     if act is not None:
         return f"{node}: {act(machine, lab, entry)}"
     done = heal_container(machine, lab, host, entry)
+    # A node that was removed from its cluster has no pin there any more; it is the lab's own all the same.
+    done += pin_host_keys(replace(lab, nodes=(host,)))
     wait_for_nodes(lab, [host])
     return f"{node}: {', '.join(done) or 'nothing to mend'}"
 

@@ -78,8 +78,8 @@ def contacts(lab: RunningLab, name: str) -> int:
 
 
 def hold(lab: RunningLab, name: str, seconds: int = 600) -> str:
-    """Submit a job that keeps one host, and wait until it runs there."""
-    words = f"sbatch --parsable -w {name} --exclusive -t 20 --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}'"
+    """Submit a job that keeps one host, of that name or any, and wait until it runs there."""
+    words = f"sbatch --parsable {f'-w {name}' if name else ''} --exclusive -t 20 --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}'"
     job = lab.sh("node1", words)
     Jobs(lab).wait_until(job, "RUNNING")
     return job
@@ -158,13 +158,16 @@ def test_a_removal_that_is_killed_is_finished_by_the_same_command(small: Running
 
 def test_a_dead_node_is_replaced_and_its_job_runs_elsewhere(small: RunningLab, jobs: Jobs) -> None:
     """The power of node3 is cut under a job: without --dead it is refused; the spare takes its place, the job runs again."""
-    job = hold(small, "node3", seconds=5)
+    # A job that asks for the very node that goes would end with it.
+    small.sh("node1", "scontrol update nodename=node2 state=drain reason=test")
+    job = hold(small, "", seconds=5)
+    small.sh("node1", "scontrol update nodename=node2 state=resume")
     small.fault("kill", "node3")
     words = ("node3", SPARE, "--host", spare_address(small), "--confirm", small.name)
     try:
         refused = run_cli("node", "replace", str(small.hosts_file), *words)
         done = node(small, "replace", *words, "--dead")
-        small.sh("node1", f"scontrol update jobid={job} ReqNodeList= StartTime=now || true")
+        small.sh("node1", f"scontrol update jobid={job} StartTime=now || true")
         finished = jobs.wait_until(job, "COMPLETED", timeout_s=180)
         again = node(small, "replace", *words, "--dead")
     finally:
