@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.playbooks import Phase, Play
     from primus_bootstrap.inventory.cluster import Cluster
 
-# Known groups that only collect others, name a way to hosts, or mark hosts that roles then treat in their own way: no service is missing where
-# no phase reads them.
+# Known groups that only collect others, name a way to hosts, or mark hosts for roles that treat them in their own way: no service is
+# missing where no phase reads them.
 _COLLECTING_GROUPS = ("k8s_cluster", "bastion", "spare")
 # These look at hosts and bring no service up, whatever groups their plays name.
 _CHECKING_PHASES = ("preflight", "verify")
