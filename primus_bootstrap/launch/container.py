@@ -143,7 +143,8 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
     mounts, names, run_dir = parts
     settings = asked.settings
     one = {"ipc": "ipc", "network": "network", "shm_size": "shm-size", "pull": "pull"}
-    many = {"device": "device", "cap_add": "cap-add", "security_opt": "security-opt", "ulimit": "ulimit"}
+    many = {"device": "device", "cap_add": "cap-add", "security_opt": "security-opt"}
+    limits = {value.partition("=")[0]: value for value in settings["container.ulimit"]}  # the last one of a name holds
     return (
         "run",
         "--rm",
@@ -154,6 +155,7 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
         *(f"--{word}={settings[f'container.{key}']}" for key, word in one.items() if settings[f"container.{key}"]),
         *devices,
         *(f"--{word}={value}" for key, word in many.items() for value in settings[f"container.{key}"]),
+        *(f"--ulimit={value}" for value in limits.values()),
         *(("--privileged",) if settings["container.privileged"] else ()),
         *(("--security-opt=label=disable",) if engine == "podman" else ()),  # SELinux would deny the mounts
         *(f"--volume={mount}" for mount in mounts),
@@ -214,7 +216,8 @@ def run(plan: Plan, asked: Asked) -> int:
         process.end_descendants(1)
     if code in _ENGINE_ERRORS:
         sys.stderr.write(
-            f"primus-cli: {_ENGINE_ERRORS[code]} (exit {code})\n  fix: see the engine's message above; the image needs python3 and torch\n"
+            f"primus-cli: {_ENGINE_ERRORS[code]} (exit {code})\n  fix: see the engine's message above; the image needs python3 and torch; "
+            "where it speaks of rlimits, give the ones that this machine allows: --ulimit memlock=8388608\n"
         )
     return 128 - code if code < 0 else code
 

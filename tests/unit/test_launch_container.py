@@ -56,11 +56,13 @@ def test_docker_gets_the_same_words_inside(tmp_path: Path) -> None:
     """The working folder and the run folder are there, nothing of the host is asked for that it does not have."""
     user = User(tmp_path)
     user.stand_in("docker", ENGINE)
-    words = planned(user, "--shm-size", "64g", "--engine-arg=--init", "--volume", str(user.home), "--nproc", "2")
+    limit = ("--ulimit", "stack=8388608")
+    words = planned(user, "--shm-size", "64g", "--engine-arg=--init", "--volume", str(user.home), *limit, "--nproc", "2")
     inside = words[words.index("img") + 1 :]
 
     assert words[1:3] == ["run", "--rm"]
     assert {"--ipc=host", "--network=host", "--ulimit=memlock=-1", "--shm-size=64g", "--init"} <= set(words)
+    assert [word for word in words if word.startswith("--ulimit=stack")] == ["--ulimit=stack=8388608"]
     assert {f"--volume={folder}:{folder}" for folder in (user.project, user.run_dir, user.home)} <= set(words)
     assert not [word for word in words if word.startswith(("--device", "--gpus", "--privileged"))]
     assert inside[:2] == ["python3", f"{user.run_dir}/primus-cli.pyz"]
