@@ -79,7 +79,7 @@ def test_a_job_that_a_person_cancels_in_slurm_goes_on_or_says_so(training: Train
 
 def test_slurmctld_is_gone_for_a_while(training: Training, undisturbed: dict[int, float]) -> None:
     """A controller that does not answer makes the job's state unknown, never failed; training goes on meanwhile."""
-    job = training.submit("slurm")
+    job = training.submit("slurm", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 1.2}")
     training.wait_for_step(job, 7)
     training.lab.sh(SERVICE, "systemctl stop slurmctld")
     time.sleep(45)

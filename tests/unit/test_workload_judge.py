@@ -128,7 +128,7 @@ def test_a_direct_job_names_candidates_spares_and_the_addresses_that_are_pinned(
 
     assert direct["hosts"] == [{"name": "n1", "address": "10.0.0.1"}, {"name": "n2", "address": "192.168.0.2"}]
     assert direct["spares"] == [{"name": "n4", "address": "10.0.0.4"}]
-    assert direct["ssh"]["identity"] == "/run/credentials/primus-watch@try-0a1b2c.service/ssh_key"
+    assert direct["ssh"]["identity"] == "/etc/primus/workload/id_ed25519"
 
 
 def test_hosts_behind_different_ports_are_refused() -> None:

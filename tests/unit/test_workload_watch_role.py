@@ -51,7 +51,7 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
     service = parser["Service"]
 
     assert service["ExecStart"] == "/usr/bin/python3 -I /usr/local/bin/primus-cli watch run --folder /srv/jobs/%i"
-    assert (service["Restart"], service["LoadCredential"]) == ("on-failure", "ssh_key:/etc/primus/workload/id_ed25519")
+    assert (service["Restart"], service["SupplementaryGroups"]) == ("on-failure", VARS["_primus_watch_group"])
     assert parser["Unit"]["ConditionPathExists"] == "/srv/jobs/%i/job.json"
     assert service["User"] == "nobody"
 

@@ -26,6 +26,7 @@ PRESETS = Path(__file__).resolve().parents[3] / "workloads" / "presets"
 # Between the user's words and the six digits that make a job's id its own.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _PINS = "/etc/primus/workload/known_hosts"
+_KEY = "/etc/primus/workload/id_ed25519"
 _POLICY = (
     "max_restarts_without_progress",
     "max_restarts",
@@ -105,8 +106,7 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
     if wanted == spec.SLURM:
         return {**made, "slurm": {"partition": job["workload_slurm_partition"], "options": list(job["workload_slurm_options"])}}
     hosts, spares = _chosen(job, groups, hostvars)
-    identity = f"/run/credentials/primus-watch@{made['id']}.service/ssh_key"
-    ssh = {"port": min(_ports(hosts + spares, hostvars), default=22), "identity": identity, "known_hosts": _PINS}
+    ssh = {"port": min(_ports(hosts + spares, hostvars), default=22), "identity": _KEY, "known_hosts": _PINS}
     return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars), "ssh": ssh}}
 
 
