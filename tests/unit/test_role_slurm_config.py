@@ -68,6 +68,19 @@ def test_a_missing_device_file_is_not_named(tmp_path: Path) -> None:
     assert words_of(read(tmp_path), "NodeName")[0]["Gres"] == "gpu:h200:8"
 
 
+def test_a_job_is_told_its_gpus_in_its_vendors_variables_only(tmp_path: Path) -> None:
+    """HIP counts CUDA_VISIBLE_DEVICES among what ROCR_VISIBLE_DEVICES left; a vendor that nobody knows gets Slurm's own choice."""
+    files = ["/dev/dri/renderD128"]
+    amd, nvidia, other = ({"gpu_type": kind, "gpu_count": 1, "gpu_files": files} for kind in ("mi300x", "h200", "odd"))
+    make(tmp_path, {"n1": {**amd, "gpu_vendor": "amd"}, "n2": {**nvidia, "gpu_vendor": "nvidia"}, "n3": other})
+
+    assert read(tmp_path, "gres.conf").splitlines()[1:] == [
+        "NodeName=n2 Name=gpu Type=h200 File=/dev/dri/renderD128 Flags=nvidia_gpu_env",
+        "NodeName=n1 Name=gpu Type=mi300x File=/dev/dri/renderD128 Flags=amd_gpu_env",
+        "NodeName=n3 Name=gpu Type=odd File=/dev/dri/renderD128",
+    ]
+
+
 def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path) -> None:
     """Control groups where every node has them, and memory is dealt out only then."""
     make(tmp_path, {"n1": {}, "n2": {}})
