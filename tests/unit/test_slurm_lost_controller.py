@@ -1,0 +1,46 @@
+"""A backup controller that is dead: what a run about one node tells whom, with the shipped playbooks and a real Ansible."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from primus_bootstrap import content
+
+DEAD = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+
+
+def run(folder: Path, controllers: dict[str, dict[str, object]]) -> str:
+    """Ask the controllers as playbooks/slurm.yml does, and return whom n1 would tell what it is, and whom it must believe."""
+    groups = {"slurm_controller": {"hosts": controllers}, "slurm_node": {"hosts": {"n1": HERE}}}
+    (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
+    believed = yaml.safe_load((content.playbooks_dir() / "verify" / "slurm.yml").read_text(encoding="utf-8"))[0]["vars"]
+    told = {
+        "hosts": "slurm_node",
+        "vars": believed,
+        "gather_facts": False,
+        "vars_files": [str(content.playbooks_dir() / "vars" / "slurm.yml"), str(content.roles_dir() / "slurm" / "vars" / "main.yml")],
+        "tasks": [{"ansible.builtin.copy": {"content": "{{ _slurm_told | sort | join(',') }}; {{ munge_reference }}", "dest": str(folder / "told"), "mode": "0644"}}],
+    }
+    plays = [{"ansible.builtin.import_playbook": str(content.playbooks_dir() / "slurm" / "reach.yml")}, told]
+    (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_HOST_KEY_CHECKING": "False"}
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    told_file = folder / "told"
+    return told_file.read_text(encoding="utf-8") if told_file.exists() else f"nobody: {done.stdout}"
+
+
+def test_a_node_is_told_to_the_controller_that_answers(tmp_path: Path) -> None:
+    """The dead one is lost by itself, and the node goes on."""
+    assert run(tmp_path, {"ctl1": DEAD, "ctl2": HERE}) == "ctl2; ctl2"
+
+
+def test_where_both_answer_both_are_told(tmp_path: Path) -> None:
+    """The backup knows every node too."""
+    assert run(tmp_path, {"ctl1": HERE, "ctl2": HERE}) == "ctl1,ctl2; ctl1"
