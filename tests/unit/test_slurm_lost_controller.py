@@ -25,7 +25,15 @@ def run(folder: Path, controllers: dict[str, dict[str, object]]) -> str:
         "vars": believed,
         "gather_facts": False,
         "vars_files": [str(content.playbooks_dir() / "vars" / "slurm.yml"), str(content.roles_dir() / "slurm" / "vars" / "main.yml")],
-        "tasks": [{"ansible.builtin.copy": {"content": "{{ _slurm_told | sort | join(',') }}; {{ munge_reference }}", "dest": str(folder / "told"), "mode": "0644"}}],
+        "tasks": [
+            {
+                "ansible.builtin.copy": {
+                    "content": "{{ _slurm_told | sort | join(',') }}; {{ munge_reference }}",
+                    "dest": str(folder / "told"),
+                    "mode": "0644",
+                }
+            }
+        ],
     }
     plays = [{"ansible.builtin.import_playbook": str(content.playbooks_dir() / "slurm" / "reach.yml")}, told]
     (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")

@@ -113,7 +113,9 @@ def main() -> None:
     folder = Path(module.params["folder"])
     try:
         files = all_files(settings, fragments.nodes, fleet)
-        if settings["proctrack"] == "auto" and (lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)):
+        if settings["proctrack"] == "auto" and (
+            lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
+        ):
             module.fail_json(msg=lost)
         result = bring_about(folder, files, check=module.check_mode)
     except (OSError, ValueError) as error:

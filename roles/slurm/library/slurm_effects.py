@@ -133,15 +133,19 @@ def look_at_gpus(look: Look, node: SeenNode, fragment: Path, *, serves: bool) ->
 
 def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
     """Run a job over two nodes, and one that is preempted."""
-    partitions = lanes()
+    config = call(["scontrol", "show", "config"], CALL_S).text
+    bound = re.search(r"^AccountingStorageEnforce\s*=.*associations", config, re.MULTILINE) is not None
+    partitions, closed = lanes(bound=bound)
     pair = pick_pair(nodes, partitions)
     if pair is None:
-        reason = "no node is idle: jobs run on them, or they are out of service"
-        look.skip("job", reason)
-        look.skip("preemption", reason)
+        for check in ("job", "preemption"):
+            if idle(nodes):
+                look.judge(check, no_partition(closed))
+            else:
+                look.skip(check, "no node is idle: jobs run on them, or they are out of service")
         return
     look.judge("job", job_over_nodes(*pair))
-    by = re.search(r"^PreemptType\s*=\s*(\S+)", call(["scontrol", "show", "config"], CALL_S).text, re.MULTILINE)
+    by = re.search(r"^PreemptType\s*=\s*(\S+)", config, re.MULTILINE)
     kind = by[1] if by else ""
     told = (
         call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,preempt"], CALL_S).text if kind == "preempt/qos" else ""
@@ -157,6 +161,12 @@ def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
         look.skip("preemption", f"no idle node is in {low.name} and {high.name}")
         return
     look.judge("preemption", Preemption(min(both, key=gpu_count).name).run(low, high))
+
+
+def no_partition(closed: list[str]) -> Trial:
+    """Return that nothing is known of jobs: nodes are idle, and no partition that has them takes a job of the verification."""
+    found = f"no partition with idle nodes takes a job of root: {'; '.join(closed[:5]) or 'Slurm names none'}"
+    return Trial("unknown", "a job that runs", found, "run a job as one of the cluster's users, or state slurm_verify_jobs: false")
 
 
 def main() -> None:
