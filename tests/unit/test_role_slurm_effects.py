@@ -79,7 +79,7 @@ def test_each_controller_speaks_for_itself_and_one_for_all(host: str, ping: str,
     asked(ping)
     look = effects.Look(host)
 
-    assert effects.look_at_controllers(look, controller=True) is leads
+    assert effects.look_at_controllers(look, "controller") is leads
     assert [record["verdict"] for record in look.verdicts] == [verdict]
 
 
@@ -88,9 +88,38 @@ def test_controllers_that_give_no_answer_in_time_are_unknown(asked: Any) -> None
     asked("timed out", None)
     look = effects.Look("ctl1")
 
-    assert effects.look_at_controllers(look, controller=True) is False
+    assert effects.look_at_controllers(look, "controller") is False
     assert look.verdicts[0]["verdict"] == "unknown"
     assert look.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("ping", "status", "verdict", "goes_on"),
+    [(PING, 0, "pass", True), (PING.replace("UP", "DOWN"), 1, "fail", False), ("timed out", None, "unknown", False)],
+)
+def test_a_node_that_is_looked_at_alone_asks_any_controller(
+    ping: str, status: int | None, verdict: str, *, goes_on: bool, asked: Any
+) -> None:
+    """It goes on to itself only where somebody answers; what nobody says is not held against the node."""
+    asked(ping, status)
+    look = effects.Look("n1")
+
+    assert effects.look_at_controllers(look, "node") is goes_on
+    assert [(one["check"], one["verdict"]) for one in look.verdicts] == [("slurm.answered", verdict)]
+
+
+def test_a_node_knows_its_own_description(asked: Any, tmp_path: Path) -> None:
+    """It is held against the one file that it has, and the other nodes of the cluster are not its business."""
+    asked("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
+    (tmp_path / "slurm_node.json").write_text('{"gpu_type": "mi300x", "gpu_count": 8}', encoding="utf-8")
+    look = effects.Look("n1")
+    found = effects.look_at_nodes(look, ["n1"], tmp_path / "slurm_node.json")
+
+    assert [one.name for one in found] == ["n1"]
+    assert [(one["host"], one["check"], one["verdict"]) for one in look.verdicts] == [
+        ("n1", "slurm.node", "pass"),
+        ("n1", "slurm.gpus", "pass"),
+    ]
 
 
 @pytest.mark.parametrize(

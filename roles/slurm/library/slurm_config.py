@@ -65,10 +65,11 @@ def given_up(before: str, after: str, nodes: Sequence[Node]) -> str:
     weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup]
     if by_groups not in before or by_groups in after or not weak:
         return ""
-    more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""  # noqa: PLR2004 (as many as a line holds)
+    more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
     return (
         f"the cluster keeps jobs apart by control groups, and these nodes cannot: {', '.join(weak[:3])}{more}. "
-        "Fix: mend or take them out of slurm_node; or state slurm_proctrack: proctrack/linuxproc, which holds no job to its cores, memory and GPUs"
+        "Fix: mend them or take them out of slurm_node; or state slurm_proctrack: proctrack/linuxproc, "
+        "which holds no job to its cores, memory and GPUs"
     )
 
 

@@ -46,8 +46,10 @@ class Trial(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A way to submit: a partition and the words that choose it, with its tier, its nodes as Slurm writes them, the most nodes of a trial
-    there, and the QOS that it takes (all where there are none)."""
+    """A way to submit: a partition and the words that choose it, with its tier and its nodes as Slurm writes them.
+
+    `most` is how many nodes a trial may have there, `qos` which QOS it takes (none = all).
+    """
 
     name: str
     words: tuple[str, ...]
@@ -76,7 +78,7 @@ def gpu_count(node: SeenNode) -> int:
 
 
 def lanes(caller: Caller = call, *, bound: bool) -> Lanes:
-    """Return the partitions that take jobs of root of one or two nodes, and why the others do not; `bound` is whether accounts bind jobs."""
+    """Return the partitions that take jobs of root of one or two nodes, and why the others do not; `bound`: accounts bind jobs."""
     told = [fields(line) for line in caller(["scontrol", "--oneliner", "show", "partitions"], CALL_S).text.splitlines()]
     found = Lanes([], [])
     for one in told:

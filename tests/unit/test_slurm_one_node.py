@@ -1,4 +1,4 @@
-"""A backup controller that is dead: what a run about one node tells whom, with the shipped playbooks and a real Ansible."""
+"""Runs about one node, with the shipped playbooks and a real Ansible: which controller it is told to, and who looks at it alone."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from primus_bootstrap import content
@@ -52,3 +53,19 @@ def test_a_node_is_told_to_the_controller_that_answers(tmp_path: Path) -> None:
 def test_where_both_answer_both_are_told(tmp_path: Path) -> None:
     """The backup knows every node too."""
     assert run(tmp_path, {"ctl1": HERE, "ctl2": HERE}) == "ctl1,ctl2; ctl1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [([], []), (["--limit", "n1"], ["n1"]), (["-e", "node=n2"], ["n2"]), (["--limit", "n1:ctl1"], ["n1"])],
+)
+def test_nodes_are_looked_at_alone_only_where_a_run_is_about_some(arguments: list[str], hosts: list[str], tmp_path: Path) -> None:
+    """A run over the whole cluster spends nothing on it: there, the controllers look at every node."""
+    groups = {"slurm_controller": {"hosts": {"ctl1": HERE}}, "slurm_node": {"hosts": {"n1": HERE, "n2": HERE}}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
+    playbook = content.playbooks_dir() / "verify" / "slurm_node.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", str(playbook), "--list-hosts", *arguments]
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir())}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120)
+
+    assert [line.strip() for line in done.stdout.splitlines() if line.startswith("      ") and ":" not in line] == hosts
