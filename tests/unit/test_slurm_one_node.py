@@ -6,17 +6,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
 
-DEAD = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
-HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
 
-def run(folder: Path, controllers: dict[str, dict[str, object]]) -> str:
+def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
     """Ask the controllers as playbooks/slurm.yml does, and return whom n1 would tell what it is, and whom it must believe."""
     groups = {"slurm_controller": {"hosts": controllers}, "slurm_node": {"hosts": {"n1": HERE}}}
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
