@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap import content
 from tests.unit.slurm_rig import DATABASE, SETTINGS, conf_values, config, fragment, words_of
 
 if TYPE_CHECKING:
@@ -68,6 +72,19 @@ def test_a_missing_device_file_is_not_named(tmp_path: Path) -> None:
     assert words_of(read(tmp_path), "NodeName")[0]["Gres"] == "gpu:h200:8"
 
 
+def test_a_job_is_told_its_gpus_in_its_vendors_variables_only(tmp_path: Path) -> None:
+    """HIP counts CUDA_VISIBLE_DEVICES among what ROCR_VISIBLE_DEVICES left; a vendor that nobody knows gets Slurm's own choice."""
+    files = ["/dev/dri/renderD128"]
+    amd, nvidia, other = ({"gpu_type": kind, "gpu_count": 1, "gpu_files": files} for kind in ("mi300x", "h200", "odd"))
+    make(tmp_path, {"n1": {**amd, "gpu_vendor": "amd"}, "n2": {**nvidia, "gpu_vendor": "nvidia"}, "n3": other})
+
+    assert read(tmp_path, "gres.conf").splitlines()[1:] == [
+        "NodeName=n2 Name=gpu Type=h200 File=/dev/dri/renderD128 Flags=nvidia_gpu_env",
+        "NodeName=n1 Name=gpu Type=mi300x File=/dev/dri/renderD128 Flags=amd_gpu_env",
+        "NodeName=n3 Name=gpu Type=odd File=/dev/dri/renderD128",
+    ]
+
+
 def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path) -> None:
     """Control groups where every node has them, and memory is dealt out only then."""
     make(tmp_path, {"n1": {}, "n2": {}})
@@ -82,6 +99,41 @@ def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path
     assert unable["ProctrackType"] == "proctrack/linuxproc"
     assert "TaskPlugin" not in unable
     assert not (tmp_path / "cgroup.conf").exists()
+
+
+def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
+    """Run the module itself on these nodes, as Ansible does; return what it answers."""
+    fragments = tmp_path / "nodes.d"
+    fragments.mkdir(exist_ok=True)
+    for name, node in nodes.items():
+        (fragments / f"{name}.json").write_text(fragment(name, **node))
+    folder = content.roles_dir() / "slurm"
+    settings = {**SETTINGS, **changes}
+    given = {"folder": str(tmp_path), "fragments": str(fragments), "members": list(nodes), "settings": settings}
+    program = (
+        f"import sys, ansible.module_utils as u, runpy; u.__path__.append({str(folder / 'module_utils')!r}); "
+        f"runpy.run_path({str(folder / 'library/slurm_config.py')!r}, run_name='__main__')"
+    )
+    text = json.dumps({"ANSIBLE_MODULE_ARGS": given})
+    done = subprocess.run([sys.executable, "-c", program], input=text, capture_output=True, text=True, check=False, timeout=60)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_a_new_node_does_not_take_the_bounds_from_every_job(tmp_path: Path) -> None:
+    """A cluster that runs with control groups refuses a node without them, by name and reason, unless it is stated that they go."""
+    weak = {"cgroup": "", "cgroup_reason": "cgroup v2 has no cpuset here"}
+    first = run_module(tmp_path, {"n1": {}})
+    refused = run_module(tmp_path, {"n1": {}, "n2": weak})
+    before = read(tmp_path)
+    stated = run_module(tmp_path, {"n1": {}, "n2": weak}, proctrack="proctrack/linuxproc")
+
+    assert first["changed"]
+    assert refused["failed"]
+    assert "n2 (cgroup v2 has no cpuset here). Fix:" in refused["msg"]
+    assert "NodeName=n2" not in before
+    assert stated["changed"]
+    assert "ProctrackType=proctrack/linuxproc" in read(tmp_path)
 
 
 def test_a_newer_slurm_is_told_that_there_are_no_control_groups(tmp_path: Path) -> None:

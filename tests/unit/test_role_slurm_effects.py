@@ -79,7 +79,7 @@ def test_each_controller_speaks_for_itself_and_one_for_all(host: str, ping: str,
     asked(ping)
     look = effects.Look(host)
 
-    assert effects.look_at_controllers(look, controller=True) is leads
+    assert effects.look_at_controllers(look, "controller") is leads
     assert [record["verdict"] for record in look.verdicts] == [verdict]
 
 
@@ -88,9 +88,38 @@ def test_controllers_that_give_no_answer_in_time_are_unknown(asked: Any) -> None
     asked("timed out", None)
     look = effects.Look("ctl1")
 
-    assert effects.look_at_controllers(look, controller=True) is False
+    assert effects.look_at_controllers(look, "controller") is False
     assert look.verdicts[0]["verdict"] == "unknown"
     assert look.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("ping", "status", "verdict", "goes_on"),
+    [(PING, 0, "pass", True), (PING.replace("UP", "DOWN"), 1, "fail", False), ("timed out", None, "unknown", False)],
+)
+def test_a_node_that_is_looked_at_alone_asks_any_controller(
+    ping: str, status: int | None, verdict: str, *, goes_on: bool, asked: Any
+) -> None:
+    """It goes on to itself only where somebody answers; what nobody says is not held against the node."""
+    asked(ping, status)
+    look = effects.Look("n1")
+
+    assert effects.look_at_controllers(look, "node") is goes_on
+    assert [(one["check"], one["verdict"]) for one in look.verdicts] == [("slurm.answered", verdict)]
+
+
+def test_a_node_knows_its_own_description(asked: Any, tmp_path: Path) -> None:
+    """It is held against the one file that it has, and the other nodes of the cluster are not its business."""
+    asked("NodeName=n1 Gres=gpu:mi300x:8 State=IDLE ThreadsPerCore=1\nNodeName=n2 Gres=(null) State=DOWN ThreadsPerCore=1")
+    (tmp_path / "slurm_node.json").write_text('{"gpu_type": "mi300x", "gpu_count": 8}', encoding="utf-8")
+    look = effects.Look("n1")
+    found = effects.look_at_nodes(look, ["n1"], tmp_path / "slurm_node.json")
+
+    assert [one.name for one in found] == ["n1"]
+    assert [(one["host"], one["check"], one["verdict"]) for one in look.verdicts] == [
+        ("n1", "slurm.node", "pass"),
+        ("n1", "slurm.gpus", "pass"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,6 +187,81 @@ def test_jobs_take_idle_nodes_with_gpus_of_one_partition() -> None:
 
     assert [one.name for one in trials.pick_pair(nodes, [small, big])[1]] == ["n3", "n4"]
     assert trials.pick_pair([node("n1", "ALLOCATED")], [big]) is None
+
+
+# As scontrol 22.05.8 prints a partition on one line, shortened.
+PARTITION = (
+    "PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL DisableRootJobs=NO MaxNodes=UNLIMITED MinNodes=0 Nodes={nodes} "
+    "PriorityTier=1 ReqResv=NO PreemptMode=REQUEUE State=UP"
+)
+
+
+class Controllers:
+    """Controllers with these partitions, each with what differs from a plain one; srun refuses and says so, and is remembered."""
+
+    def __init__(self, partitions: dict[str, dict[str, str]], config: str = "") -> None:
+        """Keep the answers."""
+        lines = [PARTITION.format(name=name, nodes=changes.pop("Nodes", "n3,n4")) for name, changes in partitions.items()]
+        for number, changes in enumerate(partitions.values()):
+            for key, value in changes.items():
+                rest = " ".join(word for word in lines[number].split() if not word.startswith(f"{key}="))
+                lines[number] = f"{rest} {key}={value}"
+        self.partitions, self.config = "\n".join(lines), config
+        self.jobs: list[str] = []
+
+    def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
+        """Answer one command."""
+        if words[0] == "srun":
+            self.jobs.append(" ".join(words))
+            return ask.Answer(0, "\n".join(f"seen {name} gpus=8 profile=1 lacks=none" for name in words[5].partition("=")[2].split(",")))
+        if words[1:3] == ["show", "hostnames"]:
+            return ask.Answer(0, words[3].replace(",", "\n"))
+        return ask.Answer(0, self.partitions if words[-1] == "partitions" else self.config)
+
+
+ENFORCE = "AccountingStorageEnforce = associations,limits,qos\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "why"),
+    [
+        ({"State": "DOWN"}, "", "is DOWN"),
+        ({"Nodes": "(null)"}, "", "has no node"),
+        ({"MinNodes": "4"}, "", "takes only jobs of 4 nodes and more"),
+        ({"DisableRootJobs": "YES"}, "", "takes no job of root"),
+        ({"ReqResv": "YES"}, "", "takes only jobs of a reservation"),
+        ({"AllowAccounts": "team,lab"}, ENFORCE, "takes only the accounts team,lab"),
+        ({"DenyAccounts": "root"}, ENFORCE, "refuses the account root"),
+        ({"DenyQos": "normal"}, ENFORCE, "refuses the QOS normal"),
+    ],
+)
+def test_a_job_goes_where_a_partition_takes_it(changes: dict[str, str], config: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other partition gets it; where there is no other, jobs are unknown with the reason, and nothing was submitted."""
+    both, alone = Controllers({"shut": {**changes}, "main": {}}, config), Controllers({"shut": {**changes}}, config)
+    verdicts = []
+    for slurm in (both, alone):
+        monkeypatch.setattr(effects, "call", slurm)
+        monkeypatch.setattr(effects, "lanes", lambda slurm=slurm, **given: trials.lanes(slurm, **given))
+        monkeypatch.setattr(effects, "job_over_nodes", lambda lane, pair, slurm=slurm: trials.job_over_nodes(lane, pair, slurm))
+        look = effects.Look("ctl1")
+        effects.look_at_jobs(look, [node("n3"), node("n4")])
+        verdicts.append(look.verdicts)
+
+    assert [one["verdict"] for one in verdicts[0]] == ["pass", "skipped"]
+    assert "--partition=main --nodes=2" in both.jobs[0]
+    assert [one["verdict"] for one in verdicts[1]] == ["unknown", "unknown"]
+    assert f"partition shut {why}" in verdicts[1][0]["found"]
+    assert alone.jobs == []
+
+
+def test_a_trial_keeps_to_what_a_partition_allows() -> None:
+    """One node where more are not allowed, a QOS that it takes, and accounts that bind nobody close nothing."""
+    slurm = Controllers({"one": {"MaxNodes": "1"}, "special": {"AllowQos": "urgent,big", "AllowAccounts": "team"}})
+    one, special = trials.lanes(slurm, bound=False).open
+
+    assert len(trials.pick_pair([node("n3"), node("n4")], [one])[1]) == 1
+    assert special.words == ("--partition=special", "--qos=urgent")
+    assert trials.preemption_pair([special], [("urgent", "normal"), ("urgent", "big")], "preempt/qos")[0].words[1:] == ("--qos=big",)
 
 
 @pytest.mark.parametrize(

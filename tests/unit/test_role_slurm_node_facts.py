@@ -111,6 +111,28 @@ def test_stated_devices_are_looked_for(tmp_path: Path) -> None:
     assert gpus(tmp_path, model="MI300X", count=2, devices="/dev/fake[1-4]") == ("mi300x", 2, ["/dev/fake1", "/dev/fake3"])
 
 
+@pytest.mark.parametrize(
+    ("detected", "model", "devices", "vendor"),
+    [
+        ({"model": "W7900", "count": 1, "vendor": "amd"}, "", "", "amd"),
+        ({}, "MI300X", "/dev/fake1", "amd"),
+        ({}, "H200", "", "nvidia"),
+        ({}, "H200", "/dev/fake1", ""),
+        ({}, "odd", "/dev/fake1", ""),
+    ],
+)
+def test_a_vendor_is_detected_or_shows_in_what_the_host_has(
+    detected: dict[str, Any], model: str, devices: str, vendor: str, tmp_path: Path
+) -> None:
+    """What was detected counts, then AMD's names of models, then the files of NVIDIA's driver; else it stays unknown."""
+    put(tmp_path, "/etc/primus/gpu.json", json.dumps(detected))
+    for path in ("/dev/nvidia0", "/dev/fake1", "/dev/dri/renderD128"):
+        put(tmp_path, path)
+    found = facts.look_at_gpus(machine(tmp_path), model=model, count=1, devices=devices)
+
+    assert found["gpu_vendor"] == vendor
+
+
 def test_a_host_without_gpus_has_none(tmp_path: Path) -> None:
     """Nothing stated, nothing detected, or nothing that can be read."""
     put(tmp_path, "/etc/primus/gpu.json", "{torn")

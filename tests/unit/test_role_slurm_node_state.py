@@ -67,6 +67,16 @@ def test_a_drained_node_stays_as_it_is() -> None:
     assert (one.changed, slurm.updates) == (False, [])
 
 
+def test_a_node_that_is_ill_leaves_for_good() -> None:
+    """The health check would lift its own drain while the node's last jobs are waited for; a person's reason stays."""
+    ill, manned = Slurm("IDLE+DRAIN", "primus: health: disk / is full"), Slurm("IDLE+DRAIN", "new memory on Monday")
+    state.bring_about(service(ill), drained())
+    state.bring_about(service(manned), drained())
+
+    assert ill.updates == ["State=DRAIN Reason=primus: removed"]
+    assert manned.updates == []
+
+
 def test_jobs_are_waited_for() -> None:
     """The drain is done when squeue names no job any more."""
     slurm = Slurm("MIXED", jobs=["7 (ada)", "7 (ada)", ""])

@@ -7,8 +7,16 @@ if [ "$(stat -c %m "$top")" = / ]; then
     echo "$folder is on this host's own disk, or its file system is not mounted. Fix: mount it (group juicefs_client), or name another slurm_shared_state_dir." >&2
     exit 1
 fi
-owner=$(stat -c %U:%a "$folder/slurmctld" 2> /dev/null || echo none)
-[ "$owner" != slurm:700 ] || exit 0
+owner=$(stat -c %u:%a "$folder/slurmctld" 2> /dev/null || echo none)
+[ "$owner" != "$(id -u slurm):700" ] || exit 0
+# Taking it over would take it from the other controller: to whom account slurm has another number.
+case $owner in
+    none | 0:* | "$(id -u slurm)":*) ;;
+    *)
+        echo "$folder/slurmctld belongs to uid ${owner%:*}, and slurm is uid $(id -u slurm) here. Fix: give account slurm the same uid on both controllers (and on all hosts), or chown the folder where nobody uses it." >&2
+        exit 1
+        ;;
+esac
 echo made
 [ "$2" != look ] || exit 0
 mkdir -p -m 0755 "$folder"

@@ -19,7 +19,9 @@ from ansible.module_utils.slurm_nodes import read_fragments
 from ansible.module_utils.slurm_wishes import Fleet
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from ansible.module_utils.slurm_nodes import Node
 
 MODE = 0o644
 
@@ -52,6 +54,23 @@ def needed(before: Mapping[str, str], after: Mapping[str, str]) -> str:
     if before == after:
         return "none"
     return "restart" if restart_digest(before) != restart_digest(after) else "reconfigure"
+
+
+def given_up(before: str, after: str, nodes: Sequence[Node]) -> str:
+    """Return why the cluster would silently stop to keep jobs apart by control groups; empty where it would not.
+
+    One new node without them would otherwise take the cores', memory's and GPUs' bounds from every job of the cluster, under running jobs.
+    """
+    by_groups = "ProctrackType=proctrack/cgroup\n"
+    weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup]
+    if by_groups not in before or by_groups in after or not weak:
+        return ""
+    more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
+    return (
+        f"the cluster keeps jobs apart by control groups, and these nodes cannot: {', '.join(weak[:3])}{more}. "
+        "Fix: mend them or take them out of slurm_node; or state slurm_proctrack: proctrack/linuxproc, "
+        "which holds no job to its cores, memory and GPUs"
+    )
 
 
 def bring_about(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
@@ -92,8 +111,14 @@ def main() -> None:
         module.fail_json(msg="\n".join(f"{one['what']}. Fix: {one['fix']}" for one in found))
     fleet = Fleet(tuple(members), settings["groups"], tuple(settings["spare"]))
     fragments = read_fragments(Path(module.params["fragments"]), members)
+    folder = Path(module.params["folder"])
     try:
-        result = bring_about(Path(module.params["folder"]), all_files(settings, fragments.nodes, fleet), check=module.check_mode)
+        files = all_files(settings, fragments.nodes, fleet)
+        if settings["proctrack"] == "auto" and (
+            lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
+        ):
+            module.fail_json(msg=lost)
+        result = bring_about(folder, files, check=module.check_mode)
     except (OSError, ValueError) as error:
         module.fail_json(msg=f"the configuration cannot be made: {error}. Fix: mend what it names and apply the phase slurm again")
     module.exit_json(nodes=[node.name for node in fragments.nodes], left_out=fragments.left_out, **result)

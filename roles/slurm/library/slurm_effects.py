@@ -2,6 +2,7 @@
 """Ask Slurm what works: the Ansible module `slurm_effects`, which changes nothing but runs jobs of a few seconds on idle nodes.
 
 On a controller: whether it answers; the leading one also looks at every node and runs the jobs. On a login host: whether it is answered.
+On a node, where a run is about nodes alone: whether it is answered, serves, and runs a job.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def controllers_up(text: str) -> list[str]:
     return [match[1].partition(".")[0] for match in re.finditer(r"^Slurmctld\([a-z0-9]+\) at (\S+) is UP", text, re.MULTILINE)]
 
 
-def look_at_controllers(look: Look, *, controller: bool) -> bool:
-    """See who answers; return whether the rest of the look is this host's."""
+def look_at_controllers(look: Look, part: str) -> bool:
+    """See who answers a controller, a login host, or a node that is looked at alone; return whether the rest of the look is its own."""
+    controller = part == "controller"
     answer = call(["scontrol", "ping"], CALL_S)
     up = controllers_up(answer.text)
     fix = "see `journalctl -u slurmctld -n 30` and /var/log/slurm/slurmctld.log on the controller, and `systemctl status munge`"
@@ -70,8 +72,8 @@ def look_at_controllers(look: Look, *, controller: bool) -> bool:
     found = "; ".join(line for line in answer.text.splitlines() if line.startswith("Slurmctld")) or answer.text[:200]
     right = look.host in up if controller else bool(up)
     verdict = "pass" if right else "unknown" if answer.status is None else "fail"
-    look.judge("controller" if controller else "login", Trial(verdict, wanted, found, fix))
-    return controller and up[:1] == [look.host]
+    look.judge("answered" if part == "node" else part, Trial(verdict, wanted, found, fix))
+    return right if part == "node" else controller and up[:1] == [look.host]
 
 
 def look_at_space(look: Look, folder: str) -> None:
@@ -101,7 +103,10 @@ def judge_state(node: SeenNode) -> Trial:
 
 
 def look_at_nodes(look: Look, members: list[str], fragments: Path) -> list[SeenNode]:
-    """See every node of the group: whether it serves, and whether it has the GPUs that it was found to have."""
+    """See every node of the group: whether it serves, and whether it has the GPUs that it was found to have.
+
+    `fragments` is the folder of the nodes' descriptions, or the one description of a node that looks at itself.
+    """
     seen = {node.name: node for node in parse_nodes(call(["scontrol", "--oneliner", "show", "nodes"], CALL_S).text)}
     for name in members:
         node = seen.get(name)
@@ -111,7 +116,8 @@ def look_at_nodes(look: Look, members: list[str], fragments: Path) -> list[SeenN
             continue
         state = judge_state(node)
         look.judge("node", state, host=name, reason=f"out of service: {node.reason}" if state.verdict == "skipped" else "")
-        look_at_gpus(look, node, fragments / f"{name}.json", serves=state.verdict == "pass")
+        fragment = fragments / f"{name}.json" if fragments.is_dir() else fragments
+        look_at_gpus(look, node, fragment, serves=state.verdict == "pass")
     return [node for name, node in seen.items() if name in members]
 
 
@@ -133,15 +139,19 @@ def look_at_gpus(look: Look, node: SeenNode, fragment: Path, *, serves: bool) ->
 
 def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
     """Run a job over two nodes, and one that is preempted."""
-    partitions = lanes()
+    config = call(["scontrol", "show", "config"], CALL_S).text
+    bound = re.search(r"^AccountingStorageEnforce\s*=.*associations", config, re.MULTILINE) is not None
+    partitions, closed = lanes(bound=bound)
     pair = pick_pair(nodes, partitions)
     if pair is None:
-        reason = "no node is idle: jobs run on them, or they are out of service"
-        look.skip("job", reason)
-        look.skip("preemption", reason)
+        for check in ("job", "preemption"):
+            if idle(nodes):
+                look.judge(check, no_partition(closed))
+            else:
+                look.skip(check, "no node is idle: jobs run on them, or they are out of service")
         return
     look.judge("job", job_over_nodes(*pair))
-    by = re.search(r"^PreemptType\s*=\s*(\S+)", call(["scontrol", "show", "config"], CALL_S).text, re.MULTILINE)
+    by = re.search(r"^PreemptType\s*=\s*(\S+)", config, re.MULTILINE)
     kind = by[1] if by else ""
     told = (
         call(["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,preempt"], CALL_S).text if kind == "preempt/qos" else ""
@@ -159,24 +169,31 @@ def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
     look.judge("preemption", Preemption(min(both, key=gpu_count).name).run(low, high))
 
 
+def no_partition(closed: list[str]) -> Trial:
+    """Return that nothing is known of jobs: nodes are idle, and no partition that has them takes a job of the verification."""
+    found = f"no partition with idle nodes takes a job of root: {'; '.join(closed[:5]) or 'Slurm names none'}"
+    return Trial("unknown", "a job that runs", found, "run a job as one of the cluster's users, or state slurm_verify_jobs: false")
+
+
 def main() -> None:
     """Read the arguments, look, and report verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
-            "controller": {"type": "bool", "required": True},
+            "part": {"type": "str", "required": True, "choices": ["controller", "login", "node"]},
             "members": {"type": "list", "elements": "str", "required": True},
             "fragments": {"type": "path", "required": True},
             "jobs": {"type": "bool", "required": True},
-            "state_dir": {"type": "path", "required": True},
+            "state_dir": {"type": "path"},
         },
+        required_if=[("part", "controller", ["state_dir"])],
         supports_check_mode=True,
     )
     wanted = module.params
     look = Look(wanted["host"])
-    if wanted["controller"]:
+    if wanted["part"] == "controller":
         look_at_space(look, wanted["state_dir"])
-    if look_at_controllers(look, controller=wanted["controller"]):
+    if look_at_controllers(look, wanted["part"]):
         nodes = look_at_nodes(look, wanted["members"], Path(wanted["fragments"]))
         if wanted["jobs"]:
             look_at_jobs(look, nodes)

@@ -115,13 +115,15 @@ def look_at_gpus(machine: Machine, *, model: str, count: int | None, devices: st
     kind = model if model and model != "auto" else str(detected.get("model") or "")
     number = int(detected.get("count") or 0) if count is None else count
     if not number:
-        return {"gpu_type": "", "gpu_count": 0, "gpu_files": []}
+        return {"gpu_type": "", "gpu_vendor": "", "gpu_count": 0, "gpu_files": []}
     if not kind:
         raise MissingError(f"there are {number} GPUs and their model is not known. Fix: set gpu_env_model for this host")
     kind = kind.lower().replace("/", "-")
-    vendor = str(detected.get("vendor") or "") if detected.get("count") else ""
-    paths = expand(devices) if devices else _vendor_files(machine, vendor or ("amd" if kind.startswith("mi") else "nvidia"))
-    return {"gpu_type": kind, "gpu_count": number, "gpu_files": [path for path in paths if machine.at(path).exists()][:number]}
+    vendor = (str(detected.get("vendor") or "") if detected.get("count") else "") or ("amd" if kind.startswith("mi") else "")
+    paths = expand(devices) if devices else _vendor_files(machine, vendor or "nvidia")
+    files = [path for path in paths if machine.at(path).exists()][:number]
+    vendor = vendor or ("nvidia" if files and not devices else "")
+    return {"gpu_type": kind, "gpu_vendor": vendor, "gpu_count": number, "gpu_files": files}
 
 
 def _vendor_files(machine: Machine, vendor: str) -> list[str]:

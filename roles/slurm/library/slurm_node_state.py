@@ -64,7 +64,8 @@ class Service:
 
     def drain(self, node: SeenNode, reason: str, *, wait_s: float, force: bool) -> None:
         """Let no further job start, and wait until the node has none; with `force`, let the rest be queued again."""
-        if not node.drained:
+        # A drain by the health check is lifted by it as soon as the node is well again: it must not be while the node leaves.
+        if not node.drained or node.reason.startswith(f"{OWN} health:"):
             self.update("State=DRAIN", f"Reason={reason}")
         left = self.wait_for_jobs(wait_s)
         if left and force:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.slurm_wishes import compress
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 SCHEMA = "primus.slurm_node/1"
 UNPLACED = "unplaced"
 FABRIC = "fabric"
+# Which variables tell a job its GPUs. Without one Slurm sets those of every vendor, and HIP, which reads CUDA_VISIBLE_DEVICES too, counts
+# it among what ROCR_VISIBLE_DEVICES has left: a job with GPUs 4 to 7 sees none. gres.conf(5) of Slurm 21.08 and later, "Flags", and
+# https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html.
+GPU_FLAGS = {"amd": "amd_gpu_env", "nvidia": "nvidia_gpu_env"}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Node:
     cgroup: str
     cgroup_reason: str
     release: str
+    gpu_vendor: str = ""
 
     def line(self) -> str:
         """Return the node's line in slurm.conf."""
@@ -61,11 +66,11 @@ def parse_node(text: str) -> Node:
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"it is not of the schema {SCHEMA}")
-    names = {one.name for one in fields(Node)}
-    missing = sorted(names - set(data))
+    # One that an earlier release of the role wrote, of a host that is away, still counts.
+    missing = sorted({one.name for one in fields(Node) if one.default is MISSING} - set(data))
     if missing:
         raise ValueError(f"it lacks {', '.join(missing)}")
-    return Node(**{**{name: data[name] for name in names}, "gpu_files": tuple(data["gpu_files"])})
+    return Node(**{**{one.name: data[one.name] for one in fields(Node) if one.name in data}, "gpu_files": tuple(data["gpu_files"])})
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,14 @@ def gres_conf(nodes: Iterable[Node]) -> str:
     A file that is absent is not named: slurmd would wait for it in silence. Such a node registers fewer GPUs than its line
     in slurm.conf has, and slurmctld gives it no jobs and says so.
     """
-    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
     for node in nodes:
         if node.gpu_count and node.gpu_files:
-            alike.setdefault((node.gpu_type, node.gpu_files), []).append(node.name)
+            flags = f" Flags={GPU_FLAGS[node.gpu_vendor]}" if node.gpu_vendor in GPU_FLAGS else ""
+            alike.setdefault((node.gpu_type, flags, node.gpu_files), []).append(node.name)
     return "".join(
-        f"NodeName={compress(names)} Name=gpu Type={kind} File={compress(files)}\n" for (kind, files), names in sorted(alike.items())
+        f"NodeName={compress(names)} Name=gpu Type={kind} File={compress(files)}{flags}\n"
+        for (kind, flags, files), names in sorted(alike.items())
     )
 
 

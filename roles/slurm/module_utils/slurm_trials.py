@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ansible.module_utils.slurm_ask import CALL_S, call, fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ansible.module_utils.slurm_ask import Answer, Caller, SeenNode
 
@@ -22,6 +22,8 @@ NAME = "primus-verify"
 START_S = 8
 TRIAL_S = 20.0
 POLL_S = 0.3
+# Trials are root's jobs. slurmdbd makes this account and this QOS for it by itself: https://slurm.schedmd.com/accounting.html
+SEAT, SEAT_QOS = "root", "normal"
 
 # What a task prints of itself: its node, the GPUs that it is given, and names of the profile that it lacks.
 LOOK = r"""
@@ -44,13 +46,25 @@ class Trial(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """A way to submit: a partition and the words that choose it, with its tier and its nodes as Slurm writes them."""
+    """A way to submit: a partition and the words that choose it, with its tier and its nodes as Slurm writes them.
+
+    `most` is how many nodes a trial may have there, `qos` which QOS it takes (none = all).
+    """
 
     name: str
     words: tuple[str, ...]
     tier: int
     gives_way: bool
     nodes: frozenset[str]
+    most: int = 2
+    qos: frozenset[str] = frozenset()
+
+
+class Lanes(NamedTuple):
+    """The partitions in which a trial can run, and why the others take none."""
+
+    open: list[Lane]
+    closed: list[str]
 
 
 def idle(nodes: Sequence[SeenNode]) -> list[SeenNode]:
@@ -63,18 +77,46 @@ def gpu_count(node: SeenNode) -> int:
     return sum(int(number) for number in re.findall(r"gpu(?::[^:,()]+)?:(\d+)", node.gpus))
 
 
-def lanes(caller: Caller = call) -> list[Lane]:
-    """Return the partitions that are up."""
+def lanes(caller: Caller = call, *, bound: bool) -> Lanes:
+    """Return the partitions that take jobs of root of one or two nodes, and why the others do not; `bound`: accounts bind jobs."""
     told = [fields(line) for line in caller(["scontrol", "--oneliner", "show", "partitions"], CALL_S).text.splitlines()]
-    found = []
+    found = Lanes([], [])
     for one in told:
-        if one.get("State") == "UP" and one.get("Nodes", "(null)") != "(null)":
-            names = caller(["scontrol", "show", "hostnames", one["Nodes"]], CALL_S).text.split()
-            words = (f"--partition={one['PartitionName']}",)
-            found.append(
-                Lane(one["PartitionName"], words, int(one.get("PriorityTier", "1")), one.get("PreemptMode") != "OFF", frozenset(names))
-            )
+        name = one.get("PartitionName", "")
+        if not name:
+            continue
+        if why := why_closed(one, bound=bound):
+            found.closed.append(f"partition {name} {why}")
+            continue
+        names = caller(["scontrol", "show", "hostnames", one["Nodes"]], CALL_S).text.split()
+        qos = _words_of(one, "AllowQos")
+        words = (f"--partition={name}", *([] if not qos or SEAT_QOS in qos else [f"--qos={qos[0]}"]))
+        most = min(2, int(one["MaxNodes"])) if one.get("MaxNodes", "").isdecimal() else 2
+        tier, gives_way = int(one.get("PriorityTier", "1")), one.get("PreemptMode") != "OFF"
+        found.open.append(Lane(name, words, tier, gives_way, frozenset(names), most, frozenset(qos)))
     return found
+
+
+def why_closed(one: Mapping[str, str], *, bound: bool) -> str:
+    """Return why a partition takes no job of a trial, which is root's and of one or two nodes; empty where it takes one."""
+    allowed, least = _words_of(one, "AllowAccounts"), one.get("MinNodes", "0")
+    reasons = {
+        f"is {one.get('State', 'in no known state')}": one.get("State") != "UP",
+        "has no node": one.get("Nodes", "(null)") in ("", "(null)"),
+        "takes no job of root": one.get("DisableRootJobs") == "YES",
+        "takes only jobs of a reservation": one.get("ReqResv") == "YES",
+        f"takes only the accounts {','.join(allowed)}": bound and bool(allowed) and SEAT not in allowed,
+        f"refuses the account {SEAT}": bound and SEAT in _words_of(one, "DenyAccounts"),
+        f"refuses the QOS {SEAT_QOS}": bound and SEAT_QOS in _words_of(one, "DenyQos"),
+        f"takes only jobs of {least} nodes and more": least.isdecimal() and int(least) > 1,
+        "takes no job of any node": one.get("MaxNodes") == "0",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+def _words_of(one: Mapping[str, str], key: str) -> list[str]:
+    """Return a partition's list; none where it is for all."""
+    return [word for word in one.get(key, "").split(",") if word not in ("", "ALL", "(null)")]
 
 
 def pick_pair(nodes: Sequence[SeenNode], partitions: Sequence[Lane]) -> tuple[Lane, list[SeenNode]] | None:
@@ -82,7 +124,7 @@ def pick_pair(nodes: Sequence[SeenNode], partitions: Sequence[Lane]) -> tuple[La
     best: tuple[Lane, list[SeenNode]] | None = None
     for lane in partitions:
         here = sorted((node for node in idle(nodes) if node.name in lane.nodes), key=lambda node: (-gpu_count(node), node.gpus, node.name))
-        pair = [node for node in here[:2] if node.gpus == here[0].gpus]
+        pair = [node for node in here[: lane.most] if node.gpus == here[0].gpus]
         if pair and (best is None or len(pair) > len(best[1])):
             best = lane, pair
     return best
@@ -121,8 +163,10 @@ def preemption_pair(partitions: Sequence[Lane], qos: Sequence[tuple[str, str]], 
         for winner, losers in qos:
             for loser in filter(None, losers.split(",")):
                 for lane in partitions:
-                    low = lane._replace(words=(*lane.words, f"--qos={loser}"), name=f"QOS {loser}")
-                    return low, lane._replace(words=(*lane.words, f"--qos={winner}"), name=f"QOS {winner}")
+                    if lane.qos and not {winner, loser} <= lane.qos:
+                        continue
+                    low = lane._replace(words=(lane.words[0], f"--qos={loser}"), name=f"QOS {loser}")
+                    return low, lane._replace(words=(lane.words[0], f"--qos={winner}"), name=f"QOS {winner}")
     if by == "preempt/partition_prio":
         for low in sorted(partitions, key=lambda lane: lane.tier):
             for high in sorted(partitions, key=lambda lane: -lane.tier):
@@ -140,6 +184,7 @@ class Preemption:
         self.caller = caller
         self.wait = wait
         self.jobs: list[str] = []
+        self.refusal = ""
 
     def submit(self, lane: Lane, script: str) -> str:
         """Submit a job that takes the whole node; return its number, empty where Slurm refuses it."""
@@ -156,6 +201,7 @@ class Preemption:
         answer = self.caller([*words, "--time=2", "--output=/dev/null", "--chdir=/", f"--wrap={script}"], CALL_S)
         number = answer.text.split(";")[0].strip() if answer.status == 0 else ""
         self.jobs += [number] if number else []
+        self.refusal = "" if number else f": {answer.text[-150:]}"
         return number
 
     def told(self, number: str) -> dict[str, str]:
@@ -187,9 +233,13 @@ class Preemption:
         # The second start ends at once; the first one waits to be preempted.
         first = self.submit(low, '[ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] || exec sleep 60')
         if not first or not self.reaches(first, START_S, JobState="RUNNING"):
-            return Trial("unknown", expected, f"{self.node} was idle and did not start a job of {low.name} within {START_S} s", fix)
+            return Trial(
+                "unknown", expected, f"{self.node} was idle and did not start a job of {low.name} within {START_S} s{self.refusal}", fix
+            )
         second = self.submit(high, "exit 0")
-        if not second or not self.reaches(second, TRIAL_S, JobState="COMPLETED"):
+        if not second:
+            return Trial("unknown", expected, f"Slurm takes no job of {high.name}{self.refusal}", fix)
+        if not self.reaches(second, TRIAL_S, JobState="COMPLETED"):
             return Trial("fail", expected, f"a job of {high.name} did not run while one of {low.name} had {self.node}", fix)
         if not self.reaches(first, START_S, JobState="PENDING", Restarts="1"):
             return Trial("fail", expected, f"the job that gave way is {self.told(first).get('JobState', 'gone')}, not queued again", fix)

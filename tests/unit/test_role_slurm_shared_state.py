@@ -1,0 +1,71 @@
+"""The script that has the controllers' shared state folder, run on a real file system of its own with a made-up account `slurm`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCRIPT = content.roles_dir() / "slurm" / "files" / "shared_state.sh"
+UID = 64030
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other accounts")
+
+
+def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subprocess.CompletedProcess[str]:
+    """Run it where account slurm has number UID and the folder lies on a file system that is mounted there."""
+    programs = tmp_path / "bin"
+    programs.mkdir(exist_ok=True)
+    stat = f'#!/bin/sh\n[ "$2" != %m ] || {{ echo {mounted}; exit; }}\nexec /usr/bin/stat "$@"\n'
+    install = f'#!/bin/sh\nfor last; do :; done\nmkdir -p "$last" && chown {UID}:{UID} "$last" && chmod 0700 "$last"\n'
+    for name, text in {"id": f"#!/bin/sh\necho {UID}\n", "stat": stat, "install": install}.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    environment = {"PATH": f"{programs}:/usr/bin:/bin"}
+    argv = ["/bin/sh", str(SCRIPT), str(tmp_path / "state"), how]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    """The first run makes it, slurm's own; a look before changes nothing, and the second run says nothing."""
+    looked = run(tmp_path, how="look")
+    there = (tmp_path / "state").exists()
+    first, second = run(tmp_path), run(tmp_path)
+
+    assert (looked.stdout, there) == ("made\n", False)
+    assert [(done.returncode, done.stdout) for done in (first, second)] == [(0, "made\n"), (0, "")]
+    assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
+
+
+def test_it_is_not_taken_from_the_other_controller(tmp_path: Path) -> None:
+    """Where slurm has another number there, the first controller would lose its state; both numbers are named."""
+    folder = tmp_path / "state" / "slurmctld"
+    folder.mkdir(parents=True, mode=0o700)
+    os.chown(folder, 992, 992)
+    done = run(tmp_path)
+
+    assert done.returncode == 1
+    assert "belongs to uid 992, and slurm is uid 64030 here. Fix:" in done.stderr
+    assert folder.stat().st_uid == 992
+
+
+def test_a_folder_of_root_is_taken_up(tmp_path: Path) -> None:
+    """One that an administrator made beforehand becomes slurm's."""
+    (tmp_path / "state" / "slurmctld").mkdir(parents=True)
+
+    assert run(tmp_path).stdout == "made\n"
+    assert (tmp_path / "state" / "slurmctld").stat().st_uid == UID
+
+
+def test_the_hosts_own_disk_is_refused(tmp_path: Path) -> None:
+    """A file system that is not mounted would leave each controller with a state of its own."""
+    done = run(tmp_path, mounted="/")
+
+    assert done.returncode == 1
+    assert "own disk" in done.stderr

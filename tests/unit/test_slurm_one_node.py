@@ -1,0 +1,72 @@
+"""Runs about one node, with the shipped playbooks and a real Ansible: which controller it is told to, and who looks at it alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+
+DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+
+
+def run(folder: Path, controllers: dict[str, dict[str, Any]]) -> str:
+    """Ask the controllers as playbooks/slurm.yml does, and return whom n1 would tell what it is, and whom it must believe."""
+    groups = {"slurm_controller": {"hosts": controllers}, "slurm_node": {"hosts": {"n1": HERE}}}
+    (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
+    believed = yaml.safe_load((content.playbooks_dir() / "verify" / "slurm.yml").read_text(encoding="utf-8"))[0]["vars"]
+    told = {
+        "hosts": "slurm_node",
+        "vars": believed,
+        "gather_facts": False,
+        "vars_files": [str(content.playbooks_dir() / "vars" / "slurm.yml"), str(content.roles_dir() / "slurm" / "vars" / "main.yml")],
+        "tasks": [
+            {
+                "ansible.builtin.copy": {
+                    "content": "{{ _slurm_told | sort | join(',') }}; {{ munge_reference }}",
+                    "dest": str(folder / "told"),
+                    "mode": "0644",
+                }
+            }
+        ],
+    }
+    plays = [{"ansible.builtin.import_playbook": str(content.playbooks_dir() / "slurm" / "reach.yml")}, told]
+    (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_HOST_KEY_CHECKING": "False"}
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    told_file = folder / "told"
+    return told_file.read_text(encoding="utf-8") if told_file.exists() else f"nobody: {done.stdout}"
+
+
+def test_a_node_is_told_to_the_controller_that_answers(tmp_path: Path) -> None:
+    """The dead one is lost by itself, and the node goes on."""
+    assert run(tmp_path, {"ctl1": DEAD, "ctl2": HERE}) == "ctl2; ctl2"
+
+
+def test_where_both_answer_both_are_told(tmp_path: Path) -> None:
+    """The backup knows every node too."""
+    assert run(tmp_path, {"ctl1": HERE, "ctl2": HERE}) == "ctl1,ctl2; ctl1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [([], []), (["--limit", "n1"], ["n1"]), (["-e", "node=n2"], ["n2"]), (["--limit", "n1:ctl1"], ["n1"])],
+)
+def test_nodes_are_looked_at_alone_only_where_a_run_is_about_some(arguments: list[str], hosts: list[str], tmp_path: Path) -> None:
+    """A run over the whole cluster spends nothing on it: there, the controllers look at every node."""
+    groups = {"slurm_controller": {"hosts": {"ctl1": HERE}}, "slurm_node": {"hosts": {"n1": HERE, "n2": HERE}}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump({"all": {"children": groups}}), encoding="utf-8")
+    playbook = content.playbooks_dir() / "verify" / "slurm_node.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", str(playbook), "--list-hosts", *arguments]
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir())}
+    done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=120)
+
+    assert [line.strip() for line in done.stdout.splitlines() if line.startswith("      ") and ":" not in line] == hosts
