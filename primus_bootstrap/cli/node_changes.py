@@ -216,7 +216,9 @@ def carry_out(change: Change, playbook: str, ask: Callable[[], None], *, as_json
     ask()
     if change.before:
         write_draft(change.before)
-    report = run_and_report(change.cluster, made, change.options, as_json=as_json) if made else None
+    # The old host leaves only where the new one came, and it is stopped only where its jobs have ended.
+    options = replace(change.options, chained=True)
+    report = run_and_report(change.cluster, made, options, as_json=as_json) if made else None
     kept: tuple[Path, ...] = ()
     if change.after and not (report and report.exit_code):
         write_draft(change.after)
