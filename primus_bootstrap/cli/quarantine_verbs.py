@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -80,7 +81,7 @@ def quarantine(
         raise PlanError(f"--reason {reason!r}", fix="one line of 3 to 160 characters without quotes, braces, bars and backslashes")
     options = given_options("node quarantine", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster, name = _named(words, options)
-    values = {"quarantine_reason": reason, "quarantine_owner": owner or getpass.getuser(), "quarantine_requeue": str(force).lower()}
+    values = {"quarantine_reason": reason, "quarantine_owner": owner or login_name(), "quarantine_requeue": str(force).lower()}
     report = _run(cluster, name, QUARANTINE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
         emit(f"{name} is quarantined" if report.changed else f"nothing to do: {name} is quarantined for this reason already")
@@ -107,7 +108,7 @@ def release(
     cluster, name = _named(words, options)
     if without_proof:
         ask_name(cluster, confirm, verb="node release", what=f"{name} goes back into service without a proof that it is well.")
-    values = {"quarantine_owner": owner or getpass.getuser(), "quarantine_without_proof": str(without_proof).lower()}
+    values = {"quarantine_owner": owner or login_name(), "quarantine_without_proof": str(without_proof).lower()}
     report = _run(cluster, name, RELEASE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
         emit(f"{name} is released" if report.changed else f"nothing to do: {name} is not quarantined")
@@ -138,6 +139,11 @@ def list_(
         emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [one.to_json() for one in found]})
     else:
         _print(found)
+
+
+def login_name() -> str:
+    """Return who a person logged in as, also behind sudo: as root, everybody would own everybody's quarantines."""
+    return os.environ.get("SUDO_USER") or getpass.getuser()
 
 
 def _named(words: list[str], options: Options) -> tuple[Cluster, str]:

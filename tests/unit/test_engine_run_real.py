@@ -129,7 +129,9 @@ def test_a_failing_host_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
 
 def test_phases_that_rely_on_each_other_stop_with_the_first_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain that fails on every controller, or a new host that does not get there: what comes behind touches no host."""
-    fails = "---\n- name: Drain\n  hosts: slurm_controller\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
+    fails = (
+        "---\n- name: Drain\n  hosts: slurm_controller\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
+    )
     use_playbooks(monkeypatch, tmp_path, {"drain": fails, "stop": PING.replace("all", "slurm_node")})
     cluster = local_cluster(tmp_path, {"slurm_controller": ["c"], "slurm_node": ["n"]})
 

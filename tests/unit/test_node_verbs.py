@@ -171,7 +171,7 @@ def test_a_replacement_wants_an_old_host(hosts: Path) -> None:
 def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None:
     """The new host does not answer: nothing is drained, forgotten or stopped after it, and hosts.yaml has both."""
     output = node("replace", hosts, "gpu01", "new10", "--host", "127.0.0.10", "--confirm", "small", "--dead", "--json")
-    report = json.loads(output[output.index('{\n') :])
+    report = json.loads(output[output.index("{\n") :])
 
     assert report["exit_code"] == 4
     assert {phase["phase"] for phase in report["phases"] if phase["state"] != "not_reached"} == {"preflight"}
