@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 ADD, REMOVE, REPLACE = "day2/add_node.yml", "day2/remove_node.yml", "day2/replace_node.yml"
 _STOP = "stop"  # the phase that runs on the host that leaves
+_SECRETS_LEFT = (
+    "the disk of {host} still holds the cluster's secrets (munge, the shared file system): wipe it, or give the cluster new ones"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,8 @@ def carry_out(change: Change, playbook: str, ask: Callable[[], None], *, as_json
         write_draft(change.after)
         forget_host_keys(change.cluster, (change.leaving,))
         kept = set_own_files_aside(change.cluster.path, change.leaving)
-        say("\n".join([f"{change.leaving} left the cluster, and hosts.yaml", *(f"kept: {path}" for path in kept)]))
+        left = [_SECRETS_LEFT.format(host=change.leaving)] if dead else []
+        say("\n".join([f"{change.leaving} left the cluster, and hosts.yaml", *left, *(f"kept: {path}" for path in kept)]))
     if as_json:
         emit_json(report.to_json() if report else {"left": change.leaving})
     return report

@@ -1,4 +1,4 @@
-"""What the drain of a leaving host lets the plays behind it do, with the real Ansible; `scontrol` and `squeue` answer from files."""
+"""What a leaving host is drained of, and what it keeps, with the real Ansible; `scontrol` and `squeue` answer from files."""
 
 from __future__ import annotations
 
@@ -67,3 +67,27 @@ def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers:
     assert done.returncode != 0
     assert says in " ".join(done.stdout.split())
     assert "PLAY [Stop what it ran]" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("role", "group", "task", "variable"),
+    [
+        ("munge", "slurm_node", "Take the cluster's key off", "_munge_key_file"),
+        ("juicefs", "juicefs_client", "Take the secrets of the shared file system off", "_juicefs_env_file"),
+    ],
+)
+def test_a_host_that_left_holds_no_secret_of_the_cluster(tmp_path: Path, role: str, group: str, task: str, variable: str) -> None:
+    """The last step of its stop removes the file with the key or the passwords; what is gone already is no change."""
+    secret = tmp_path / "secret"
+    secret.write_text("sesame")
+    (tmp_path / "hosts.yaml").write_text(f"all:\n  hosts:\n    gpu1: {LOCALLY}\n  children:\n    {group}: {{hosts: {{gpu1: }}}}\n")
+    playbook = content.playbooks_dir() / "day2/node/stop.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "hosts.yaml"), str(playbook)]
+    argv += ["-e", "node=gpu1", "-e", f"{variable}={secret}"]
+    argv += ["--start-at-task", f"{role} : {task}"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+
+    runs = [subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)]
+
+    assert not secret.exists()
+    assert ["changed=1" in runs[0].stdout, "changed=0" in runs[1].stdout] == [True, True], runs[0].stdout + runs[0].stderr
