@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 ADD, REMOVE, REPLACE = "day2/add_node.yml", "day2/remove_node.yml", "day2/replace_node.yml"
 _STOP = "stop"  # the phase that runs on the host that leaves
-_SECRETS_LEFT = (
-    "the disk of {host} still holds the cluster's secrets (munge, the shared file system): wipe it, or give the cluster new ones"
-)
+_SECRETS_LEFT = "the disk of {host} still holds the cluster's secrets (munge, the shared file system): wipe it, or renew them"
 
 
 @dataclass(frozen=True, slots=True)

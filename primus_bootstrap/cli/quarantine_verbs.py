@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table
-from primus_bootstrap.cli.day2 import Confirmed, Words, ask_name, run_and_report, split_words
-from primus_bootstrap.cli.fleet_verbs import Timeout, ask_hosts, targets_of_limit
+from primus_bootstrap.cli.day2 import ask_name, run_and_report, split_words
+from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
 from primus_bootstrap.cli.node_changes import host_named
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
     AskBecomePass,
     AskVaultPass,
+    Confirmed,
+    Forks,
     HostsFile,
     Limit,
+    Timeout,
     VaultPasswordFile,
+    Words,
     ask_password,
 )
 from primus_bootstrap.cli.report_view import clock_text
-from primus_bootstrap.cli.run_verbs import Forks, given_options
+from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError

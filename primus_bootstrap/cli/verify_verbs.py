@@ -16,12 +16,13 @@ from primus_bootstrap.cli.options import (
     AsJson,
     AskBecomePass,
     AskVaultPass,
+    Forks,
     HostsFile,
     Limit,
     VaultPasswordFile,
     ask_password,
 )
-from primus_bootstrap.cli.run_verbs import Forks, run_plan
+from primus_bootstrap.cli.run_verbs import run_plan
 from primus_bootstrap.engine.events import Event, HostResult, Recap, VerdictFound
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.engine.playbooks import groups_in, load_phases
