@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 node_app = typer.Typer(
     no_args_is_help=True, help="Day 2: one host of a running cluster comes, goes, is replaced, leaves service and comes back."
 )
-
-Words = Annotated[list[str], typer.Argument(metavar="[HOSTS.YAML] NAME", show_default=False, help="The cluster's hosts.yaml and the host.")]
-OldAndNew = Annotated[
-    list[str],
-    typer.Argument(metavar="[HOSTS.YAML] OLD NEW", show_default=False, help="The cluster's hosts.yaml, the old and the new host."),
-]
-Confirmed = Annotated[str, typer.Option("--confirm", help="The cluster's name, which says that this is meant.", metavar="CLUSTER_NAME")]
 
 
 def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[str]]:

@@ -22,6 +22,7 @@ from primus_bootstrap.cli.options import (
     HostsFile,
     HostsFileOption,
     Limit,
+    Timeout,
     VaultPasswordFile,
     ask_password,
 )
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.fleet.values import Target
     from primus_bootstrap.inventory.cluster import Cluster
 
-Timeout = Annotated[float, typer.Option("--timeout", "-t", min=1.0, help="Seconds that one host may take.", metavar="SECONDS")]
 Command = Annotated[
     list[str], typer.Argument(help="The command, after --; one word with spaces is taken as a shell line.", metavar="-- COMMAND")
 ]

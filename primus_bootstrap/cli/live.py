@@ -37,6 +37,10 @@ def duration_text(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
 
 
+def _first_line(message: str) -> str:
+    return message.splitlines()[0] if message else "no cause given"
+
+
 def count(number: int, noun: str) -> str:
     """Return `1 host` or `3 hosts`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -47,14 +51,16 @@ class PhaseState:
     """What is known of one phase.
 
     `seconds` is set when it has ended, `estimate_s` where earlier runs give one. `gone` counts the hosts that an earlier
-    phase lost, and that this one therefore does not touch.
+    phase lost, and that this one therefore does not touch. A phase that Ansible gave up may go on in a second process, with the
+    hosts that are left: it is one phase all the same.
     """
 
     name: str
-    hosts: int
+    members: frozenset[str]
     estimate_s: float | None = None
     started: float = 0.0
     gone: int = 0
+    spent_s: float = 0.0
     seconds: float | None = None
     aborted: bool = False
     task: str = ""
@@ -62,6 +68,11 @@ class PhaseState:
     changed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
     unreachable: set[str] = field(default_factory=set)
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts the plan has in it."""
+        return len(self.members)
 
     @property
     def lost(self) -> int:
@@ -89,12 +100,13 @@ class LiveView:
         """Prepare the picture; nothing is drawn before the context is entered."""
         self._title = f"{verb} {plan.cluster}"
         self._hosts = len(plan.hosts)
-        self._phases = {step.phase: PhaseState(step.phase, len(step.hosts), estimates.get(step.phase)) for step in plan.steps}
+        self._phases = {step.phase: PhaseState(step.phase, frozenset(step.hosts), estimates.get(step.phase)) for step in plan.steps}
         self._current: PhaseState | None = None
         self._lost: set[str] = set()
         self._clock = clock
         self._started = clock()
         self._live: Live | None = None
+        self._unsaid: PhaseState | None = None  # given up by Ansible: another process may still take it up
         self._over = False
 
     def __enter__(self) -> Self:
@@ -108,6 +120,7 @@ class LiveView:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the last picture on the screen."""
+        self._say_unsaid()
         if self._live:
             self._live.refresh()
             self._live.stop()
@@ -118,9 +131,7 @@ class LiveView:
             case HostPinned():
                 self._line(f"host key of {event.host} ({event.address}) pinned, {event.source}: {event.key_type} {event.fingerprint}")
             case PhaseStarted():
-                self._current = self._phases[event.phase]
-                self._current.started = event.at
-                self._current.gone = len(self._lost.intersection(event.hosts))
+                self._started_phase(self._phases[event.phase], event.at)
             case TaskStarted() if self._current:
                 self._current.task = f"{event.task} ({event.role})" if event.role else event.task
                 self._current.answered.clear()
@@ -130,10 +141,20 @@ class LiveView:
                 self._finished(self._phases[event.phase], event)
             case RunFinished():
                 self._over = True
+                self._say_unsaid()
                 if event.problem:
                     self._line(event.problem)
             case _:
                 pass
+
+    def _started_phase(self, phase: PhaseState, at: float) -> None:
+        if phase is self._unsaid:
+            self._unsaid = None
+        self._say_unsaid()
+        phase.started = at - phase.spent_s
+        phase.seconds, phase.aborted = None, False
+        phase.gone = len((self._lost - phase.failed - phase.unreachable) & phase.members)
+        self._current = phase
 
     def _result(self, phase: PhaseState, event: HostResult) -> None:
         phase.answered.add(event.host)
@@ -142,16 +163,25 @@ class LiveView:
         elif event.status in ("failed", "unreachable"):
             (phase.failed if event.status == "failed" else phase.unreachable).add(event.host)
             self._lost.add(event.host)
-            self._line(f"{event.host} {event.status}: {event.task}: {event.message.splitlines()[0] if event.message else 'no cause given'}")
+            self._line(f"{event.host} {event.status}: {event.task}: {_first_line(event.message)}")
+        elif event.status == "ignored":
+            self._line(f"{event.host} left out: {event.task}: {_first_line(event.message)}")
 
     def _finished(self, phase: PhaseState, event: PhaseFinished) -> None:
-        phase.seconds = event.seconds
+        phase.seconds = event.seconds + phase.spent_s
+        phase.spent_s = phase.seconds
         phase.aborted = event.aborted
         if self._current is phase:
             self._current = None
-        if not self._live:
+        self._unsaid = phase
+        if not phase.aborted:
+            self._say_unsaid()
+
+    def _say_unsaid(self) -> None:
+        phase, self._unsaid = self._unsaid, None
+        if phase and not self._live:
             number = list(self._phases).index(phase.name) + 1
-            say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}, {duration_text(event.seconds)}")
+            say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}, {duration_text(phase.seconds or 0.0)}")
 
     def _line(self, text: str) -> None:
         """Say something that stays on the screen."""

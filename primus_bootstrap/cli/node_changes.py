@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ADD, REMOVE, REPLACE = "day2/add_node.yml", "day2/remove_node.yml", "day2/replace_node.yml"
 _STOP = "stop"  # the phase that runs on the host that leaves
+_SECRETS_LEFT = "the disk of {host} still holds the cluster's secrets (munge, the shared file system): wipe it, or renew them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +217,16 @@ def carry_out(change: Change, playbook: str, ask: Callable[[], None], *, as_json
     ask()
     if change.before:
         write_draft(change.before)
-    report = run_and_report(change.cluster, made, change.options, as_json=as_json) if made else None
+    # The old host leaves only where the new one came, and it is stopped only where its jobs have ended.
+    options = replace(change.options, chained=True)
+    report = run_and_report(change.cluster, made, options, as_json=as_json) if made else None
     kept: tuple[Path, ...] = ()
     if change.after and not (report and report.exit_code):
         write_draft(change.after)
         forget_host_keys(change.cluster, (change.leaving,))
         kept = set_own_files_aside(change.cluster.path, change.leaving)
-        say("\n".join([f"{change.leaving} left the cluster, and hosts.yaml", *(f"kept: {path}" for path in kept)]))
+        left = [_SECRETS_LEFT.format(host=change.leaving)] if dead else []
+        say("\n".join([f"{change.leaving} left the cluster, and hosts.yaml", *left, *(f"kept: {path}" for path in kept)]))
     if as_json:
         emit_json(report.to_json() if report else {"left": change.leaving})
     return report

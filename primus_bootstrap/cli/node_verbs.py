@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from primus_bootstrap.cli.console import say
-from primus_bootstrap.cli.day2 import Confirmed, OldAndNew, Words, ask_name, ask_yes, split_words
+from primus_bootstrap.cli.day2 import ask_name, ask_yes, split_words
 from primus_bootstrap.cli.node_changes import (
     ADD,
     REMOVE,
@@ -26,8 +26,18 @@ from primus_bootstrap.cli.node_changes import (
     load,
     say_gone,
 )
-from primus_bootstrap.cli.options import AsJson, AskBecomePass, AskVaultPass, VaultPasswordFile  # noqa: TC001 - typer reads them
-from primus_bootstrap.cli.run_verbs import Forks, Yes, given_options
+from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
+    AsJson,
+    AskBecomePass,
+    AskVaultPass,
+    Confirmed,
+    Forks,
+    OldAndNew,
+    VaultPasswordFile,
+    Words,
+    Yes,
+)
+from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.plan import Subject
 from primus_bootstrap.inventory.draft import read_hosts_text
 from primus_bootstrap.inventory.edit import with_host, without_host

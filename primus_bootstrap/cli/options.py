@@ -39,6 +39,15 @@ ExtraVars = Annotated[
     list[str] | None,
     typer.Option("--extra-vars", "-e", help="Variables that win over hosts.yaml: @FILE, or key=value.", metavar="@FILE"),
 ]
+Forks = Annotated[int, typer.Option("--forks", "-f", min=0, help="Hosts worked on at the same time; 0 is what ansible.cfg says.")]
+Timeout = Annotated[float, typer.Option("--timeout", "-t", min=1.0, help="Seconds that one host may take.", metavar="SECONDS")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first host is touched.")]
+Confirmed = Annotated[str, typer.Option("--confirm", help="The cluster's name, which says that this is meant.", metavar="CLUSTER_NAME")]
+Words = Annotated[list[str], typer.Argument(metavar="[HOSTS.YAML] NAME", show_default=False, help="The cluster's hosts.yaml and the host.")]
+OldAndNew = Annotated[
+    list[str],
+    typer.Argument(metavar="[HOSTS.YAML] OLD NEW", show_default=False, help="The cluster's hosts.yaml, the old and the new host."),
+]
 
 
 def ask_password(what: str, *, wanted: bool) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
@@ -10,21 +11,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table
-from primus_bootstrap.cli.day2 import Confirmed, Words, ask_name, run_and_report, split_words
-from primus_bootstrap.cli.fleet_verbs import Timeout, ask_hosts, targets_of_limit
+from primus_bootstrap.cli.day2 import ask_name, run_and_report, split_words
+from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
 from primus_bootstrap.cli.node_changes import host_named
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
     AskBecomePass,
     AskVaultPass,
+    Confirmed,
+    Forks,
     HostsFile,
     Limit,
+    Timeout,
     VaultPasswordFile,
+    Words,
     ask_password,
 )
 from primus_bootstrap.cli.report_view import clock_text
-from primus_bootstrap.cli.run_verbs import Forks, given_options
+from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError
@@ -80,7 +85,7 @@ def quarantine(
         raise PlanError(f"--reason {reason!r}", fix="one line of 3 to 160 characters without quotes, braces, bars and backslashes")
     options = given_options("node quarantine", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster, name = _named(words, options)
-    values = {"quarantine_reason": reason, "quarantine_owner": owner or getpass.getuser(), "quarantine_requeue": str(force).lower()}
+    values = {"quarantine_reason": reason, "quarantine_owner": owner or login_name(), "quarantine_requeue": str(force).lower()}
     report = _run(cluster, name, QUARANTINE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
         emit(f"{name} is quarantined" if report.changed else f"nothing to do: {name} is quarantined for this reason already")
@@ -107,7 +112,7 @@ def release(
     cluster, name = _named(words, options)
     if without_proof:
         ask_name(cluster, confirm, verb="node release", what=f"{name} goes back into service without a proof that it is well.")
-    values = {"quarantine_owner": owner or getpass.getuser(), "quarantine_without_proof": str(without_proof).lower()}
+    values = {"quarantine_owner": owner or login_name(), "quarantine_without_proof": str(without_proof).lower()}
     report = _run(cluster, name, RELEASE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
         emit(f"{name} is released" if report.changed else f"nothing to do: {name} is not quarantined")
@@ -140,6 +145,11 @@ def list_(
         _print(found)
 
 
+def login_name() -> str:
+    """Return who a person logged in as, also behind sudo: as root, everybody would own everybody's quarantines."""
+    return os.environ.get("SUDO_USER") or getpass.getuser()
+
+
 def _named(words: list[str], options: Options) -> tuple[Cluster, str]:
     path, (name,) = split_words(words, ["NAME"])
     cluster = _load(path, options)
@@ -153,7 +163,7 @@ def _load(path: Path, options: Options) -> Cluster:
 def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: dict[str, str], *, as_json: bool) -> Report:
     made = make_plan(cluster, playbook=playbook, subject=Subject(name))
     extra = (f"node={name}", *(f"{key}={value}" for key, value in values.items()))
-    report = run_and_report(cluster, made, replace(options, extra_vars=extra), as_json=as_json)
+    report = run_and_report(cluster, made, replace(options, extra_vars=extra, chained=True), as_json=as_json)
     if as_json:
         emit_json(report.to_json())
     return report

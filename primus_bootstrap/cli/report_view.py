@@ -72,14 +72,18 @@ def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
 def _failure_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
     """Yield each cause once, with every host that has it."""
     found: dict[Failure, list[str]] = {}
+    ignored: dict[Failure, list[str]] = {}
     for host in hosts:
         for failure in host.failures:
             found.setdefault(failure, []).append(host.host)
-    for failure, names in found.items():
+        for failure in host.ignored:
+            ignored.setdefault(failure, []).append(host.host)
+    for failure, names in (*found.items(), *ignored.items()):
         where = " / ".join(part for part in (failure.phase, failure.role, failure.task) if part)
         cause = failure.cause.replace("\n", "\n  ") or "no cause was given"
         fix = f"\n  fix: {failure.fix}" if failure.fix else ""
-        yield f"\n{', '.join(names)}: {where}\n  {cause}{fix}"
+        went_on = "" if failure in found else " (the run went on)"
+        yield f"\n{', '.join(names)}: {where}{went_on}\n  {cause}{fix}"
 
 
 def _verdict_texts(hosts: Iterable[HostReport], words: Sequence[str]) -> Iterator[str]:

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
-from primus_bootstrap.cli.day2 import Confirmed, ask_name, run_and_report
+from primus_bootstrap.cli.day2 import ask_name, run_and_report
 from primus_bootstrap.cli.live import count
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
     AskBecomePass,
     AskVaultPass,
+    Confirmed,
+    Forks,
     HostsFile,
     Limit,
     VaultPasswordFile,
 )
-from primus_bootstrap.cli.run_verbs import Forks, given_options, print_plan
+from primus_bootstrap.cli.run_verbs import given_options, print_plan
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.inventory.load import load_cluster
 

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,11 +19,13 @@ from primus_bootstrap.cli.options import (
     AskBecomePass,
     AskVaultPass,
     ExtraVars,
+    Forks,
     FromPhase,
     HostsFile,
     Limit,
     Phases,
     VaultPasswordFile,
+    Yes,
     ask_password,
 )
 from primus_bootstrap.cli.report_view import print_report, what_now
@@ -43,9 +45,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
 _SHOWN_HOSTS = 6
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before the first host is touched.")]
-Forks = Annotated[int, typer.Option("--forks", "-f", min=0, help="Hosts worked on at the same time; 0 is what ansible.cfg says.")]
 
 
 def register(app: typer.Typer) -> None:

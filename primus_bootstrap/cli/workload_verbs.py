@@ -15,7 +15,7 @@ import yaml
 
 from primus_bootstrap.cli.console import emit, emit_json, program, say
 from primus_bootstrap.cli.day2 import split_words
-from primus_bootstrap.cli.fleet_verbs import Timeout, as_root, ask_hosts, targets_of_limit
+from primus_bootstrap.cli.fleet_verbs import as_root, ask_hosts, targets_of_limit
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -23,6 +23,7 @@ from primus_bootstrap.cli.options import (
     AskVaultPass,
     ExtraVars,
     HostsFile,
+    Timeout,
     VaultPasswordFile,
     ask_password,
 )

@@ -61,7 +61,8 @@ class TaskStarted:
 class HostResult:
     """One task ended on one host.
 
-    `message` is the cause and `fix` the instruction on a failure, both empty otherwise. `diff` holds what changed, in
+    `message` is the cause and `fix` the instruction on a failure, both empty otherwise. `ignored` is one that the playbook goes on
+    after: a task that failed, or a host that does not answer. `diff` holds what changed, in
     unified form, where differences were asked for. `seconds` is how long the task took on that host.
     """
 

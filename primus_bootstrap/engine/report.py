@@ -45,7 +45,8 @@ class HostReport:
     """One host of the plan.
 
     `ok`, `changed` and `skipped` count tasks. `verdicts` are the records that are not a pass; `verdict_counts` are
-    (pass, fail, unknown, skipped). The journal has every record.
+    (pass, fail, unknown, skipped). The journal has every record. `ignored` is what failed, or found the host silent, where the
+    playbook goes on without it.
     """
 
     host: str
@@ -54,6 +55,7 @@ class HostReport:
     changed: int = 0
     skipped: int = 0
     failures: tuple[Failure, ...] = ()
+    ignored: tuple[Failure, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     verdict_counts: tuple[int, int, int, int] = (0, 0, 0, 0)
 
@@ -134,6 +136,7 @@ class _HostTally:
     sums: list[int] = field(default_factory=lambda: [0, 0, 0])
     running: list[int] = field(default_factory=lambda: [0, 0, 0])
     failures: list[Failure] = field(default_factory=list)
+    ignored: list[Failure] = field(default_factory=list)
     unreachable: bool = False
     verdicts: list[Verdict] = field(default_factory=list)
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -217,8 +220,10 @@ class Tally:
     def _add_result(self, event: HostResult) -> None:
         host = self._host(event.host)
         host.seen = True
+        if event.status in ("failed", "unreachable", "ignored"):
+            kept = host.ignored if event.status == "ignored" else host.failures
+            kept.append(Failure(event.phase, event.role, event.task, event.task_path, event.message, event.fix))
         if event.status in ("failed", "unreachable"):
-            host.failures.append(Failure(event.phase, event.role, event.task, event.task_path, event.message, event.fix))
             host.unreachable = host.unreachable or event.status == "unreachable"
             return
         host.running[{"ok": 0, "ignored": 0, "changed": 1, "skipped": 2}[event.status]] += 1
@@ -259,6 +264,7 @@ class Tally:
             skipped=skipped,
             # A failure that a rescue mended is not one; without Ansible's recap that cannot be told.
             failures=tuple(host.failures) if result in ("failed", "unreachable") else (),
+            ignored=tuple(host.ignored),
             verdicts=tuple(host.verdicts),
             verdict_counts=tuple(host.outcomes.get(word, 0) for word in OUTCOMES),  # type: ignore[arg-type]
         )
@@ -278,7 +284,8 @@ class Tally:
 
 def _host_from_json(data: Mapping[str, Any]) -> HostReport:
     values = dict(data)
-    values["failures"] = tuple(Failure(**failure) for failure in data["failures"])
+    for name in ("failures", "ignored"):
+        values[name] = tuple(Failure(**failure) for failure in data.get(name, ()))
     values["verdicts"] = tuple(parse_verdict(verdict) for verdict in data["verdicts"])
     values["verdict_counts"] = tuple(data["verdict_counts"])
     return HostReport(**values)

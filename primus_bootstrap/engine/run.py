@@ -51,7 +51,8 @@ class Options:
 
     `extra_vars` are `@file` or `key=value`, as for Ansible's `-e`. `check` changes nothing and reports differences. The
     passwords reach Ansible through files of mode 0600 that go as soon as it has read them; they are never arguments.
-    `forks` of 0 leaves it to ansible.cfg.
+    `forks` of 0 leaves it to ansible.cfg. `chained` says that each phase relies on those before it: where Ansible gives one up,
+    no later one is begun, whatever hosts it is for.
     """
 
     verb: str = "apply"
@@ -62,6 +63,7 @@ class Options:
     vault_password: str = field(default="", repr=False)
     vault_password_file: Path | None = None
     forks: int = 0
+    chained: bool = False
 
 
 def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a run meets its caller
@@ -140,7 +142,7 @@ class _Course:
         """Run the steps; return what kept Ansible itself from going on, or an empty string.
 
         Where every host of a play fails, Ansible gives up all later plays, those for other hosts as well. The others then
-        go on in another process, from the same phase on, unless the play says that all are to stop.
+        go on in another process, from the same phase on, unless the play or the verb says that all are to stop.
         """
         pending = list(enumerate(self.plan.steps, start=1))
         process = 0
@@ -153,7 +155,8 @@ class _Course:
             if stopped is None:
                 return ""
             number, fatal = stopped
-            if fatal or self.tally.lost_hosts == lost_before:  # with nobody lost, another process would stop at the same place
+            alone = self.tally.lost_hosts == lost_before  # with nobody lost, another process would stop at the same place
+            if fatal or alone or self.options.chained:
                 return ""
             pending = self._without_lost(pending[[n for n, _ in pending].index(number) :])
         return ""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.verdicts import Verdict
 
 _DIFF_CHARS = 4000
+_IGNORING = "\n...ignoring"
 _RESULTS: dict[str, Status] = {
     "runner_on_ok": "ok",
     "runner_on_failed": "failed",
@@ -149,7 +150,8 @@ class Translator:
         # Of a no_log task ansible-runner withholds everything, `changed` too; what Ansible printed still says it.
         if status == "ok" and (result.get("changed") or (result.get("censored") and (items_changed or _says_changed(stdout)))):
             status = "changed"
-        if status == "failed" and data.get("ignore_errors"):
+        # Of `ignore_unreachable` the event says nothing, and Ansible prints it; the recap has no such host.
+        if (status == "failed" and data.get("ignore_errors")) or (status == "unreachable" and stdout.rstrip().endswith(_IGNORING)):
             status = "ignored"
         self._count(host, status)
         message = fix = ""

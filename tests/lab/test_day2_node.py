@@ -136,6 +136,7 @@ def test_a_node_is_removed_once_its_job_is_queued_again(small: RunningLab, jobs:
     assert SPARE not in small.hosts_file.read_text()
     assert SPARE not in small.sh("node1", "sinfo --noheader --Node --format=%N")
     assert small.execute(SPARE, "systemctl", "is-active", "slurmd").stdout.strip() == "inactive"
+    assert small.execute(SPARE, "ls", "/etc/munge/munge.key", "/etc/juicefs/secrets.env").stdout == ""
     assert "nothing to do" in again.stdout
     assert SPARE not in (small.state_dir / "known_hosts").read_text()
 
@@ -177,6 +178,7 @@ def test_a_dead_node_is_replaced_and_its_job_runs_elsewhere(small: RunningLab, j
     assert "--dead" in refused.stderr
     assert finished["Restarts"] == "1"
     assert "node3 left the cluster" in done.stderr
+    assert "the disk of node3 still holds the cluster's secrets" in done.stderr
     assert SPARE in small.hosts_file.read_text()
     assert "node3" not in small.hosts_file.read_text()
     assert sorted(set(small.sh("node1", "sinfo --noheader --Node --format=%N").split())) == ["node2", SPARE]

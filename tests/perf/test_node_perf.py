@@ -1,25 +1,36 @@
-"""What one new node costs the controller, by the size of the cluster that it joins: processor time of the whole process tree."""
+"""What one new node costs the controller, by the size of the cluster that it joins: processor time of the whole process tree.
+
+Three parts: a real `node add` on the lab's hosts, GPU groups alone; without a host, with Slurm's and the shared file system's groups,
+what comes before the first contact; and what Slurm's controllers are made to do for one node, which is where the whole fleet is named.
+"""
 
 from __future__ import annotations
 
+import os
 import resource
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap import content
 from tests.lab.lab_rig import run_cli
+from tests.unit.slurm_rig import fragment
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.perf, pytest.mark.lab, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.perf, pytest.mark.timeout(3600)]
 
 SIZES = (10, 100, 1_000)
 ROUNDS = 3
 MOST = 1.2
+MOST_GROWTH_S = 3.0
 NEW = "node3"
 
 
@@ -65,6 +76,7 @@ def _add(lab: RunningLab, folder: Path, count: int) -> float:
     return _cpu_s() - before
 
 
+@pytest.mark.lab
 def test_one_node_costs_the_same_in_a_cluster_of_any_size(lab: RunningLab, tmp_path: Path) -> None:
     """A cluster of 1,000 hosts costs at most 1.2 times what one of 10 costs; sizes in turn, medians of three."""
     folders = {count: tmp_path / str(count) for count in SIZES}
@@ -78,3 +90,75 @@ def test_one_node_costs_the_same_in_a_cluster_of_any_size(lab: RunningLab, tmp_p
     for count, cost in costs.items():
         print(f"  {count:>6,} hosts  {cost:6.2f} s  {cost / costs[SIZES[0]]:5.2f}x")
     assert costs[SIZES[-1]] <= MOST * costs[SIZES[0]]
+
+
+def _slurm_yaml(count: int, folder: Path) -> str:
+    """A Slurm cluster of this many nodes that mount the shared file system; its controller is this machine, the others are nobody."""
+    names = [f"gpu{number:04}" for number in range(1, count)]
+    hosts = [
+        f"{name}: {{ansible_host: 10.99.{number // 250}.{number % 250 + 1}, slurm_switch: leaf{number // 16}}}"
+        for number, name in enumerate(names)
+    ]
+    local = f"ansible_connection: local, ansible_become: false, ansible_python_interpreter: {sys.executable}"
+    lines = ["all:", "  vars:", "    cluster_name: grown", "    ansible_user: primus"]
+    lines += [f"    {name}: \"{{{{ lookup('ansible.builtin.env', 'NO_SECRET') }}}}\"" for name in ("munge_key", "redis_password")]
+    lines += ["  hosts:", f"    ctl1: {{ansible_host: 127.0.0.1, {local}}}", "    kv1: {ansible_host: 127.0.0.2}"]
+    lines += [*(f"    {line}" for line in hosts), "  children:"]
+    for group, members in {"slurm_controller": ["ctl1"], "redis": ["kv1"], "gpu_node": names, "juicefs_client": names}.items():
+        lines += [f"    {group}:", "      hosts:", *(f"        {name}:" for name in members)]
+    lines += ["    slurm_node: {children: {gpu_node: }}", ""]
+    (folder / "nodes.d").mkdir()
+    for number, name in enumerate(names):
+        (folder / f"nodes.d/{name}.json").write_text(fragment(name, switch=f"leaf{number // 16}"), encoding="utf-8")
+    return "\n".join(lines)
+
+
+def _before_contact(folder: Path) -> None:
+    """Read, edit, judge and plan; without a terminal the verb ends where it would ask."""
+    argv = [sys.executable, "-m", "primus_bootstrap", "node", "add", str(folder), "gpu9999", "--host", "10.99.200.9"]
+    argv += ["--groups", "gpu_node,juicefs_client"]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False)
+    assert "add --yes" in done.stderr, done.stderr
+    assert "gpu9999: {ansible_host: 10.99.200.9}" in done.stderr
+
+
+def _controllers_part(folder: Path, *words: str) -> str:
+    """Make slurm.conf of the fleet, in check mode on this machine, with Slurm's folders moved here: an Ansible run of its own."""
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml")]
+    argv += [str(content.playbooks_dir() / "slurm/reconfigure.yml"), "--check", "-e", "node=gpu0001", *words]
+    argv += ["-e", f"_slurm_fragments_dir={folder}/nodes.d", "-e", f"_slurm_config_dir={folder}"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _measured(part: Callable[..., object], folder: Path) -> float:
+    before = _cpu_s()
+    part(folder)
+    return _cpu_s() - before
+
+
+def test_what_grows_with_the_fleet_is_small(tmp_path: Path) -> None:
+    """With Slurm and the shared file system: the parts that name the whole fleet grow by at most three seconds up to 1,000 hosts.
+
+    Linear in the fleet are reading, editing and judging hosts.yaml, Ansible's own reading of it, and slurm.conf, which is made on
+    this machine here and on Slurm's controller in a real run. The phases on the new node come on top, the same in every cluster.
+    """
+    folders = {count: tmp_path / str(count) for count in SIZES}
+    for count, folder in folders.items():
+        folder.mkdir()
+        (folder / "hosts.yaml").write_text(_slurm_yaml(count, folder), encoding="utf-8")
+    parts: dict[str, Callable[..., object]] = {
+        "before the first contact": _before_contact,
+        "the controllers' configuration": _controllers_part,
+    }
+    rounds = [{(name, count): _measured(part, folders[count]) for name, part in parts.items() for count in SIZES} for _ in range(ROUNDS)]
+    costs = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+    growth_s = sum(costs[name, SIZES[-1]] - costs[name, SIZES[0]] for name in parts)
+
+    print(f"\nnode add with Slurm, processor seconds of the controller, median of {ROUNDS}")
+    for (name, count), cost in costs.items():
+        print(f"  {name:<32} {count:>6,} hosts  {cost:6.2f} s  {cost - costs[name, SIZES[0]]:+6.2f} s")
+    assert _controllers_part(folders[SIZES[-1]], "--diff").count("State=UNKNOWN") == SIZES[-1] - 1
+    assert growth_s <= MOST_GROWTH_S

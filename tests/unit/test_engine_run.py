@@ -14,7 +14,7 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.environment import ansible_environment
-from primus_bootstrap.engine.events import Event, RunFinished
+from primus_bootstrap.engine.events import Event, Recap, RunFinished
 from primus_bootstrap.engine.history import last_report, list_runs
 from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.plan import make_plan
@@ -81,6 +81,23 @@ def test_report_names_hosts_causes_changes_and_verdicts(cluster: Cluster) -> Non
     assert hosts["a"].verdict_counts == (1, 1, 0, 0)
     assert [verdict.check for verdict in hosts["a"].verdicts] == ["mtu"]
     assert ("Change", 3) in [(change.task, change.hosts) for change in report.changes]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_silent_host_that_the_playbook_goes_on_without_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> None:
+    """It is no failure, also where the run was killed before Ansible's recap; the report keeps why it was left out, and reads it back."""
+    playbooks = write_playbooks(tmp_path, {"baseline": PLAY})
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": LOCAL})
+
+    report, events = run(cluster, FakeRunner(["unreachable_ignored"]))
+    if killed:
+        report = report_from_events(event for event in events if not isinstance(event, Recap)) or report
+
+    (host,) = report.hosts
+    assert (report.exit_code, host.result, host.failures) == (0, "ok", ())
+    assert "Connection refused" in host.ignored[0].cause
+    assert last_report(cluster.state_dir).hosts[0].ignored == host.ignored  # type: ignore[union-attr]
 
 
 def test_report_from_the_journal_is_the_report(cluster: Cluster) -> None:

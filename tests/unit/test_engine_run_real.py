@@ -127,6 +127,20 @@ def test_a_failing_host_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
     assert [(event.phase, event.number, event.count) for event in events if isinstance(event, PhaseStarted)][-1] == ("storage", 3, 3)
 
 
+def test_phases_that_rely_on_each_other_stop_with_the_first_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain that fails on every controller, or a new host that does not get there: what comes behind touches no host."""
+    fails = (
+        "---\n- name: Drain\n  hosts: slurm_controller\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
+    )
+    use_playbooks(monkeypatch, tmp_path, {"drain": fails, "stop": PING.replace("all", "slurm_node")})
+    cluster = local_cluster(tmp_path, {"slurm_controller": ["c"], "slurm_node": ["n"]})
+
+    report = run(cluster, Options(verb="node remove n", chained=True))
+
+    assert (report.exit_code, results(report)) == (4, {"c": "failed", "n": "not_reached"})
+    assert {phase.phase: phase.state for phase in report.phases} == {"drain": "aborted", "stop": "not_reached"}
+
+
 def test_where_quorum_is_at_stake_one_failure_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A play with any_errors_fatal ends the run: hosts that did not fail are `not_reached`, not `ok`."""
     fatal = "---\n- name: Quorum\n  hosts: etcd\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    - name: Fail on e1\n"

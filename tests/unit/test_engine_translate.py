@@ -68,6 +68,16 @@ def test_the_recap_leaves_out_what_a_rescue_mended() -> None:
     assert (sorted(recap.failed), recap.unreachable) == (["b", "c"], ())
 
 
+def test_a_silent_host_that_the_playbook_goes_on_without_is_not_lost() -> None:
+    """`ignore_unreachable` stands in no field of the event: the result is `ignored` with ssh's words, and the recap has no such host."""
+    translator, events = translated("unreachable_ignored", ("baseline", 1))
+
+    (result,) = [event for event in events if isinstance(event, HostResult)]
+    (recap,) = [event for event in events if isinstance(event, Recap)]
+    assert (result.status, "Connection refused" in result.message) == ("ignored", True)
+    assert (recap, translator.stopped_at) == (Recap((), ()), None)
+
+
 def test_phases_are_told_apart_by_counting_plays_and_batches_are_not_plays() -> None:
     """Two phases of two plays each, the first of them in batches of one host."""
     _, events = translated("serial", ("baseline", 2), ("gpu", 2))

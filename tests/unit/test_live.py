@@ -112,6 +112,33 @@ def test_an_interrupted_run_calls_no_phase_done() -> None:
     assert "not run" in lines[3]
 
 
+def test_a_phase_that_goes_on_in_a_second_process_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ansible gave it up and the hosts that are left went on: the line comes once, with all its seconds and hosts."""
+    lost = HostResult("node3", "preflight", "preflight", "Ask", "x.yml:1", "unreachable", message="no route")
+    failed = HostResult("node2", "baseline", "baseline", "Install", "x.yml:1", "failed", message="full")
+    with LiveView("apply", PLAN, {}) as view:
+        for event in (
+            PhaseStarted("preflight", 1, 3, HOSTS, 1.0),
+            lost,
+            PhaseFinished("preflight", 1.0, ()),
+            PhaseStarted("baseline", 2, 3, HOSTS, 2.0),
+            failed,
+            PhaseFinished("baseline", 3.0, (), aborted=True),
+            PhaseStarted("baseline", 2, 3, ("node1",), 5.0),
+            PhaseFinished("baseline", 4.0, ()),
+            PhaseStarted("gpu", 3, 3, ("node1",), 9.0),
+            PhaseFinished("gpu", 1.0, (), aborted=True),
+            RunFinished(10.0, 4),
+        ):
+            view.handle(event)
+
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("[")] == [
+        "[1/3] preflight: 2 of 3 done, 1 unreachable, 1s",
+        "[2/3] baseline: 1 of 3 done, 1 failed, 1 lost before, 7s",
+        "[3/3] gpu: not finished, 2 lost before, 1s",
+    ]
+
+
 @pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0s"), (59.4, "59s"), (185, "3m05s"), (7440, "2h04m")])
 def test_durations_are_short(seconds: float, expected: str) -> None:
     """Seconds, then minutes, then hours."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -165,6 +166,16 @@ def test_a_silent_host_is_not_waited_for(hosts: Path) -> None:
 def test_a_replacement_wants_an_old_host(hosts: Path) -> None:
     """Neither name in hosts.yaml: a slip."""
     assert "no host gpu77" in refused("replace", hosts, "gpu77", "gpu78", "--confirm", "small").what
+
+
+def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None:
+    """The new host does not answer: nothing is drained, forgotten or stopped after it, and hosts.yaml has both."""
+    output = node("replace", hosts, "gpu01", "new10", "--host", "127.0.0.10", "--confirm", "small", "--dead", "--json")
+    report = json.loads(output[output.index("{\n") :])
+
+    assert report["exit_code"] == 4
+    assert {phase["phase"] for phase in report["phases"] if phase["state"] != "not_reached"} == {"preflight"}
+    assert {"gpu01", "new10"} <= set(load_cluster(hosts).groups["gpu_node"])
 
 
 def test_a_reinstalled_host_must_show_its_key(hosts: Path) -> None:

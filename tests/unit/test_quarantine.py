@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +20,6 @@ from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 PATH = content.roles_dir() / "quarantine/filter_plugins/quarantine.py"
 SPEC = importlib.util.spec_from_file_location("quarantine_filters", PATH)
@@ -24,6 +27,7 @@ assert SPEC
 assert SPEC.loader
 rules = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(rules)
+records = load_role_module("quarantine", "quarantine_record")
 slurm = load_role_module("slurm", "slurm_quarantine")
 ask = slurm.look_at_node.__globals__
 
@@ -42,7 +46,12 @@ def test_a_record_carries_the_failing_verdicts_and_the_hosts_time() -> None:
     """A new record says who, why and when by the host's own clock, and holds the records that fail, no others."""
     health = {**HEALTHY, "verdict": "fail", "checks": [FAILING, {"check": "clock", "verdict": "pass"}]}
 
-    assert rules.quarantine_record(seen(health=health), "gpu1", "ada", "fan broken") == {**RECORD, "time": 1500.0, "verdicts": [FAILING]}
+    assert rules.quarantine_record(seen(health=health), "gpu1", "ada", "fan broken") == {
+        **RECORD,
+        "time": 1500.0,
+        "clock": "gpu1",
+        "verdicts": [FAILING],
+    }
 
 
 def test_the_same_quarantine_again_keeps_its_record() -> None:
@@ -56,7 +65,8 @@ def test_of_a_dead_host_the_controllers_clock_counts() -> None:
     dead = {**seen(), "gpu1": {"unreachable": True}}
 
     assert rules.quarantine_refusal(dead, "gpu1", "ada", "fan broken") == ""
-    assert rules.quarantine_record(dead, "gpu1", "ada", "fan broken")["time"] == 1400.0
+    record = rules.quarantine_record(dead, "gpu1", "ada", "fan broken")
+    assert (record["time"], record["clock"]) == (1400.0, "ctl")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +108,74 @@ def test_a_dead_host_is_not_released() -> None:
     dead = {**seen(RECORD), "gpu1": {"unreachable": True}}
 
     assert rules.release_refusal(dead, "gpu1", "ada", proof=False, without_proof=True).startswith("gpu1 does not answer")
+
+
+@pytest.mark.parametrize("record", [RECORD, {}])
+def test_a_host_too_ill_to_be_asked_is_not_released(record: dict[str, Any]) -> None:
+    """It answers ssh and has no Python: unknown, with what it said; also where nobody else has a record of its quarantine."""
+    ill = {**seen(record), "gpu1": {"failed": False, "msg": "non-zero return code", "module_stderr": "sh: 1: python3: not found\n"}}
+
+    said = rules.release_refusal(ill, "gpu1", "ada", proof=True, without_proof=False)
+
+    assert said.startswith("gpu1 does not answer (sh: 1: python3: not found), so its health is unknown. Fix: ")
+
+
+def test_a_pass_from_before_a_controllers_quarantine_is_no_proof() -> None:
+    """The controller's clock, which dated it while the host was silent, is 100 s behind: a pass of up to 100 s later is older."""
+    record = {**RECORD, "time": 1950.0, "clock": "ctl"}
+    found = seen(record, {**HEALTHY, "written": 2049.0})
+    found["gpu1"]["now"], found["ctl"]["now"] = 2100.0, 2000.0
+
+    assert "is older than the quarantine" in rules.release_refusal(found, "gpu1", "ada", proof=True, without_proof=False)
+    found["gpu1"]["health"]["written"] = 2051.0
+    assert rules.release_refusal(found, "gpu1", "ada", proof=True, without_proof=False) == ""
+
+
+def test_a_clock_that_was_set_back_is_named() -> None:
+    """Nothing can be newer than a quarantine in the future: waiting for the next look would not help, another record does."""
+    ahead = seen({**RECORD, "time": 5100.0})
+
+    said = rules.release_refusal(ahead, "gpu1", "ada", proof=True, without_proof=False)
+
+    assert "3600 s ahead of its clock" in said
+    assert "quarantine it again with another reason" in said
+
+
+def test_a_record_that_cannot_be_read_is_no_release(tmp_path: Path) -> None:
+    """A torn file is neither a record nor none: who owns it is unknown; a quarantine writes it anew."""
+    path = tmp_path / "quarantine.json"
+    path.write_text('{"owner": "ad')
+    found, problem = records.read_record(path)
+    torn = seen()
+    torn["ctl"]["problem"] = problem
+
+    said = rules.release_refusal(torn, "gpu1", "ada", proof=True, without_proof=False)
+
+    assert found == {}
+    assert str(path) in said
+    assert "(on ctl)" in said
+    assert rules.quarantine_refusal(torn, "gpu1", "ada", "fan broken") == ""
+    records.write_record(path, RECORD)
+    assert records.read_record(path) == (RECORD, "")
+
+
+def test_nothing_is_released_where_the_decision_was_not_taken(tmp_path: Path) -> None:
+    """The host cannot run what it is asked with, and drops out of no play: with plain Ansible, no controller is told to let jobs start."""
+    local = "ansible_connection: local, ansible_become: false, ansible_python_interpreter"
+    hosts = tmp_path / "hosts.yaml"
+    hosts.write_text(
+        f"all:\n  hosts:\n    ctl: {{{local}: {sys.executable}}}\n    gpu1: {{{local}: /nowhere/python3}}\n"
+        "  children:\n    slurm_controller: {hosts: {ctl: }}\n    gpu_node: {hosts: {gpu1: }}\n"
+    )
+    playbook = content.playbooks_dir() / "day2/release_node.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), "-e", "node=gpu1"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1", "USER": "ada"}
+
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode != 0
+    assert "gpu1 does not answer (" in done.stdout
+    assert "PLAY [Let jobs start there again]" not in done.stdout
 
 
 def test_another_owners_quarantine_is_not_released() -> None:
@@ -253,3 +331,12 @@ def test_command_line_and_role_refuse_the_same_reasons(reason: str) -> None:
     refused = rules.quarantine_refusal(seen(), "gpu1", "ada", reason)
 
     assert bool(quarantine_verbs._REASON.match(reason)) is (refused == "")
+
+
+def test_behind_sudo_the_owner_is_still_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two people who both became root are two owners."""
+    monkeypatch.setenv("SUDO_USER", "ada")
+    assert quarantine_verbs.login_name() == "ada"
+    monkeypatch.delenv("SUDO_USER")
+    monkeypatch.setenv("LOGNAME", "bob")
+    assert quarantine_verbs.login_name() == "bob"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from primus_bootstrap import content
 
 HOSTS = """\
 all:
@@ -61,3 +61,18 @@ def test_the_plan_is_shown_clients_before_servers(hosts: Path) -> None:
 
     assert shown.index("guard") < shown.index("storage") < shown.index("baseline")
     assert "tiny: 3 phases on 2 hosts" in shown
+
+
+def test_no_server_goes_while_a_client_holds_the_mount(hosts: Path) -> None:
+    """A client that an earlier phase lost is in no play any more: what serves it is refused, with what to do (in check mode here)."""
+    local = f"ansible_connection: local, ansible_become: false, ansible_python_interpreter: {sys.executable}"
+    hosts.write_text(HOSTS.replace("ansible_host: 192.0.2.1", local))
+    playbook = content.playbooks_dir() / "day2/reset/storage.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), "--limit", "one", "--check"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+
+    done = subprocess.run([*argv, "-e", "confirm=tiny"], env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+    assert done.returncode != 0
+    assert "one serves two, where this run did not unmount the shared file system." in " ".join(done.stdout.split())
+    assert "TASK [redis : " not in done.stdout

@@ -222,3 +222,58 @@ def test_verify_of_the_hosts_that_are_right_ends_with_0(hosts_yaml: Path, capsys
     ]  # fmt: skip
     assert answer["services"][0]["records"][0]["check"] == "echo"
     assert answer["services"][1]["proven"] == "Refuse one host"
+
+
+NARROWED = (
+    PLAYBOOK.replace("hosts: all", "hosts: \"all:&{{ node | default('all') }}\"")
+    + """- name: Verify Slurm
+  hosts: slurm_controller
+  gather_facts: false
+  tasks:
+    - name: Verify the cluster
+      ansible.builtin.import_role: {name: slurm, tasks_from: verify}
+"""
+)
+SLURM = """- name: Say which nodes serve
+  ansible.builtin.debug:
+    msg: '{"verdicts": [{"check": "slurm.node", "host": "{{ node | default("all") }}", "verdict": "pass"}]}'
+"""
+
+
+@pytest.fixture
+def slurm_yaml(hosts_yaml: Path) -> Path:
+    """Give the same, where n1 is the controller and n2 to n3 are nodes of Slurm; no role refuses a host."""
+    playbooks = hosts_yaml.parent / "playbooks"
+    (playbooks / "roles/slurm/tasks").mkdir(parents=True)
+    (playbooks / "roles/slurm/tasks/verify.yml").write_text(SLURM, encoding="utf-8")
+    (playbooks / "roles/tasks/tasks/verify.yml").write_text(LAST, encoding="utf-8")
+    (playbooks / "verify.yml").write_text(NARROWED, encoding="utf-8")
+    inventory = yaml.safe_load(hosts_yaml.read_text(encoding="utf-8"))
+    inventory["all"]["hosts"]["n3"] = {}
+    inventory["all"]["children"] = {"slurm_controller": {"hosts": {"n1": {}}}, "slurm_node": {"hosts": {"n2": {}, "n3": {}}}}
+    inventory["all"]["vars"]["munge_key"] = "{{ lookup('ansible.builtin.env', 'MUNGE_KEY') }}"
+    hosts_yaml.write_text(yaml.safe_dump(inventory), encoding="utf-8")
+    return hosts_yaml
+
+
+def test_of_one_slurm_node_the_controller_is_asked(slurm_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a controller knows whether a node serves: with --limit NODE it is asked for that node, and looked at for nothing else."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(slurm_yaml), "--limit", "n2", "--json"])
+    answer = json.loads(capsys.readouterr().out)
+
+    assert ended.value.code == 0
+    assert [(row["service"], row["host"], row["verdict"]) for row in answer["services"]] == [
+        ("records", "n2", "pass"), ("tasks", "n2", "pass"), ("last", "n2", "pass"), ("slurm", "n1", "pass"), ("slurm", "n2", "pass"),
+    ]  # fmt: skip
+
+
+def test_slurm_nodes_without_a_controller_are_unknown(slurm_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A limit of several nodes and no controller: whether they serve was not looked at, which is not good, and what to do is said."""
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(slurm_yaml), "--limit", "slurm_node", "--json"])
+    services = json.loads(capsys.readouterr().out)["services"]
+
+    assert ended.value.code == 4
+    assert [(row["host"], row["verdict"]) for row in services if row["service"] == "slurm"] == [("n2", "unknown"), ("n3", "unknown")]
+    assert all("slurm_controller" in row["fix"] for row in services if row["service"] == "slurm")

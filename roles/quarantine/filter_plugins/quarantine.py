@@ -1,8 +1,8 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
 """What the role `quarantine` decides on the controller: the record that a quarantine writes, and what refuses a release.
 
-`seen` is what the module quarantine_record said on the host and on Slurm's controllers, by name. A host that did not answer has
-`unreachable` there, and is neither good nor bad.
+`seen` is what the module quarantine_record said on the host and on Slurm's controllers, by name. A host that did not answer has no
+`now` there, and is neither good nor bad.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ def quarantine_standing(seen: Seen) -> dict[str, Any]:
 def quarantine_record(seen: Seen, node: str, owner: str, reason: str) -> dict[str, Any]:
     """Return the record to write everywhere: the one that stands where it says the same, else a new one.
 
-    Its time is the host's own, which its health is later compared with; of a host that does not answer, a controller's.
+    Its time is the host's own, which its health is later compared with; of a host that does not answer, a controller's (`clock`).
     """
     standing = quarantine_standing(seen)
     if (standing.get("owner"), standing.get("reason")) == (owner, reason):
         return standing
     here = seen.get(node, {})
-    clock = next((float(one["now"]) for one in (here, *seen.values()) if one.get("now")), 0.0)
+    clock, time = next(((name, float(one["now"])) for name, one in ((node, here), *seen.items()) if one.get("now")), (node, 0.0))
     checks = (here.get("health") or {}).get("checks") or ()
     failing = [dict(check) for check in checks if check.get("verdict") == "fail"]
-    return {"schema": SCHEMA, "host": node, "owner": owner, "reason": reason, "time": clock, "verdicts": failing}
+    return {"schema": SCHEMA, "host": node, "owner": owner, "reason": reason, "time": time, "clock": clock, "verdicts": failing}
 
 
 def quarantine_refusal(seen: Seen, node: str, owner: str, reason: str) -> str:
@@ -70,29 +70,51 @@ def release_refusal(seen: Seen, node: str, owner: str, *, proof: bool, without_p
         without_proof: Whether a person vouches for a host that has none.
     """
     standing = quarantine_standing(seen)
+    if problems := [f"{one['problem']} (on {name})" for name, one in seen.items() if one.get("problem")]:
+        fix = f"remove that file if another copy is whole (`node list`), else quarantine {node} again: it is written anew"
+        return f"whose quarantine it is cannot be told: {'; '.join(problems)}. Fix: {fix}."
+    here = seen.get(node, {})
     if not standing:
-        return ""
+        return "" if here.get("now") else _silent(node, here)
     if standing["owner"] != owner:
         fix = f"leave it to them, or give --owner {standing['owner']} if that is you"
         return f"the quarantine of {node} is {standing['owner']}'s ({standing['reason']}), not {owner}'s. Fix: {fix}."
-    here = seen.get(node, {})
     if not here.get("now"):
-        return f"{node} does not answer, so its health is unknown. Fix: bring it up, wait for its health checks, then release again."
+        return _silent(node, here)
     if not proof:
         fix = "look at it yourself, then release it with --without-proof"
         return (
             "" if without_proof else f"{node} is not in gpu_node and has no health checks, so nothing proves that it is well. Fix: {fix}."
         )
-    return _health_refusal(node, here["health"], float(standing["time"]))
+    return _health_refusal(node, here["health"], _since(seen, node, standing), float(here["now"]))
 
 
-def _health_refusal(node: str, health: Mapping[str, Any], since: float) -> str:
+def _silent(node: str, here: Mapping[str, Any]) -> str:
+    """Say that a host does not answer, or cannot run what it is asked with."""
+    said = str(here.get("module_stderr") or here.get("msg") or "").strip().splitlines()
+    why = f" ({said[-1].rstrip('.')[:200]})" if said and not here.get("unreachable") else ""
+    return f"{node} does not answer{why}, so its health is unknown. Fix: bring it up, wait for its health checks, then release again."
+
+
+def _since(seen: Seen, node: str, standing: Mapping[str, Any]) -> float:
+    """Return when the quarantine began by the host's own clock; where a controller's clock counted and is behind, it is later."""
+    clock = seen.get(standing.get("clock") or node, {})
+    behind_s = float(seen[node]["now"]) - float(clock["now"]) if clock.get("now") else 0.0
+    return float(standing["time"]) + max(behind_s, 0.0)
+
+
+def _health_refusal(node: str, health: Mapping[str, Any], since: float, now: float) -> str:
     look = f"`systemctl start primus-health` on {node}"
     if health["verdict"] != "pass":
         mend = (
             "mend what it names" if health["verdict"] == "fail" else f"see `primus-health read` and `journalctl -u primus-health` on {node}"
         )
         return f"the health of {node} is {health['verdict']}: {health['reason']}. Fix: {mend}, look again ({look}), then release again."
+    if since > now:
+        return (
+            f"the quarantine of {node} is {since - now:.0f} s ahead of its clock, which was set back since, so nothing can be newer. "
+            "Fix: quarantine it again with another reason, which dates it anew, then release it with the next passing record."
+        )
     if float(health["written"]) <= since:
         return (
             f"the last passing record of {node} is older than the quarantine. Fix: wait for the next look, or {look}, then release again."

@@ -20,13 +20,17 @@ GATE = "/usr/local/lib/primus/health_gate.py"
 GATE_S = 30
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Return the record, or an empty one where there is none."""
+def read_record(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the record, an empty one where there is none, and why what lies there is no record."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
-    return found
+        return {}, ""
+    except (OSError, ValueError) as error:
+        return {}, f"the record of the quarantine in {path} cannot be read: {error}"
+    if isinstance(found, dict) and {"owner", "reason", "time"} <= found.keys():
+        return found, ""
+    return {}, f"the record of the quarantine in {path} has no owner, reason or time"
 
 
 def read_health(gate: str = GATE) -> dict[str, Any]:
@@ -48,6 +52,8 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
         json.dump(record, stream, indent=1, sort_keys=True)
         stream.write("\n")
+        stream.flush()
+        os.fsync(stream.fileno())  # a host in quarantine may lose its power next
     Path(name).chmod(0o644)
     Path(name).replace(path)
 
@@ -61,19 +67,18 @@ def main() -> None:
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     path, state, wanted = Path(module.params["path"]), module.params["state"], module.params["record"]
-    fix = f"mend or remove {path} by hand"
+    found, problem = read_record(path)
+    if state == "seen":
+        module.exit_json(changed=False, record=found, problem=problem, health=read_health(), now=time.time())
+    changed = bool(found or problem) if state == "absent" else found != wanted
     try:
-        found = read_record(path)
-        if state == "seen":
-            module.exit_json(changed=False, record=found, health=read_health(), now=time.time())
-        changed = bool(found) if state == "absent" else found != wanted
         if changed and not module.check_mode:
             if state == "present":
                 write_record(path, wanted)
             else:
                 path.unlink()
-    except (OSError, ValueError) as error:
-        module.fail_json(msg=f"the record of the quarantine in {path}: {error}. Fix: {fix}")
+    except OSError as error:
+        module.fail_json(msg=f"the record of the quarantine in {path}: {error}. Fix: mend that file system, then the same again")
     module.exit_json(changed=changed)
 
 

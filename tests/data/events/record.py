@@ -97,6 +97,7 @@ PING = """---
     - name: Answer
       ansible.builtin.ping:
 """
+PING_IGNORED = PING.replace("ansible.builtin.ping:", "ansible.builtin.ping:\n      ignore_unreachable: true")
 SERIAL = """---
 - name: One after the other
   hosts: gpu_node
@@ -188,6 +189,7 @@ if __name__ == "__main__":
     record("results", {"baseline": RESULTS}, {"gpu_node": ["a", "b", "c"]}, local("a", "b", "c"))
     record("facts", {"baseline": FACTS}, {"gpu_node": ["a"]}, broken_python)
     record("unreachable", {"baseline": PING}, {"gpu_node": ["a"]}, nobody_listens)
+    record("unreachable_ignored", {"baseline": PING_IGNORED}, {"gpu_node": ["a"]}, nobody_listens)
     record("serial", {"baseline": SERIAL, "gpu": SERIAL}, {"gpu_node": ["a", "b"]}, local("a", "b"))
     record("fatal", {"kubernetes": FATAL, "storage": SERIAL}, {"etcd": ["e1", "e2"], "gpu_node": ["a"]}, local("e1", "e2", "a"))
     record("fatal_last", {"kubernetes": FATAL}, {"etcd": ["e1", "e2"]}, local("e1", "e2"))

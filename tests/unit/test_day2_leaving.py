@@ -1,0 +1,93 @@
+"""What a leaving host is drained of, and what it keeps, with the real Ansible; `scontrol` and `squeue` answer from files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from primus_bootstrap import content
+from tests.unit.engine_rig import LOCAL, free_port
+
+LOCALLY = f"{{ansible_connection: local, ansible_become: false, ansible_python_interpreter: {LOCAL['ansible_python_interpreter']}}}"
+DEAD = f"{{ansible_host: 127.0.0.1, ansible_port: {free_port()}, ansible_become: false}}"
+NODE = "NodeName=gpu1 CPUTot=8 State=IDLE+DRAIN ThreadsPerCore=1 Reason=primus: it leaves the cluster [root@2026-01-01T00:00:00]"
+STOP = """---
+- name: Drain
+  ansible.builtin.import_playbook: {drain}
+- name: Stop what it ran
+  hosts: gpu1
+  gather_facts: false
+  tasks:
+    - name: Stop it
+      ansible.builtin.debug:
+        msg: stopped
+"""
+
+
+def drain(folder: Path, controllers: dict[str, str], jobs: str = "") -> subprocess.CompletedProcess[str]:
+    """Drain gpu1 by these controllers, then stop it; `jobs` is what squeue prints."""
+    (folder / "hosts.yaml").write_text(
+        "all:\n  hosts:\n"
+        + "".join(f"    {name}: {link}\n" for name, link in {**controllers, "gpu1": LOCALLY}.items())
+        + f"  children:\n    slurm_controller: {{hosts: {{{', '.join(f'{name}: ' for name in controllers)}}}}}\n"
+    )
+    (folder / "stop.yml").write_text(STOP.format(drain=content.playbooks_dir() / "day2/node/drain.yml"))
+    for name, text in (("scontrol", NODE), ("squeue", jobs)):
+        (folder / name).write_text(f"#!/bin/sh\ncat << 'END'\n{text}\nEND\n" if text else "#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(folder / "hosts.yaml"), str(folder / "stop.yml")]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "PATH": f"{folder}:{os.environ['PATH']}"}
+    words = ["-e", "node=gpu1", "-e", "slurm_drain_wait_s=0"]
+    return subprocess.run([*argv, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_dead_backup_controller_keeps_no_host_from_leaving(tmp_path: Path) -> None:
+    """The other controller answers for both: the host is drained, and then stopped."""
+    done = drain(tmp_path, {"ctl1": LOCALLY, "ctl2": DEAD})
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "stopped" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("controllers", "jobs", "says"),
+    [
+        ({"ctl1": LOCALLY, "ctl2": DEAD}, "77 (ada)", "gpu1 is drained and still has 1 jobs after 0 s: 77 (ada)"),
+        ({"ctl1": DEAD, "ctl2": DEAD}, "", "No controller answers, so whether gpu1 still has jobs is unknown."),
+    ],
+)
+def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers: dict[str, str], jobs: str, says: str) -> None:
+    """Jobs that are left, and jobs of which nobody can tell, stop the removal before anything of the host is touched."""
+    done = drain(tmp_path, controllers, jobs)
+
+    assert done.returncode != 0
+    assert says in " ".join(done.stdout.split())
+    assert "PLAY [Stop what it ran]" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("role", "group", "task", "variable"),
+    [
+        ("munge", "slurm_node", "Take the cluster's key off", "_munge_key_file"),
+        ("juicefs", "juicefs_client", "Take the secrets of the shared file system off", "_juicefs_env_file"),
+    ],
+)
+def test_a_host_that_left_holds_no_secret_of_the_cluster(tmp_path: Path, role: str, group: str, task: str, variable: str) -> None:
+    """The last step of its stop removes the file with the key or the passwords; what is gone already is no change."""
+    secret = tmp_path / "secret"
+    secret.write_text("sesame")
+    (tmp_path / "hosts.yaml").write_text(f"all:\n  hosts:\n    gpu1: {LOCALLY}\n  children:\n    {group}: {{hosts: {{gpu1: }}}}\n")
+    playbook = content.playbooks_dir() / "day2/node/stop.yml"
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "hosts.yaml"), str(playbook)]
+    argv += ["-e", "node=gpu1", "-e", f"{variable}={secret}"]
+    argv += ["--start-at-task", f"{role} : {task}"]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+
+    runs = [subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False) for _ in range(2)]
+
+    assert not secret.exists()
+    assert ["changed=1" in runs[0].stdout, "changed=0" in runs[1].stdout] == [True, True], runs[0].stdout + runs[0].stderr
