@@ -24,7 +24,7 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.run_verbs import run_plan
 from primus_bootstrap.engine.events import Event, HostResult, Recap, VerdictFound
-from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.playbooks import groups_in, load_phases
 from primus_bootstrap.engine.report import EXIT_DONE, EXIT_FAILED
 from primus_bootstrap.engine.run import Options
@@ -134,12 +134,10 @@ def verify(
     """
     password = ask_password("Vault password", wanted=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
-    node = served_node(cluster, limit)
-    made = make_plan(cluster, phases=(PHASE,), limit=None if node else limit, subject=Subject(node) if node else None)
+    made = make_plan(cluster, phases=(PHASE,), limit=limit)
     options = Options(
         verb="verify",
-        limited=limit is not None and not node,
-        extra_vars=(f"node={node}",) if node else (),
+        limited=limit is not None,
         become_password=ask_password("sudo password of the hosts", wanted=ask_become_pass) or "",
         vault_password=password or "",
         vault_password_file=vault_password_file,
@@ -147,7 +145,7 @@ def verify(
     )
     proofs = Proofs()
     report = run_plan(cluster, made, options, proofs.add)
-    rows = make_rows(expected_places(cluster, made, node), proofs) + unasked(cluster, made)
+    rows = make_rows(expected_places(cluster, made), proofs)
     code = exit_code(report.exit_code, rows)
     if as_json:
         emit_json(to_json(report, rows, code))
@@ -156,28 +154,8 @@ def verify(
     raise typer.Exit(code)
 
 
-def served_node(cluster: Cluster, limit: str | None) -> str:
-    """Return the one host of a limit whose service others know: of a Slurm node, the controllers are asked as well."""
-    hosts = cluster.select(limit) if limit else ()
-    of_slurm = {name: cluster.groups.get(name, ()) for name in ("slurm_node", "slurm_controller")}
-    return hosts[0] if len(hosts) == 1 and hosts[0] in of_slurm["slurm_node"] and hosts[0] not in of_slurm["slurm_controller"] else ""
-
-
-def unasked(cluster: Cluster, made: Plan) -> tuple[Row, ...]:
-    """Return a row for each Slurm node of a limit that leaves out every controller: nobody else knows whether it serves."""
-    controllers = cluster.groups.get("slurm_controller", ())
-    if not controllers or not {*controllers}.isdisjoint(made.hosts):
-        return ()
-    nodes = [host for host in made.hosts if host in cluster.groups.get("slurm_node", ())]
-    reason, fix = (
-        "not looked at: only a controller knows it, and --limit leaves them out",
-        "add :slurm_controller to --limit, or name one node",
-    )
-    return tuple(Row("slurm", host, "unknown", "nothing", reason, fix) for host in nodes)
-
-
-def expected_places(cluster: Cluster, made: Plan, node: str = "") -> tuple[tuple[str, str], ...]:
-    """Return every (role, host) that the plan's playbooks name, role by role in their order; plays that follow a node have it alone."""
+def expected_places(cluster: Cluster, made: Plan) -> tuple[tuple[str, str], ...]:
+    """Return every (role, host) that the plan's playbooks name, role by role in their order."""
     steps = {step.playbook: step for step in made.steps}
     plays = [
         (play, steps[phase.playbook]) for phase in load_phases(content.playbooks_dir()) if phase.playbook in steps for play in phase.plays
@@ -186,8 +164,6 @@ def expected_places(cluster: Cluster, made: Plan, node: str = "") -> tuple[tuple
     for play, step in plays:
         named = any(name in cluster.groups for name in groups_in(play.pattern))
         chosen = set(cluster.select(play.pattern)) if named else set()
-        if node and play.narrowed:
-            chosen &= {node}
         found |= {(role, host): None for role in play.roles for host in step.hosts if host in chosen}
     return tuple(found)
 
