@@ -60,8 +60,7 @@ def _lost(first: str, primary: Mapping[str, Any] | None, other: str, state: Mapp
     if not _holds(state):
         return ""
     if primary is not None and not _holds(primary):
-        fix = f"put {other} first in the group redis, or restore a backup on {first} (playbooks/day2/restore_redis.yml)"
-        return f"{first} holds nothing, and {other} would lose what it holds by following it. Fix: {fix}; or {give_up}"
+        return f"{first} holds nothing, and {other} would lose what it holds by following it. Fix: put {other} first; or {give_up}"
     if state["follows"] == address or (primary and primary["answers"] and state["answers"] and _descends(primary, state)):
         return ""
     fix = (
