@@ -43,7 +43,7 @@ def judge(first: Any, other: Any, *, give_up: tuple[str, ...] = ()) -> tuple[lis
     given = {"n1": first, "n2": other}
     hostvars = {name: {"__redis_state": {"state": state}} for name, state in given.items()}
     answering = [name for name, state in given.items() if state is not None]
-    return tuple(losses(name, ["n1", "n2"], hostvars, answering, ADDRESS, give_up) for name in given)  # type: ignore[return-value]
+    return tuple(losses(name, ["n1", "n2"], hostvars, answering, ADDRESS, give_up) for name in given)
 
 
 def test_info_is_read() -> None:
@@ -178,7 +178,7 @@ def test_what_a_host_gives_up_is_set_aside(tmp_path: Path) -> None:
     data = tmp_path / "data"
     (data / "appendonlydir").mkdir(parents=True)
     (data / "dump.rdb").write_text("kept", encoding="utf-8")
-    command = ["/bin/sh", FILES / "set_aside.sh", "redis-server.service", data]
+    command = ["/bin/sh", str(FILES / "set_aside.sh"), "redis-server.service", str(data)]
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=path, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=10)
     aside = next(data.glob("before-following-*"))
