@@ -145,6 +145,7 @@ def edac(**files: str) -> dict[str, str]:
         (edac(ue_count="0\n"), ["unknown"]),
         (edac(ue_count="9\n", ce_count="9\n", dimm0__dimm_ue_count="0\n", dimm0__dimm_ce_count="1\n", dimm1__dimm_ue_count="2\n",
               dimm1__dimm_ce_count="0\n", dimm1__dimm_label="CPU0_DIMM_B1\n"), ["pass", "fail"]),
+        (edac(dimm0__dimm_ue_count="0\n", dimm0__dimm_ce_count="0\n", ue_noinfo_count="1\n", ce_noinfo_count="0\n"), ["pass", "fail"]),
     ],
 )  # fmt: skip
 def test_memory_errors_are_judged_dimm_by_dimm(tmp_path: Path, files: dict[str, str], verdicts: list[str]) -> None:
@@ -164,6 +165,7 @@ BROKEN = {
     "xid_79": "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.",
     "nvswitch": "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 22013, Fatal, Link 28 Minion Link DLREQ interrupt",
     "pci_express": "pcieport 0000:00:01.1: PCIe Bus Error: severity=Uncorrectable (Fatal), type=Transaction Layer, (Receiver ID)",
+    "disk": "md/raid1:md0: Disk failure on nvme1n1p2, disabling device.",
     "file_system": "EXT4-fs (nvme0n1p2): Remounting filesystem read-only",
 }
 HARMLESS = (
@@ -218,6 +220,30 @@ def test_only_lines_of_the_window_count(monkeypatch: pytest.MonkeyPatch, tmp_pat
     found = judged(kernel, settings)
     assert words(found) == {"kernel_log": "unknown"}
     assert "Operation not permitted" in found[0]["reason"]
+
+
+def test_the_kernel_is_asked_where_there_is_no_journal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without journald, dmesg's own lines are read, also those of a kernel that names the caller behind the time."""
+    log = f"[    0.000000][    T0] Linux version 6.8.0\n[    1.500000] a line\n[    2.000000][ T1234] {BROKEN['memory']}"
+    answers = {"journalctl": (127, "journalctl is not installed"), "dmesg": (0, log)}
+    monkeypatch.setattr(kernel, "ask", lambda argv: answers[argv[0]])
+    found = judged(kernel, {**make_config()["kernel_log"], "root": str(tmp_path), "window_s": 10**9})
+
+    assert words(found) == {"kernel_log_memory": "fail"}
+    assert len(kernel.read_log()) == 3
+
+
+def test_a_file_system_that_answers_with_an_error_fails(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is gone below its mount is a fail with the kernel's words, not a check without an answer."""
+
+    def broken(path: str) -> None:
+        raise OSError(5, "Input/output error", path)
+
+    monkeypatch.setattr(disk.os, "statvfs", broken)
+    found = judged(disk, {**limits("/var/lib"), "root": str(root)})
+
+    assert words(found) == {"disk": "fail"}
+    assert "Input/output error" in found[0]["reason"]
 
 
 @pytest.fixture(scope="module")

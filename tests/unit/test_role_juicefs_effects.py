@@ -85,3 +85,48 @@ def test_a_record_has_what_the_report_needs(verdict: str) -> None:
     entry = effects.record("n1", "mounted", verdict)
 
     assert {"check", "host", "verdict", "schema", "source"} <= set(entry)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> list[str]:
+    """Return a program that dumps as juicefs 1.4 does: to standard output, or by replacing the file that it is given."""
+    (tmp_path / "secrets.env").write_text("# comment\nMETA_PASSWORD=secret=1\n", encoding="utf-8")
+    path = tmp_path / "juicefs"
+    path.write_text(
+        f"""#!/bin/sh
+echo "$@" > {tmp_path}/arguments
+[ "$META_PASSWORD" = secret=1 ] || {{ echo '<FATAL>: NOAUTH' >&2; exit 1; }}
+[ -z "$4" ] || {{ echo dump > "$4.tmp"; mv "$4.tmp" "$4"; exit 0; }}
+cat {tmp_path}/answer
+""",
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
+    return [str(path), "dump", "rediss://db:6379/1?tls-ca-cert-file=/etc/juicefs/redis-ca.crt"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [
+        ('{"Setting": {}, "FSTree": {"attr": {}, "entries": {"n1": {"attr": {}}}}}', "pass"),
+        ('{"Setting": {}, "FSTree": {"attr": {}, "entries": {}}}', "fail"),
+        ('{"Setting": {"Na', "fail"),
+    ],
+)
+def test_a_dump_must_hold_the_file(tmp_path: Path, program: list[str], answer: str, verdict: str) -> None:
+    """A dump that is whole and holds what was just written passes; it goes to standard output, and to no file whatever."""
+    (tmp_path / "answer").write_text(answer, encoding="utf-8")
+    found = effects.dump("n1", program, str(tmp_path / "secrets.env"))
+
+    assert found["verdict"] == verdict
+    assert (tmp_path / "arguments").read_text(encoding="utf-8").split() == ["dump", program[2], "--subdir=/.primus-verify"]
+
+
+def test_a_dump_that_ends_with_an_error_or_late_is_told(tmp_path: Path, program: list[str]) -> None:
+    """The program's last words are the reason of a fail; one that does not end is unknown."""
+    (tmp_path / "secrets.env").write_text("", encoding="utf-8")
+    refused = effects.dump("n1", program, str(tmp_path / "secrets.env"))
+    late = effects.dump("n1", ["sh", "-c", "sleep 30"], str(tmp_path / "secrets.env"), limit_s=1)
+
+    assert (refused["verdict"], late["verdict"]) == ("fail", "unknown")
+    assert "NOAUTH" in refused["reason"]

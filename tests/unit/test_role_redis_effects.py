@@ -18,7 +18,9 @@ PASSWORD = "right-password-0001"
 # As redis-cli 7.0.15 prints them.
 HEALTHY = {
     "PING": "PONG\n",
-    "INFO persistence": "# Persistence\r\nloading:0\r\naof_enabled:1\r\naof_last_write_status:ok\r\n",
+    "INFO persistence": "# Persistence\r\nloading:0\r\n"
+    "rdb_last_bgsave_status:ok\r\naof_enabled:1\r\naof_last_bgrewrite_status:ok\r\naof_last_write_status:ok\r\n",
+    "INFO memory": "# Memory\r\nused_memory:1000\r\ntotal_system_memory:4000\r\nmaxmemory:0\r\n",
     "INFO replication": "# Replication\r\nrole:master\r\nslave0:ip=10.0.0.2,port=6379,state=online,offset=14,lag=1\r\n",
     "CONFIG GET maxmemory-policy": "maxmemory-policy\nnoeviction\n",
 }
@@ -47,7 +49,7 @@ def test_a_healthy_server_passes_every_check() -> None:
     effects.look_at_replication(server, "", 1, lambda _: None)
 
     assert set(outcomes(server).values()) == {"pass"}
-    assert len(outcomes(server)) == 7
+    assert len(outcomes(server)) == 9
 
 
 def test_a_server_without_password_fails_both_refusals() -> None:
@@ -69,21 +71,68 @@ def test_a_silent_server_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "answer", "check"),
+    ("good", "bad", "check"),
     [
-        ("INFO persistence", "aof_enabled:0\r\naof_last_write_status:ok\r\n", "append_only_file"),
-        ("INFO persistence", "aof_enabled:1\r\naof_last_write_status:err\r\n", "append_only_file.writes"),
-        ("CONFIG GET maxmemory-policy", "maxmemory-policy\nallkeys-lru\n", "noeviction"),
+        ("aof_enabled:1", "aof_enabled:0", "append_only_file"),
+        ("aof_last_write_status:ok", "aof_last_write_status:err", "append_only_file.writes"),
+        ("aof_last_bgrewrite_status:ok", "aof_last_bgrewrite_status:err", "append_only_file.rewrite"),
+        ("rdb_last_bgsave_status:ok", "rdb_last_bgsave_status:err", "snapshot"),
+        ("\nnoeviction", "\nallkeys-lru", "noeviction"),
     ],
 )
-def test_what_would_lose_data_fails(words: str, answer: str, check: str) -> None:
-    """No append-only file, a write to it that failed, or a policy that evicts: each fails its own check, with a fix."""
-    server = make_server({**HEALTHY, words: answer})
+def test_what_would_lose_data_fails(good: str, bad: str, check: str) -> None:
+    """No append-only file, a write, a rewrite or a snapshot that failed, or a policy that evicts: each fails its own check, with a fix."""
+    server = make_server({words: answer.replace(good, bad) for words, answer in HEALTHY.items()})
     effects.look_at_durability(server)
     failed = [record for record in server.verdicts if record["verdict"] == "fail"]
 
     assert [record["check"] for record in failed] == [f"redis.{check}"]
     assert all(record["fix"] for record in failed)
+
+
+@pytest.mark.parametrize(
+    ("used", "bound", "verdict"), [("1000", "0", "pass"), ("1000", "1010", "fail"), ("3900", "0", "fail"), ("", "0", "unknown")]
+)
+def test_a_memory_that_is_nearly_full_fails(tmp_path: Path, used: str, bound: str, verdict: str) -> None:
+    """The bound is the stated one, else the machine's memory; before writes are refused somebody is told."""
+    memory = HEALTHY["INFO memory"].replace("used_memory:1000\r\n", f"used_memory:{used}\r\n" if used else "")
+    server = make_server({**HEALTHY, "INFO memory": memory.replace("maxmemory:0", f"maxmemory:{bound}")})
+    effects.look_at_room(server, tmp_path)
+
+    assert outcomes(server) == {"memory": verdict, "disk": "pass"}
+
+
+def test_a_disk_without_room_for_a_rewrite_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewrite of the append-only file is one more copy of it; a folder that is not there is unknown."""
+    (tmp_path / "appendonlydir").mkdir()
+    (tmp_path / "appendonlydir" / "appendonly.aof.1.base.rdb").write_bytes(b"0" * (3 << 20))
+    monkeypatch.setattr(effects.shutil, "disk_usage", lambda _: type("Usage", (), {"free": 2 << 20})())
+    server = make_server(HEALTHY)
+    effects.look_at_room(server, tmp_path)
+    monkeypatch.undo()
+    missing = make_server(HEALTHY)
+    effects.look_at_room(missing, tmp_path / "none")
+
+    assert outcomes(server)["disk"] == "fail"
+    assert outcomes(missing)["disk"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("shown", "newest", "verdict"),
+    [
+        ("Result=success\nExecMainExitTimestampMonotonic=99", "dump-1.rdb", "pass"),
+        ("Result=success\nExecMainExitTimestampMonotonic=0", "", "skipped"),
+        ("Result=exit-code\nExecMainExitTimestampMonotonic=99", "dump-1.rdb", "fail"),
+        ("Result=success\nExecMainExitTimestampMonotonic=99", "", "unknown"),
+        ("", "", "unknown"),
+    ],
+)
+def test_a_backup_that_failed_fails(shown: str, newest: str, verdict: str) -> None:
+    """The timer alone proves nothing: the last run must have gone well and have left a backup."""
+    server = make_server(HEALTHY)
+    effects.look_at_backup(server, shown, newest)
+
+    assert outcomes(server) == {"backup": verdict}
 
 
 def test_a_replica_is_waited_for() -> None:

@@ -139,6 +139,33 @@ def write(host: str, mount_point: str, limit_s: int = LOOK_S) -> tuple[dict[str,
     return verdict, hashlib.sha256(data).hexdigest()
 
 
+def dump(host: str, command: list[str], env_file: str, limit_s: int = LOOK_S) -> dict[str, Any]:
+    """Have the program dump the folder of the proof, and judge whether this host's file is in it.
+
+    It comes through standard output: a file that `juicefs dump` is given is replaced by name, a device too.
+    The whole volume is not dumped, because that takes minutes for millions of files.
+    """
+    lines = (line.partition("=") for line in Path(env_file).read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    environment = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **{name: value for name, _, value in lines if name}}
+    words = {"expected": "the file just written", "found": "", "fix": "run `juicefs dump` by hand on this host; see its last lines"}
+    try:
+        done = subprocess.run(
+            [*command, f"--subdir=/{FOLDER}"], env=environment, capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return record(host, "metadata_dump", "unknown", reason=f"juicefs dump: {type(error).__name__}, at most {limit_s} s", **words)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
+        return record(host, "metadata_dump", "fail", reason=f"juicefs dump ended with {done.returncode}: {reason}", **words)
+    try:
+        names = list(json.loads(done.stdout)["FSTree"]["entries"])
+    except (ValueError, KeyError, TypeError):
+        return record(host, "metadata_dump", "fail", reason="what juicefs dump printed is no dump", **words)
+    if host not in names:
+        return record(host, "metadata_dump", "fail", reason=f"the dump does not hold {FOLDER}/{host}", **words)
+    return record(host, "metadata_dump", "pass", expected=words["expected"], found=words["expected"])
+
+
 def read(host: str, mount_point: str, other: str, expected: str, limit_s: int = LOOK_S) -> dict[str, Any]:
     """Read the file that another host wrote, compare its sum, and remove it."""
     if not other or other == host:
@@ -168,6 +195,8 @@ def main() -> None:
             "mount_point": {"type": "path", "required": True},
             "metrics_url": {"type": "str", "default": ""},
             "backs_up": {"type": "bool", "default": True},
+            "dump": {"type": "list", "elements": "str", "default": []},
+            "env_file": {"type": "path", "default": ""},
             "other": {"type": "str"},
             "expected": {"type": "str", "default": ""},
         },
@@ -182,8 +211,10 @@ def main() -> None:
         written, sum_of_file = write(host, mount_point)
         verdicts += [look_at_unit(host), look_at_metrics(host, wanted["metrics_url"]), written]
         if not wanted["backs_up"]:
-            reason = "this version of JuiceFS knows no dump of metadata into the object store (1.0 does)"
+            reason = "this version of JuiceFS knows no dump of metadata (1.0 does)"
             verdicts.append(record(host, "metadata_dump", "skipped", reason=reason, fix="back the metadata engine up itself"))
+        elif wanted["dump"] and sum_of_file:
+            verdicts.append(dump(host, wanted["dump"], wanted["env_file"]))
     result = {"changed": False, "sum": sum_of_file, "stdout": json.dumps({"verdicts": verdicts})}
     failed = [
         f"{entry['check']}: {entry['reason']}. Fix: {entry.get('fix') or FIX_MOUNT}" for entry in verdicts if entry["verdict"] == "fail"

@@ -1,11 +1,22 @@
 # Restore file $3 (empty: the newest of folder $4) as the data of unit $1 in folder $2. The former data are set aside, not removed.
+# $5 is `look` where nothing may be changed; the newest is not taken by itself where it is older than $6 hours or holds nothing.
 set -eu
-unit=$1 data=$2 file=$3 backups=$4
+unit=$1 data=$2 file=$3 backups=$4 mode=$5 most_h=$6 named=$3
 fail() { echo "$1. Fix: $2" >&2; exit 1; }
 
 [ -n "$file" ] || file=$(ls -1 "$backups"/dump-*.rdb 2> /dev/null | sort | tail -n 1)
 [ -n "$file" ] && [ -f "$file" ] || fail "there is no backup ${file:-in $backups}" "name one with redis_restore_file"
-redis-check-rdb "$file" > /dev/null || fail "$file is damaged" "restore an older backup with redis_restore_file"
+found=$(redis-check-rdb "$file") || fail "$file is damaged" "restore an older backup with redis_restore_file"
+keys=$(echo "$found" | sed -n 's/.* \([0-9]*\) keys read.*/\1/p')
+age_h=$((($(date +%s) - $(stat -c %Y "$file")) / 3600))
+what="$file, $age_h h old, ${keys:-an unknown number of} keys"
+others="others: $(ls -1 "$backups"/dump-*.rdb 2> /dev/null | sort | tail -n 6 | tr '\n' ' ')"
+if [ -z "$named" ]; then
+    [ "$age_h" -le "$most_h" ] || fail "the newest backup is $what, and more than $most_h h would be lost" "name it with redis_restore_file if it is meant; $others"
+    [ "$keys" != 0 ] || fail "the newest backup is $what: it holds nothing" "name an older one with redis_restore_file; $others"
+fi
+echo "takes $what"
+[ "$mode" != look ] || exit 0
 
 # The append-only file is what a start reads, so the backup becomes its base: a folder with a manifest from Redis 7 on, one file before.
 aside=$data/before-restore-$(date -u +%Y%m%dT%H%M%SZ)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -23,6 +24,9 @@ SOURCE = "roles/redis/meta/argument_specs.yml"
 # How long a replica may take to catch up after a start, and one call may take.
 SYNC_S = 60.0
 CALL_S = 15.0
+# Part of its memory from which on Redis counts as full.
+FULL = 0.9
+DATA = Path("/var/lib/redis")
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
 REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
 
@@ -76,8 +80,44 @@ def look_at_durability(server: Server) -> None:
     server.compare("append_only_file", expected="1", found=persistence.get("aof_enabled", ""), fix=again)
     full = "look at the disk of /var/lib/redis: `df -h /var/lib/redis`"
     server.compare("append_only_file.writes", expected="ok", found=persistence.get("aof_last_write_status", ""), fix=full)
+    for check, name in (("append_only_file.rewrite", "aof_last_bgrewrite_status"), ("snapshot", "rdb_last_bgsave_status")):
+        fix = f"{full}, and at its memory: `journalctl -u redis-server -n 30`; Redis refuses writes while a snapshot fails"
+        server.compare(check, expected="ok", found=persistence.get(name, ""), fix=fix)
     policy = server.ask("CONFIG", "GET", "maxmemory-policy").split()
     server.compare("noeviction", expected="noeviction", found=policy[-1] if policy else "", fix=again)
+
+
+def look_at_room(server: Server, data: Path = DATA) -> None:
+    """See that memory is left, and room on the disk for the next rewrite of the append-only file, which is one more copy of it."""
+    memory = server.info("memory")
+    used, bound = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0)) or int(memory.get("total_system_memory", 0))
+    found = f"{100 * used // bound} %" if used and bound else ""
+    verdict = "unknown" if not found else "pass" if used <= bound * FULL else "fail"
+    fix = "raise redis_maxmemory_mib, or give the host more memory: once it is full, writes are refused (`OOM command not allowed`)"
+    server.judge("memory", verdict, expected=f"<= {100 * FULL:.0f} %", found=found, reason="" if found else "Redis did not say", fix=fix)
+    try:
+        taken = sum(path.stat().st_size for path in [*data.glob("appendonlydir/*"), *data.glob("appendonly.aof")])
+        free = shutil.disk_usage(data).free
+    except OSError as error:
+        server.judge("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data}`")
+        return
+    words = {"expected": f">= {taken >> 20} MiB free", "found": f"{free >> 20} MiB free"}
+    server.judge("disk", "pass" if free >= taken else "fail", **words, fix=f"free space below {data}: a rewrite needs as much again")
+
+
+def look_at_backup(server: Server, shown: str, newest: str) -> None:
+    """See that the last backup went well; before the first one is due there is nothing to see."""
+    state = dict(line.partition("=")[::2] for line in shown.splitlines())
+    words = {"expected": "success, and a backup", "found": f"{state.get('Result', '')}, {newest or 'none'}"}
+    fix = "see `journalctl -u primus-redis-backup -n 30`; `systemctl start primus-redis-backup` takes one now"
+    if state.get("Result", "success") != "success":
+        server.judge("backup", "fail", **words, reason=f"the last backup ended with {state['Result']}", fix=fix)
+    elif newest:
+        server.judge("backup", "pass", **words)
+    else:
+        known = "Result" in state and state.get("ExecMainExitTimestampMonotonic") == "0"
+        reason = "none was due yet" if known else "there is no backup, and nothing says why"
+        server.judge("backup", "skipped" if known else "unknown", **words, reason=reason, fix=fix)
 
 
 def look_at_replication(server: Server, primary_address: str, replica_count: int, wait: Callable[[float], None]) -> None:
@@ -138,6 +178,14 @@ def timer_state() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout.strip()
 
 
+def backup_state(folder: str) -> tuple[str, str]:
+    """Return what systemd says of the last backup, and the name of the newest."""
+    properties = "--property=Result,ExecMainExitTimestampMonotonic"
+    command = ["systemctl", "show", properties, "primus-redis-backup.service"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CALL_S).stdout
+    return shown, max((path.name for path in Path(folder).glob("dump-*.rdb")), default="")
+
+
 def read_password(path: str) -> str:
     """Return the password of the environment file."""
     return Path(path).read_text(encoding="utf-8").strip().partition("=")[2]
@@ -153,6 +201,7 @@ def main() -> None:
             "env_file": {"type": "path", "required": True},
             "primary_address": {"type": "str", "required": True},
             "replica_count": {"type": "int", "required": True},
+            "backup_dir": {"type": "path", "required": True},
         },
         supports_check_mode=True,
     )
@@ -162,6 +211,8 @@ def main() -> None:
     server = Server(wanted["host"], make_call(wanted["port"], wanted["ca_file"]), read_password(wanted["env_file"]))
     look_at_access(server)
     look_at_durability(server)
+    look_at_room(server)
+    look_at_backup(server, *backup_state(wanted["backup_dir"]))
     look_at_replication(server, wanted["primary_address"], wanted["replica_count"], time.sleep)
     look_at_host(server, timer_state())
     result = {"changed": False, "verdicts": server.verdicts, "stdout": json.dumps({"verdicts": server.verdicts})}

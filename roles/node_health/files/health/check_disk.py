@@ -24,6 +24,12 @@ def judge(settings: Settings) -> Iterator[Finding]:
     except FileNotFoundError:
         yield finding("disk", SKIPPED, device=path, reason=f"there is no {path} on this host")
         return
+    except OSError as error:  # EIO, ESHUTDOWN, ESTALE: it is there and does not work
+        fix = "see `journalctl -k` for the disk error behind it; check the disk, then the file system"
+        yield finding(
+            "disk", FAIL, device=path, expected="answers", found=error.strerror, reason=f"{path} does not work: {error.strerror}", fix=fix
+        )
+        return
     least = settings["min_free_gib"]
     free_gib = state.f_bavail * state.f_frsize / GIB
     yield finding(

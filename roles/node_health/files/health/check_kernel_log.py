@@ -55,6 +55,12 @@ PATTERNS = (
         "Linux fs/ext4/super.c, fs/xfs, drivers/nvme/host/core.c",
         "drain the node; check the disk (smartctl, nvme smart-log), then the file system",
     ),
+    (
+        "disk",
+        r"critical medium error, dev |md/raid\d*:\S+: Disk failure on ",
+        "Linux block/blk-core.c, drivers/md/raid1.c, raid5.c, raid10.c",
+        "drain the node; check the disk that the line names (smartctl, /proc/mdstat) and replace it",
+    ),
 )
 XID = re.compile(r"NVRM: Xid \(([^)]*)\): (\d+)")
 XID_SOURCE = "https://docs.nvidia.com/deploy/xid-errors/"
@@ -112,12 +118,12 @@ def read_log() -> list[tuple[float, str]] | str:
     lines = list(_journal_lines(first)) if status == 0 else []
     if lines:
         return lines
-    # A journal that is kept nowhere, or not for the kernel: ask the kernel itself.
+    # A journal that is kept nowhere, or not for the kernel: ask the kernel itself, which may name the caller ([T1]) behind the time.
     status, second = ask(["dmesg"])
     started = time.time() - float(Path("/proc/uptime").read_text("utf-8").split()[0])
     lines = [
         (started + float(match.group(1)), match.group(2))
-        for match in map(re.compile(r"\[\s*([0-9.]+)\] (.*)").match, second.splitlines())
+        for match in map(re.compile(r"\[\s*([0-9.]+)\](?:\[[^\]]*\])? (.*)").match, second.splitlines())
         if match
     ]
     if status == 0 and lines:

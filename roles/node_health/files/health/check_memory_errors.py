@@ -30,14 +30,17 @@ def judge(settings: Settings) -> Iterator[Finding]:
     for controller in controllers:
         dimms = [(dimm, "dimm_") for dimm in sorted(controller.glob("dimm*")) if (dimm / "dimm_ue_count").exists()]
         for place, prefix in dimms or [(controller, "")]:
-            yield _judge_place(place, prefix, controller, settings)
+            yield _judge_place(place, f"{prefix}%s_count", controller, settings)
+        # Errors that the hardware could give to no DIMM are in none of their counters.
+        if dimms and (controller / "ue_noinfo_count").exists():
+            yield _judge_place(controller, "%s_noinfo_count", controller, settings)
 
 
-def _judge_place(place: Path, prefix: str, controller: Path, settings: Settings) -> Finding:
+def _judge_place(place: Path, counter: str, controller: Path, settings: Settings) -> Finding:
     device = place.name if place == controller else f"{controller.name}/{_label(place)}"
     fields = {"device": device, "unit": "errors", "source": "node_health_memory_max_corrected_per_day"}
     try:
-        uncorrected, corrected = (int((place / f"{prefix}{kind}_count").read_text("utf-8")) for kind in ("ue", "ce"))
+        uncorrected, corrected = (int((place / (counter % kind)).read_text("utf-8")) for kind in ("ue", "ce"))
         age_s = int((controller / "seconds_since_reset").read_text("utf-8"))
     except (OSError, ValueError) as error:
         fix = "see `dmesg | grep EDAC`; load the controller's driver again"
