@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +70,21 @@ def test_every_line_keeps_the_contract(tmp_path: Path, name: str) -> None:
 def test_no_benchmark_is_forgotten() -> None:
     """Each program of the folder is in the table above."""
     assert {path.stem for path in (ROOT / "workloads/bench").glob("[a-z]*.py")} == set(ALL)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_manual_has_every_option(name: str) -> None:
+    """With its default and meaning, in the section of its benchmark."""
+    section = (ROOT / "docs/benchmarks.md").read_text("utf-8").split(f"\n## {name}\n")[1].split("\n## ")[0]
+    benchmark = importlib.import_module(f"workloads.bench.{name}").BENCHMARK
+    rows = []
+    for option in fields(benchmark.options):
+        default = ",".join(option.default) if isinstance(option.default, tuple) else str(option.default)
+        shown = f"`{default}`" if default else ""
+        rows.append(f"| `--{option.name.replace('_', '-')}` | {shown} | {option.metadata['help'].replace('%%', '%')} |")
+
+    assert benchmark.name == name
+    assert [line for line in section.splitlines() if line.startswith("| `--")] == rows
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,8 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     guardian = subprocess.Popen([sys.executable, "-c", _GUARDIAN, str(folder)], stdin=subprocess.PIPE, start_new_session=True)
     try:
         with (folder / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with suppress(OSError):  # storage without locks (Lustre may have none): leftovers then stay, because none can be told from this
+                fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
