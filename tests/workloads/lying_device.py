@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from workloads.bench import collectives, gemm, memory_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def gemm_wrong(argv: list[str]) -> int:
@@ -45,15 +48,26 @@ def memory_full(argv: list[str]) -> int:
     return memory_bandwidth.main(argv)
 
 
-def exchange_wrong(argv: list[str]) -> int:
-    """Exchange, with one element that rank 1 gets wrong."""
-    right = dist.all_to_all_single
+def exchange_wrong_at_first(argv: list[str]) -> int:
+    """Exchange, with one element that rank 1 gets wrong the first time only."""
+    return _exchange_wrong(argv, lambda count: count == 1)
 
-    def wrong(output: torch.Tensor, *more: Any) -> object:
+
+def exchange_wrong_later(argv: list[str]) -> int:
+    """Exchange, with one element that rank 1 gets wrong from the fourth time on."""
+    return _exchange_wrong(argv, lambda count: count > 3)
+
+
+def _exchange_wrong(argv: list[str], is_wrong: Callable[[int], bool]) -> int:
+    right, count = dist.all_to_all_single, 0
+
+    def exchange(output: torch.Tensor, *more: Any) -> object:
+        nonlocal count
+        count += 1
         done = right(output, *more)
-        if dist.get_rank() == 1:
+        if dist.get_rank() == 1 and is_wrong(count):
             output[-1] += 1
         return done
 
-    dist.all_to_all_single = wrong  # type: ignore[assignment]
+    dist.all_to_all_single = exchange  # type: ignore[assignment]
     return collectives.main(argv)

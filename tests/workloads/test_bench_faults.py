@@ -35,10 +35,11 @@ def test_a_wrong_product_is_a_measured_one_that_is_not_correct(tmp_path: Path) -
     assert "WRONG RESULT" in run.outputs[0]
 
 
-def test_a_rank_that_receives_wrong_data_makes_the_result_wrong(tmp_path: Path) -> None:
-    """Rank 0 writes the line although only rank 1 saw the error; rank 1's log names it, and other collectives are not blamed."""
+@pytest.mark.parametrize("when", ["at_first", "later"])
+def test_a_rank_that_receives_wrong_data_makes_the_result_wrong(tmp_path: Path, when: str) -> None:
+    """Rank 0 writes the line although only rank 1 saw the error, before or after the timing; rank 1's log names it, no other collective."""
     words = (*SHORT, "--collectives=all_gather,all_to_all", "--smallest-kib=4", "--largest-kib=4")
-    run, lines = bench(tmp_path, "tests.workloads.lying_device:exchange_wrong", *words, ranks=2)
+    run, lines = bench(tmp_path, f"tests.workloads.lying_device:exchange_wrong_{when}", *words, ranks=2)
 
     assert run.codes == [1, 1]
     assert [(line["sizes"]["collective"], line["correct"]) for line in lines[::2]] == [("all_gather", True), ("all_to_all", False)]
