@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,15 +66,15 @@ def test_one_series_without_memory_does_not_cost_the_others(tmp_path: Path) -> N
 
 
 def test_being_stopped_leaves_a_line(tmp_path: Path) -> None:
-    """SIGTERM in the middle of a series ends it with an error, not with half a measurement; exit code 143."""
-    ranks = Ranks(tmp_path, 1, "--device=cpu", "--repeats=200", "--operations=1000000", program="workloads.bench.launch_overhead:main")
-    time.sleep(2)
-    assert ranks.processes[0].is_alive()
+    """SIGTERM in the middle of the second series ends it with an error, not with half a measurement, and begins no third; exit code 143."""
+    ranks = Ranks(tmp_path, 1, "--device=cpu", "--repeats=200", "--array-mib=16", program="workloads.bench.memory_bandwidth:main")
+    ranks.wait_for("memory_bandwidth copy")
     ranks.signal(0, signal.SIGTERM)
     run = ranks.wait()
 
     assert run.codes == [143], run.outputs
-    assert [line["error"] for line in read_results(tmp_path)] == ["stopped by SIGTERM"]
+    lines = read_results(tmp_path)
+    assert [(line["sizes"]["operation"], line["error"]) for line in lines] == [("copy", ""), ("scale", "stopped by SIGTERM")]
 
 
 @pytest.mark.parametrize(
