@@ -65,7 +65,7 @@ class Trainer:
             if telemetry:
                 telemetry.write(self._record(telemetry, agreed, rate, step_time_s=ended - started, saving_s=saving_s))
             stopped = agreed.stop_asked and self.step < last
-            self._save_if_due(final=stopped or self.step == last)
+            self._save_if_due(final=stopped or (self.step == last and self.settings.checkpoint.at_end))
             saving_s = time.perf_counter() - ended
         batches.close()
         self.checkpoints.close()
