@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.diagnose_causes import CAUSE, HANG, HARDWARE, KILLED
 from primus_bootstrap.launch.watch import seen
+from primus_bootstrap.launch.watch.spec import SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,6 +42,7 @@ _BY_CODE = (
     (77, "no_progress", "a step took longer than the trainer's own limit", OTHER),
     (NOT_ITS_TURN, "not_its_turn", "a node refused to start: its lease was gone, or it had run already", OTHER),
 )
+UNCLEAR = "node_unclear"  # of a host that is kept off without anybody knowing that it is at fault
 _MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
 
 
@@ -76,7 +78,8 @@ def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, s
     judged = _wanted(state) or _done(state) or _gone(job, state) or _early(state)
     if judged is not None:
         return judged
-    return _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
+    judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
+    return _unclear(state) if judged.kind == OTHER and state.unclear else judged
 
 
 def _wanted(state: State) -> Ending | None:
@@ -116,7 +119,16 @@ def _lost(job: Job, state: State) -> Ending:
     if not state.lost:
         return Ending(OTHER, "node_lost", "Slurm lost a node of the job")
     reason = f"{names} did not answer for {job.policy.lost_after_s} s, or started again in the middle"
+    if job.target == SLURM:
+        reason = f"Slurm did not hear from {names} any more, and its launcher fell silent"
     return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
+
+
+def _unclear(state: State) -> Ending:
+    names = ", ".join(state.unclear)
+    reason = f"Slurm did not get {names} back from the attempt; whether the host is lost is unknown"
+    hosts = state.unclear if _some(state, state.unclear) else ()
+    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"look at {names}: scontrol show node", hosts)
 
 
 def _known(state: State, found: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:

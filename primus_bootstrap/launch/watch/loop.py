@@ -142,7 +142,7 @@ class Watcher:
         return records.Record(
             check="workload_node",
             host=item.host,
-            verdict=records.FAIL,
+            verdict=records.UNKNOWN if item.cause == ending.UNCLEAR else records.FAIL,
             expected="takes part in the job to its end",
             found=item.cause,
             source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",

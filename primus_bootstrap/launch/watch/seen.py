@@ -19,13 +19,18 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """One node of an attempt. `exit_code` None at an end: it ended without a word; `restarted`: because the host was."""
+    """One node of an attempt.
+
+    `exit_code` None at an end: it ended without a word; `restarted`: because the host was. `heard`: its launcher is silent, and the
+    platform hears from the host.
+    """
 
     host: str
     state: str
     exit_code: int | None = None
     restarted: bool = False
     why: str = ""
+    heard: bool = False
 
 
 @dataclass(frozen=True)

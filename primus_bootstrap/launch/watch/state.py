@@ -59,7 +59,8 @@ class State:
 
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
-    `unknown` says since when a node has not answered. `step_at` is when the newest step was seen, not when it was made.
+    `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
+    called lost. `step_at` is when the newest step was seen, not when it was made.
     """
 
     job: str
@@ -87,6 +88,7 @@ class State:
     failing_since: float = 0.0
     unknown: tuple[tuple[str, float], ...] = ()
     lost: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     attempts: tuple[Attempt, ...] = ()
 
@@ -115,7 +117,7 @@ def from_json(data: Mapping[str, Any]) -> State:
     values["excluded"] = tuple(Excluded(**item) for item in values["excluded"])
     values["attempts"] = tuple(Attempt(**{**item, "hosts": tuple(item["hosts"])}) for item in values["attempts"])
     values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
-    values["lost"] = tuple(values["lost"])
+    values["lost"], values["unclear"] = tuple(values["lost"]), tuple(values.get("unclear", ()))
     return State(**values)
 
 
