@@ -15,6 +15,7 @@ from primus_bootstrap.launch import diagnose, records
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import REQUESTS
+from primus_bootstrap.launch.watch.leader import Leader
 from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
 
 if TYPE_CHECKING:
@@ -42,16 +43,25 @@ class Watcher:
     every_s: float = TICK_S
     watching_since: float = field(default_factory=time.time)
     stop: threading.Event = field(default_factory=threading.Event)
+    leader: Leader = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have a name of its own."""
+        self.leader = Leader(self.folder)
 
     def run(self) -> State:
         """Watch until the job is in a terminal phase, or `stop` is set; return the last state."""
-        state = self.folder.state()
-        if state is None:
-            state = states.State(self.job.id, since=time.time(), reason="submitted")
-            self._write(state, (Event("submitted"),))
-        state = replace(state, unknown=())
+        found = self.folder.state()
+        self.leader.wait(found, self.stop)
+        if self.stop.is_set():
+            return found or states.State(self.job.id)
+        state = found or states.State(self.job.id, since=time.time(), reason="submitted")
+        state = replace(policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
+        begun = () if found else (Event("submitted"),)
         if state.phase not in states.TERMINAL:
-            self._write(state, (Event("watcher_started", state.reason),))
+            state = self._save(state, (*begun, Event("watcher_started", state.reason)))
+        elif self.folder.requests():
+            state = self._save(state, ())
         state = self._asked(state)
         while state.phase not in states.TERMINAL and not self.stop.is_set():
             before, state = state, self._step(state)
@@ -109,12 +119,20 @@ class Watcher:
     def _take(self, before: State, decision: Decision) -> State:
         if decision.state == before and not decision.events:
             return self._kept(before)
-        return self._write(decision.state, decision.events)
+        state = self._write(decision.state, decision.events)
+        if state.revoked and not before.revoked:
+            state = replace(state, revoked_at=time.time())  # nobody could read it before it was written
+        return state
 
     def _kept(self, state: State) -> State:
         return self._write(state, ()) if time.time() - state.updated > STALE_S / 3 else state
 
     def _write(self, state: State, events: tuple[Event, ...]) -> State:
+        """Write as long as this watcher leads."""
+        self.leader.check()
+        return self._save(state, events)
+
+    def _save(self, state: State, events: tuple[Event, ...]) -> State:
         """Write events, then the state: a crash in between repeats an event, and never loses one."""
         now = time.time()
         for event in events:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.watch.state import replace_text
+from primus_bootstrap.launch.watch.state import known, replace_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,7 @@ def last_error(folder: Path) -> str:
 
 def _read(path: Path) -> Iterator[NodeRecord]:
     with suppress(OSError, ValueError, TypeError):
-        yield NodeRecord(**json.loads(path.read_text("utf-8")))
+        yield NodeRecord(**known(NodeRecord, json.loads(path.read_text("utf-8"))))
 
 
 def _text(record: NodeRecord) -> str:

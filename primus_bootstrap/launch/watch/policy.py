@@ -54,6 +54,23 @@ class Decision:
     events: tuple[Event, ...] = ()
 
 
+def taken_over(job: Job, state: State, now: float) -> State:
+    """Return the state as a watcher that begins may go on with it: what another host's clock said may be ahead of its own, or behind.
+
+    The time that nodes have to end counts anew, since nobody knows when they could read that they must.
+    """
+    return replace(
+        state,
+        unknown=(),
+        failing_since=0.0,
+        revoked_at=now if state.revoked else state.revoked_at,
+        not_before=min(state.not_before, now + max(job.policy.backoff_s)),
+        deadline=min(state.deadline, now + job.grace_s + AFTER_GRACE_S),
+        step_at=None if state.step_at is None else min(state.step_at, now),
+        since=min(state.since, now),
+    )
+
+
 def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decision:
     """Act on what people asked for."""
     events: list[Event] = []

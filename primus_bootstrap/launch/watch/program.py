@@ -23,6 +23,7 @@ from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
 from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID
 from primus_bootstrap.launch.watch.ssh import Channel
@@ -36,14 +37,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.targets import Target
 
 STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
-_LOCKED = 5
 _EVENTS = 20
-
-
-class LockedError(LaunchError):
-    """Another watcher has the job."""
-
-    exit_code = _LOCKED
 
 
 def main(words: Sequence[str] | None = None) -> int:

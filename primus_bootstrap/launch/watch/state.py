@@ -60,7 +60,7 @@ class State:
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
     `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
-    called lost. `step_at` is when the newest step was seen, not when it was made.
+    called lost. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when it was made.
     """
 
     job: str
@@ -91,6 +91,7 @@ class State:
     unclear: tuple[str, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    watcher: str = ""
 
     @property
     def current(self) -> Attempt:
@@ -104,6 +105,11 @@ class State:
         return {"schema": SCHEMA, **data, "attempts": data["attempts"][-_KEPT_ATTEMPTS:]}
 
 
+def known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what this version knows: nodes that still run an older one must be able to read their lease."""
+    return {name: value for name, value in data.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
 def from_json(data: Mapping[str, Any]) -> State:
     """Return the state that `to_json` wrote.
 
@@ -113,9 +119,9 @@ def from_json(data: Mapping[str, Any]) -> State:
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r}, this program reads {SCHEMA}")
     values = {name: data[name] for name in State.__dataclass_fields__ if name in data}
-    values["hosts"] = tuple(Host(**item) for item in values["hosts"])
-    values["excluded"] = tuple(Excluded(**item) for item in values["excluded"])
-    values["attempts"] = tuple(Attempt(**{**item, "hosts": tuple(item["hosts"])}) for item in values["attempts"])
+    values["hosts"] = tuple(Host(**known(Host, item)) for item in values["hosts"])
+    values["excluded"] = tuple(Excluded(**known(Excluded, item)) for item in values["excluded"])
+    values["attempts"] = tuple(Attempt(**known(Attempt, {**item, "hosts": tuple(item["hosts"])})) for item in values["attempts"])
     values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
     values["lost"], values["unclear"] = tuple(values["lost"]), tuple(values.get("unclear", ()))
     return State(**values)
