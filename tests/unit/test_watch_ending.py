@@ -87,6 +87,17 @@ def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind
     assert judged.reason
 
 
+def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
+    """Its shared storage may be gone, or its user unknown there: the job starts elsewhere, and nobody knows whose fault it was."""
+    state = over(None, stopping=ending.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
+    both = replace(state, absent=("h1", "h2"))
+    judged = ending.explain(JOB, state, of("rendezvous_failed"), NODES)
+
+    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (ending.NODE, "not_started", ("h2",), False)
+    assert "no such folder" in judged.reason
+    assert ending.explain(JOB, both, NOTHING, NODES).hosts == ()
+
+
 def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:
     """An error of the host's hardware is one; a hang or an unknown host is not."""
     assert ending.explain(JOB, over(1), of("gpu_lost"), NODES).hardware

@@ -42,7 +42,8 @@ _BY_CODE = (
     (77, "no_progress", "a step took longer than the trainer's own limit", OTHER),
     (NOT_ITS_TURN, "not_its_turn", "a node refused to start: its lease was gone, or it had run already", OTHER),
 )
-UNCLEAR = "node_unclear"  # of a host that is kept off without anybody knowing that it is at fault
+# Of hosts that are kept off without anybody knowing that they are at fault.
+UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
 _MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
 
 
@@ -79,7 +80,9 @@ def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, s
     if judged is not None:
         return judged
     judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
-    return _unclear(state) if judged.kind == OTHER and state.unclear else judged
+    if judged.kind != OTHER:
+        return judged
+    return _absent(state) if state.absent else _unclear(state) if state.unclear else judged
 
 
 def _wanted(state: State) -> Ending | None:
@@ -124,6 +127,11 @@ def _lost(job: Job, state: State) -> Ending:
     return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
 
 
+def _absent(state: State) -> Ending:
+    hosts = state.absent if _some(state, state.absent) else ()
+    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _MORE.format(attempt=state.attempt), hosts)
+
+
 def _unclear(state: State) -> Ending:
     names = ", ".join(state.unclear)
     reason = f"Slurm did not get {names} back from the attempt; whether the host is lost is unknown"
@@ -165,7 +173,7 @@ def _unknown(state: State, told: str) -> Ending:
     if state.stopping == STOP_HANG:
         return Ending(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Ending(OTHER, "not_started", state.reason, more)
+        return Ending(OTHER, NOT_STARTED, state.reason, more)
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
             return Ending(kind, cause, f"{told or reason} (exit code {code})", more)

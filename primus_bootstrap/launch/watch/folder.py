@@ -85,8 +85,11 @@ class JobFolder:
         return frozenset(name for name in REQUESTS if (self.path / "requests" / name).exists())
 
     def request(self, name: str) -> None:
-        """Ask the watcher for something."""
+        """Ask the watcher for something; what was asked for before and not acted upon yet counts no more."""
         try:
+            for other in REQUESTS:
+                if other != name:
+                    self.answered(other)
             (self.path / "requests" / name).touch()
         except OSError as error:
             raise PlanError(f"{self.path}/requests: cannot be written: {error}", fix="run as the job's user") from error

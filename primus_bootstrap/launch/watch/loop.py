@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch import diagnose, records
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.folder import REQUESTS
+from primus_bootstrap.launch.watch.folder import REQUESTS, RESUME
 from primus_bootstrap.launch.watch.leader import Leader
 from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
 
@@ -110,9 +110,11 @@ class Watcher:
         requests = self.folder.requests()
         if not requests:
             return state
-        state = self._take(state, policy.ask(self.job, state, requests, time.time()))
+        decision = policy.ask(self.job, state, requests, time.time())
+        state = self._take(state, decision) if decision.events else state
         for name in REQUESTS:
-            if name in requests:
+            # Who goes on with a job that is still being cancelled is heard when that is over.
+            if name in requests and not (name == RESUME and state.cancel and state.phase not in states.TERMINAL):
                 self.folder.answered(name)
         return state
 
@@ -160,7 +162,7 @@ class Watcher:
         return records.Record(
             check="workload_node",
             host=item.host,
-            verdict=records.UNKNOWN if item.cause == ending.UNCLEAR else records.FAIL,
+            verdict=records.UNKNOWN if item.cause in (ending.UNCLEAR, ending.NOT_STARTED) else records.FAIL,
             expected="takes part in the job to its end",
             found=item.cause,
             source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",

@@ -121,6 +121,7 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, ste
         unknown=(),
         lost=(),
         unclear=(),
+        absent=(),
         step=None,
         step_at=None,
         excluded=choice.excluded,
@@ -355,6 +356,7 @@ def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State
         state = replace(state, reason=seen.why)
     limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S
     if not queued and now - max(state.since, moment.watching_since) > limit:
+        state = replace(state, absent=tuple(node.host for node in absent))
         said = "; ".join([*(f"{node.host}: {node.why}" for node in seen.nodes if node.why), *([seen.why] if seen.why else [])])
         return _stop(state, endings.STOP_NOT_STARTED, f"it did not start within {limit:.0f} s: {said}", now, deadline=now)
     return state, []

@@ -13,6 +13,7 @@ import argparse
 import fcntl
 import json
 import logging
+import pwd
 import sys
 import time
 from contextlib import suppress
@@ -121,8 +122,11 @@ def _list(options: argparse.Namespace) -> int:
     except OSError as error:
         raise PlanError(f"{options.root}: cannot be read: {error}", fix="give the folder of all jobs") from error
     for name in names:
-        with suppress(LaunchError):  # of somebody else's
-            found.append(_status(JobFolder(options.root / name)))
+        folder = JobFolder(options.root / name)
+        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile; of somebody else's
+            folder.job_file.stat()
+            folder.job_file.open("rb").close()
+            found.append(_listed(folder))
     if options.json:
         sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
     else:
@@ -138,7 +142,7 @@ def _request(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status(folder: JobFolder) -> dict[str, Any]:
+def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
     """Return a job with its state and newest events as plain data."""
     folder.job()
     state = folder.state()
@@ -148,8 +152,28 @@ def _status(folder: JobFolder) -> dict[str, Any]:
         "job": json.loads(folder.job_file.read_text("utf-8")),
         "state": None if state is None else state.to_json(),
         "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
-        "events": _events(folder.path / "events.jsonl"),
+        "events": _events(folder.path / "events.jsonl")[-events:] if events else [],
     }
+
+
+def _listed(folder: JobFolder) -> dict[str, Any]:
+    """Return a job for a list of all: without its events, and with its newest attempt only. One that cannot be read says why."""
+    try:
+        status = _status(folder, events=0)
+    except (LaunchError, OSError) as error:
+        owner = folder.path.stat().st_uid
+        job = {"id": folder.path.name, "name": folder.path.name[:-7], "user": _account(owner), "target": ""}
+        return {"schema": STATUS_SCHEMA, "job": job, "state": None, "stale": False, "events": [], "problem": str(error)}
+    if status["state"]:
+        status["state"]["attempts"] = status["state"]["attempts"][-1:]
+    return status
+
+
+def _account(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _events(path: Path) -> list[Any]:
@@ -162,7 +186,9 @@ def _events(path: Path) -> list[Any]:
 
 
 def _line(status: dict[str, Any]) -> str:
-    job, state = status["job"], status["state"] or {"phase": states.PENDING, "step": None, "attempt": 0, "reason": "not watched yet"}
+    job, problem = status["job"], status.get("problem", "")
+    unread = {"phase": "unknown" if problem else states.PENDING, "step": None, "attempt": 0, "reason": problem or "not watched yet"}
+    state = status["state"] or unread
     step = "-" if state["step"] is None else state["step"]
     stale = " (its watcher is gone)" if status["stale"] else ""
     return (

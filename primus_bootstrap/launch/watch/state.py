@@ -60,7 +60,8 @@ class State:
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
     `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
-    called lost. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when it was made.
+    called lost, `absent` where it never started. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when
+    it was made.
     """
 
     job: str
@@ -89,6 +90,7 @@ class State:
     unknown: tuple[tuple[str, float], ...] = ()
     lost: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     watcher: str = ""
@@ -123,7 +125,8 @@ def from_json(data: Mapping[str, Any]) -> State:
     values["excluded"] = tuple(Excluded(**known(Excluded, item)) for item in values["excluded"])
     values["attempts"] = tuple(Attempt(**known(Attempt, {**item, "hosts": tuple(item["hosts"])})) for item in values["attempts"])
     values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
-    values["lost"], values["unclear"] = tuple(values["lost"]), tuple(values.get("unclear", ()))
+    for name in ("lost", "unclear", "absent"):
+        values[name] = tuple(values.get(name, ()))
     return State(**values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ class DirectTarget:
             host,
             answers=True,
             health=str(answer.get("health", seeing.UNKNOWN)),
-            written=float(answer.get("written", 0.0)),
+            written=_by_our_clock(answer),
             spare=spare,
             busy=", ".join(str(name) for name in others),
             gpus=answer.get("gpus"),
@@ -116,6 +117,12 @@ class DirectTarget:
             return NodeSeen(host.name, seeing.ABSENT, why=self.refused.get(host.name, ""))
         restarted = record is not None and record.boot_id != answer.get("boot_id")
         return NodeSeen(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
+
+
+def _by_our_clock(answer: dict[str, Any]) -> float:
+    """Return when a host's health was looked at by this host's clock: theirs may be ahead, or behind."""
+    written, now = float(answer.get("written", 0.0)), float(answer.get("now", 0.0))
+    return time.time() - (now - written) if written and now else written
 
 
 def _status(nodes: Sequence[NodeSeen]) -> str:
