@@ -183,7 +183,7 @@ class _Outcome:
 
 def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease) -> _Outcome:
     """Run the launcher to its end, or end it when the lease is gone."""
-    environment = {**os.environ, **job.environment}
+    environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
     with process.Signals() as signals:
         process.become_reaper()
         home = environment.get("HOME", "")

@@ -18,13 +18,14 @@ from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.spec import Job, read_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CANCEL, RESUME = "cancel", "resume"
 REQUESTS = (CANCEL, RESUME)
 _FOLDERS = ("requests", "attempts", "run")
 # What belongs to one attempt although it is written into the run folder, which all attempts share.
-_OF_AN_ATTEMPT = ("logs", "failure.json", "plan*.json", "metrics.prom")
+GAUGES = "metrics.prom"
+_OF_AN_ATTEMPT = ("logs", "failure.json", "plan*.json", GAUGES)
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,11 @@ class JobFolder:
                 line = line if file.read(1) == b"\n" else "\n" + line
             file.write(line.encode())
 
-    def set_aside(self, number: int) -> None:
+    def set_aside(self, number: int, patterns: Sequence[str] = _OF_AN_ATTEMPT) -> None:
         """Move what an attempt left in the run folder to what is kept of it; a second call moves what is left."""
         target = self.attempt(number)
         target.mkdir(parents=True, exist_ok=True)
-        for pattern in _OF_AN_ATTEMPT:
+        for pattern in patterns:
             for path in self.run.glob(pattern):
                 if not (target / path.name).exists():
                     path.rename(target / path.name)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch import diagnose, records
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.folder import REQUESTS, RESUME
+from primus_bootstrap.launch.watch.folder import GAUGES, REQUESTS, RESUME
 from primus_bootstrap.launch.watch.leader import Leader
 from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
 
@@ -103,6 +103,7 @@ class Watcher:
         for item in decision.state.excluded:
             if item not in state.excluded:
                 self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())
+        self.folder.set_aside(state.attempt, [GAUGES])  # a rank that was killed could not say that nothing runs any more
         return self._take(state, decision)
 
     def _asked(self, state: State) -> State:
