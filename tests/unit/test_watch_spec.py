@@ -156,6 +156,18 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
     assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
 
 
+def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None:
+    """The one is tried again by systemd, since the exit code is not 0; the other has no watcher any more."""
+    words = ["run", "--folder", str(tmp_path / "jobs" / "a-000000")]
+    away = program.main(words)
+    (tmp_path / "jobs").mkdir()
+    not_mounted = program.main(words)
+    (tmp_path / "jobs" / "other").mkdir()
+
+    assert 0 not in (away, not_mounted)
+    assert program.main(words) == 0
+
+
 def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:
     """Two watchers of one attempt would be the result."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.targets import Target
 
+log = logging.getLogger(__name__)
+
 STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
 _EVENTS = 20
 
@@ -84,6 +86,9 @@ def _create(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     folder = JobFolder(options.folder)
+    if _removed(folder):
+        log.info("%s: the job's folder was removed: there is nothing to watch", folder.path)
+        return 0
     job = folder.job()
     with _lock(folder).open("w", encoding="utf-8") as held:
         try:
@@ -98,6 +103,14 @@ def _run(options: argparse.Namespace) -> int:
             fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
             raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
     return 0
+
+
+def _removed(folder: JobFolder) -> bool:
+    """Tell a job whose folder was removed from storage that is away: there, the folder of all jobs is not to be read, or empty."""
+    try:
+        return not folder.path.exists() and any(folder.path.parent.iterdir())
+    except OSError:
+        return False
 
 
 def make_target(job: Job, folder: JobFolder) -> Target:
