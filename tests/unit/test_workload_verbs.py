@@ -18,6 +18,7 @@ import yaml
 
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch import bundle
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 
@@ -83,7 +84,7 @@ def job(root: Path) -> folders.JobFolder:
 def set_state(job: folders.JobFolder, **given: Any) -> None:
     """Write a state as the watcher does, with some of it changed."""
     fresh = states.State(job=ID, updated=time.time()).to_json()
-    states.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n")
+    replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
 
 
 def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
@@ -263,7 +264,7 @@ def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path
         log.rename(folder / "aside.log")
         log.write_text("second\n")
         time.sleep(3)
-        states.replace_text(folder / "state.json", json.dumps({"phase": "done"}))
+        replace_text(folder / "state.json", json.dumps({"phase": "done"}), mode=0o600)
         said, _ = child.communicate(timeout=30)
 
     assert said == "first\nsecond\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import PlanError, UsageError
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.spec import Job, read_job
 
@@ -142,8 +143,8 @@ def create(root: Path, text: str) -> tuple[JobFolder, bool]:
         temporary = Path(tempfile.mkdtemp(dir=root, prefix=f".{job.id}."))
         for name in _FOLDERS:
             (temporary / name).mkdir()
-        states.replace_text(temporary / "job.json", text if text.endswith("\n") else text + "\n")
-        states.replace_text(temporary / "key", secrets.token_hex(32) + "\n")
+        replace_text(temporary / "job.json", text if text.endswith("\n") else text + "\n", mode=0o600)
+        replace_text(temporary / "key", secrets.token_hex(32) + "\n", mode=0o600)
         temporary.rename(folder.path)
     except OSError as error:
         if temporary is not None:

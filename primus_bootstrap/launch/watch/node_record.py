@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.watch.state import known, replace_text
+from primus_bootstrap.launch.files import replace_text
+from primus_bootstrap.launch.watch.state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ def claim(folder: Path, record: NodeRecord) -> str:
 
 def close(folder: Path, record: NodeRecord, *, ended: float, exit_code: int, note: str = "") -> None:
     """Record the end."""
-    replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)))
+    replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)
 
 
 def read_all(folder: Path) -> dict[int, NodeRecord]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch.spec import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 SCHEMA = "primus.job-state/1"
 PENDING, STARTING, RUNNING, STOPPING, ENDED, WAITING = "pending", "starting", "running", "stopping", "ended", "waiting"
@@ -145,30 +143,10 @@ def load(path: Path) -> State | None:
     try:
         return from_json(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix="use the version of primus-watch that wrote it") from error
+        fix = "use the version of primus-watch that wrote it; restore a damaged file, or submit the job anew with its checkpoints"
+        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix=fix) from error
 
 
 def save(path: Path, state: State) -> None:
     """Replace the state, durable before this returns."""
-    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n")
-
-
-def replace_text(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Give a file its whole content at once and make it durable."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n", mode=0o600)
