@@ -157,6 +157,7 @@ def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
     assert state is not None
     assert (state.phase, state.attempt, state.attempts[0].cause) == ("done", 2, "no_progress")
     assert [event["reason"] for event in events(folder, "stopping")] == ["no new step for 5 s"]
+    assert "suspects" in json.loads((folder.attempt(1) / "diagnosis.json").read_text())
 
 
 def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import diagnose, records
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import GAUGES, REQUESTS, RESUME
@@ -97,6 +99,9 @@ class Watcher:
     def _judge(self, state: State) -> State:
         found = diagnose.diagnose(self.folder.run)
         attempt = self.folder.attempt(state.attempt)
+        attempt.mkdir(parents=True, exist_ok=True)
+        # failure.json is of the node that failed last, and may know less.
+        replace_text(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
         hosts = {record.node: record.host for record in node_record.read_all(attempt).values()}
         judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt))
         decision = policy.judge(self.job, state, judged, time.time())
