@@ -102,8 +102,11 @@ class Watcher:
         attempt.mkdir(parents=True, exist_ok=True)
         # failure.json is of the node that failed last, and may know less.
         replace_text(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
-        hosts = {record.node: record.host for record in node_record.read_all(attempt).values()}
-        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt))
+        nodes = node_record.read_all(attempt).values()
+        hosts = {record.node: record.host for record in nodes}
+        # What this watcher asked for is no reason; what made a launcher end by itself is.
+        noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
+        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt) or noted)
         decision = policy.judge(self.job, state, judged, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:

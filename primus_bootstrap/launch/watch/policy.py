@@ -327,6 +327,8 @@ def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, 
         return _stop(state, endings.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
     if state.phase == states.STARTING:
         return _starting(job, state, seen, moment)
+    if seen.paused:
+        return replace(state, since=now, step_at=None if state.step_at is None else now), []
     limit, since, what = job.policy.progress_timeout_s, state.step_at or 0.0, "no new step"
     if state.current.first_step_at is None:
         limit, since, what = job.policy.first_step_timeout_s, state.since, "no first step"

@@ -37,7 +37,8 @@ class NodeSeen:
 class Seen:
     """An attempt as its target sees it.
 
-    `status` is the attempt's as a whole. `hosts` are filled in where the target chooses them. `target_id` is the target's own id.
+    `status` is the attempt's as a whole. `paused`: the target has stopped it for a while. `hosts` are filled in where the target chooses
+    them. `target_id` is the target's own id.
     """
 
     status: str
@@ -46,6 +47,7 @@ class Seen:
     target_id: str = ""
     hosts: tuple[Host, ...] = ()
     why: str = ""
+    paused: bool = False
     progress: Progress = field(default_factory=Progress)
     requests: frozenset[str] = frozenset()
 

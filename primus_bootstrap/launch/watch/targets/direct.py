@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.state import State
 
 _LOOK_S, _START_S = 12.0, 30.0
-_AT_ONCE = 32
+AT_ONCE = 32
 
 
 @dataclass
@@ -134,6 +134,6 @@ def _status(nodes: Sequence[NodeSeen]) -> str:
 
 def _each(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
     """Return the answers of all hosts, asked at once."""
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _AT_ONCE) or 1) as pool:
+    with ThreadPoolExecutor(max_workers=min(len(hosts), AT_ONCE) or 1) as pool:
         asked = {host: pool.submit(one, host) for host in hosts}
         return {host: answer.result() for host, answer in asked.items()}

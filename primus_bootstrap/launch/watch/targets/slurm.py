@@ -35,6 +35,7 @@ _COLUMNS = 3
 _SETTINGS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")  # variables that change what the commands do
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
+_PAUSED = ("SUSPENDED", "STOPPED")
 _VERDICTS = {
     "NODE_FAIL": seeing.NODE_FAIL,
     "BOOT_FAIL": seeing.NODE_FAIL,
@@ -122,6 +123,7 @@ class SlurmTarget:
             found.job_id,
             tuple(Host(name, name) for name in names),
             why=f"Slurm job {found.job_id} is {found.state}{waits}",
+            paused=found.state in _PAUSED,
         )
 
     def stop(self, state: State, *, force: bool) -> None:
