@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.launch.diagnose import Diagnosis
-from primus_bootstrap.launch.watch import ending, policy
+from primus_bootstrap.launch.watch import ending, node_record, policy
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.hosts import choose
@@ -241,6 +241,22 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
     state = states.State("small-0a1b2c", states.RUNNING, attempt=1, hosts=hosts, target_id="100", attempts=(states.Attempt(1),))
 
     assert [node.state for node in SlurmTarget(folder.job(), folder).observe(state).nodes] == ["running", "running"]
+
+
+def test_of_two_slurm_jobs_for_one_attempt_the_one_counts_that_began_it(
+    site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm was slow, sbatch was given up and tried again, and both were heard: the second one is refused by the first one's claim."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site))
+    slurm.put("RUNNING", "n1")
+    second = json.loads((slurm.folder / "jobs" / "100.json").read_text())
+    (slurm.folder / "jobs" / "101.json").write_text(json.dumps({**second, "id": 101, "state": "FAILED", "nodes": ["n2"]}))
+    assert node_record.claim(folder.attempt(1), replace(SILENT, rank=0, host="n1")) == ""
+    state = states.State("small-0a1b2c", states.STARTING, attempt=1, attempts=(states.Attempt(1),))
+    seen = SlurmTarget(folder.job(), folder).observe(state)
+
+    assert (seen.status, seen.target_id, [node.host for node in seen.nodes]) == ("running", "100", ["n1"])
 
 
 def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,14 @@ def claim(folder: Path, record: NodeRecord) -> str:
     return "" if found == text else f"rank {record.rank} of an earlier start"
 
 
+def owner(folder: Path) -> str:
+    """Return the Slurm job that has an attempt; empty before one has begun."""
+    try:
+        return (folder / _CLAIM).read_text("utf-8")
+    except OSError:
+        return ""
+
+
 def close(folder: Path, record: NodeRecord, *, ended: float, exit_code: int, note: str = "") -> None:
     """Record the end."""
     replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)

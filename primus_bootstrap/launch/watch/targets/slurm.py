@@ -146,13 +146,15 @@ class SlurmTarget:
         """Return the Slurm job of an attempt by its name: from the queue, or from the accounting where the queue has forgotten it."""
         name = self.job.unit(state.attempt)
         user = f"--user={self.job.user}"
-        listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N|%r"]))
+        # An sbatch that was given up may have been heard all the same: of two jobs the one counts that began the attempt.
+        mine = node_record.owner(self.folder.attempt(state.attempt)) or state.target_id
+        listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N|%r"]), mine)
         if listed is not None or (state.phase == states.STARTING and not state.target_id):
             return listed
         columns = "--format=JobIDRaw,State,NodeList"
         try:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", user, "--starttime=now-30days", columns]
-            return _listed(_run(words))
+            return _listed(_run(words), mine)
         except SlurmSilentError:  # without accounting the launchers' own records are what is left
             return None
 
@@ -221,12 +223,12 @@ def _usable(state: str) -> bool:
     return state.rstrip("+-") in _USABLE  # a sign like * or ~ after it means that the node does not answer or is switched off
 
 
-def _listed(text: str) -> Listed | None:
-    """Return the newest job of a list: number, state, nodes, and why it waits; sacct writes `CANCELLED by 1000` and no reason."""
+def _listed(text: str, mine: str) -> Listed | None:
+    """Return one job of a list, else its newest: number, state, nodes, and why it waits; sacct writes `CANCELLED by 1000` and no reason."""
     rows = [(*line.strip().split("|", 3), "")[:4] for line in text.splitlines() if line.count("|") >= _COLUMNS - 1]
     if not rows:
         return None
-    number, state, nodes, reason = max(rows, key=lambda row: int(row[0]) if row[0].isdecimal() else 0)
+    number, state, nodes, reason = max(rows, key=lambda row: (row[0] == mine, int(row[0]) if row[0].isdecimal() else 0))
     words = state.split()
     named = nodes.strip("() ") not in ("", "null", "None assigned")
     return Listed(number, words[0] if words else "", expand_nodes(nodes) if named else (), "" if reason == "None" else reason)
