@@ -87,6 +87,20 @@ def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) ->
     assert site.nodes["node1"].launchers()
 
 
+@needs_sshd
+def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site: Site) -> None:
+    """It wanted to start the next attempt; the other one has, and its logs stay where they are."""
+    folder = site.submit(site.job())
+    (folder.run / "logs").mkdir()
+    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder))
+    states.save(folder.state_file, replace(STATE, job=folder.path.name, attempt=2))
+    mine = replace(STATE, phase=states.WAITING, attempt=1, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
+    with pytest.raises(LockedError):
+        watcher._step(mine)
+
+    assert (folder.run / "logs").is_dir()
+
+
 def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
     """The host before was an hour ahead: nobody waits for that hour, and the lease of nodes that must end counts from now."""
     ahead = 4600.0
@@ -101,6 +115,7 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
     assert found.deadline == 1000.0 + JOB.grace_s + policy.AFTER_GRACE_S
 
 
+@needs_sshd
 def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow storage shows them the end of their lease later than it was decided; the next attempt must wait for that as well."""
     folder = site.submit(site.job())

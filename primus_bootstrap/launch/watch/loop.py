@@ -74,6 +74,7 @@ class Watcher:
 
     def _step(self, state: State) -> State:
         """Do what the phase says."""
+        self.leader.check()
         if state.phase in (states.PENDING, states.WAITING):
             return self._begin(state) if time.time() >= state.not_before else self._kept(state)
         if state.phase == states.ENDED:
