@@ -142,6 +142,7 @@ FAILED = replace(SILENT, rank=0, host="n1", ended=2.0, exit_code=1)
         ("FAILED", "n1,n2", "idle", (FAILED, SILENT), "silent", True),
         ("FAILED", "n1,n2", "down*+", (FAILED, SILENT), "silent", False),
         ("FAILED", "n1,n2", "idle", (), "ended", False),
+        ("FAILED", "n1,n2", "idle", (SILENT,), "silent", True),
         ("FAILED", "n1,n2", "down*", (), "silent", False),
         ("NODE_FAIL", "n1,n2", "down*", (FAILED, SILENT), "silent", False),
         ("NODE_FAIL", "n1,n2", "idle", (FAILED, SILENT), "ended", False),
@@ -241,6 +242,20 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
     state = states.State("small-0a1b2c", states.RUNNING, attempt=1, hosts=hosts, target_id="100", attempts=(states.Attempt(1),))
 
     assert [node.state for node in SlurmTarget(folder.job(), folder).observe(state).nodes] == ["running", "running"]
+
+
+def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
+    """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
+    folder = start(site, slurm, words=["12", "0.3"])
+    wait_until(lambda: len(steps(folder)) >= 3)
+    (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
+
+    assert ended(site) == 0
+    first = json.loads((folder.attempt(1) / "node-00000.json").read_text())
+    starting = [event["time"] for event in events(folder, "attempt_starting")]
+    assert first["exit_code"] == 79
+    assert first["ended"] < starting[1]
+    assert folder.state().excluded == ()  # type: ignore[union-attr]
 
 
 def test_of_two_slurm_jobs_for_one_attempt_the_one_counts_that_began_it(

@@ -231,11 +231,15 @@ def _note_answers(state: State, seen: Seen, now: float) -> tuple[State, list[Eve
 
 
 def _without_a_word(job: Job, state: State, seen: Seen, now: float) -> Seen:
-    """Take launchers that have been silent for long on hosts that the platform hears from for ended: that is no loss of a host."""
+    """Take launchers that have been silent for long on hosts that the platform hears from for ended: that is no loss of a host.
+
+    Not before their lease is over: a platform that has forgotten the job would say the same of launchers that run.
+    """
     since = dict(state.unknown)
+    fenced = state.revoked and now - state.revoked_at >= job.policy.lease_s + FENCE_S
 
     def judged(node: NodeSeen) -> NodeSeen:
-        over = node.heard and node.state == seeing.SILENT and now - since[node.host] >= job.policy.lost_after_s
+        over = fenced and node.heard and node.state == seeing.SILENT and now - since[node.host] >= job.policy.lost_after_s
         return replace(node, state=seeing.ENDED) if over else node
 
     return replace(seen, nodes=tuple(judged(node) for node in seen.nodes))

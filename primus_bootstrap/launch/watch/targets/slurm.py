@@ -183,7 +183,8 @@ class SlurmTarget:
         doubtful = status == seeing.ENDED or (status == seeing.RUNNING and (found.state == "COMPLETING" or bool(ended) or asked))
         heard = self._heard(silent) if silent and doubtful else {}
         others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
-        if not ended and status == seeing.ENDED and verdict != seeing.NODE_FAIL and False not in heard.values():
+        began = any(name in records for name in found.nodes)
+        if not began and status == seeing.ENDED and verdict != seeing.NODE_FAIL and False not in heard.values():
             others = {name: NodeSeen(name, seeing.ENDED) for name in silent}  # it ended before a launcher began
         told = {name: NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
         return tuple({**told, **others}[name] for name in found.nodes)
