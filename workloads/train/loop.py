@@ -49,6 +49,13 @@ class Trainer:
     def run(self, samples: Samples) -> int:
         """Train to the last step; return the exit code."""
         telemetry = Telemetry(self.folder, self.settings, self.group) if self.group.is_first else None
+        try:
+            return self._run(samples, telemetry)
+        finally:
+            if telemetry:
+                telemetry.ended()
+
+    def _run(self, samples: Samples, telemetry: Telemetry | None) -> int:
         last, first = self.settings.train.steps, self.step + 1
         batches = Batches(
             samples,
