@@ -211,7 +211,7 @@ def run(plan: Plan, asked: Asked) -> int:
         process.become_reaper()
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
         grace = asked.settings["direct.grace"] + _AFTER_GRACE_S
-        code = process.supervise(child, signals, grace_s=grace, targets=lambda pid: (pid,))
+        code = process.supervise(child, signals, grace_s=grace)
         _end_container(plan, asked)
         process.end_descendants(1)
     if code in _ENGINE_ERRORS:

@@ -20,7 +20,7 @@ from primus_bootstrap.launch.errors import PlanError, StepError
 from primus_bootstrap.launch.hooks import AFTER, BEFORE, ON_FAILURE, unpack_built_in
 from primus_bootstrap.launch.own_program import unpack_workloads
 from primus_bootstrap.launch.plan import HOOK, PATCH
-from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.run_folder import make_run_folder, write_step
 from primus_bootstrap.launch.steps import StepRunner, require
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def run(plan: Plan, asked: Asked) -> int:
     wishes = _wishes(asked)
     run_dir = Path(plan.run_dir)
     make_run_folder(run_dir)
+    if asked.settings["direct.nodes_from"] == "slurm" and plan.topology.node_rank == 0:
+        write_step(run_dir, asked.environment)
     started = time.time()
     log = _log_path(wishes.log_file, plan)
     with log.open("a", encoding="utf-8", errors="replace") as copy, process.Signals() as signals:

@@ -94,8 +94,22 @@ def become_reaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callable[[int], Sequence[int]]) -> int:
+def supervise(
+    child: Child,
+    signals: Signals,
+    *,
+    grace_s: float,
+    targets: Callable[[int], Sequence[int]] = lambda pid: (pid,),
+    ask: Callable[[], bool] = lambda: False,
+) -> int:
     """Wait for a child; at the first signal send SIGTERM once to its targets, and end everything when the grace is over.
+
+    Args:
+        child: What was started.
+        signals: Where signals to us arrive.
+        grace_s: Seconds between the first signal and the end of everything.
+        targets: The processes that get SIGTERM, by the child's pid.
+        ask: Asks for the end in another way, once; where it could (True), nothing gets SIGTERM.
 
     Returns:
         The child's exit code; below 0 it is the number of the signal that ended it.
@@ -109,7 +123,7 @@ def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callab
             continue
         if not passed_on:
             passed_on = True
-            for pid in targets(child.pid) or (child.pid,):
+            for pid in () if ask() else targets(child.pid) or (child.pid,):
                 _send(pid, signal.SIGTERM)
         if signals.insisted or time.monotonic() - signals.first_at > grace_s:
             end_descendants(_LAST_CHANCE_S)
