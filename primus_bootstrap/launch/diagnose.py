@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import files, kernel_log, rank_log
-from primus_bootstrap.launch.diagnose_causes import CONSEQUENCE, HANG, KILLED, Cause, match_kernel
+from primus_bootstrap.launch.diagnose_causes import CONSEQUENCE, HANG, KILLED, OUTSIDE, Cause, match_kernel
 from primus_bootstrap.launch.diagnose_hang import Suspect, named, stopped_first
 from primus_bootstrap.launch.diagnose_ranks import Evidence, RankView, describe_end, find_evidence, look
 from primus_bootstrap.launch.rank_log import SIGKILL, Line, RankRecord
@@ -206,8 +206,6 @@ def _unknown(first: RankView) -> tuple[str, ...]:
     record = first.record
     if record.ended_by_others:
         return ("every rank that failed was asked to stop (SIGTERM or SIGINT) and ended by that; the logs do not say by whom",)
-    if record.signal == SIGKILL:
-        return (f"rank {record.rank} was killed (SIGKILL) from outside; neither its log nor a kernel log that could be read says why",)
     return ()
 
 
@@ -234,7 +232,7 @@ def _others(lines: Iterable[Evidence], known: set[str]) -> tuple[Evidence, ...]:
     """Return one line of each further cause, for the reader to judge."""
     kept: dict[str, Evidence] = {}
     for line in lines:
-        if line.cause.name not in known:
+        if line.cause.name not in known and line.cause.kind != OUTSIDE:
             kept.setdefault(line.cause.name, line)
     return tuple(kept.values())
 
