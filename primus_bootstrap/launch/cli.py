@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ _INTERRUPTED = 130
 def main(words: Sequence[str] | None = None) -> int:
     """Run primus-cli; return its exit code."""
     words = tuple(sys.argv[1:] if words is None else words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter of a program ends no run
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(words)
     except LaunchError as error:

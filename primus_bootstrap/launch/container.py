@@ -14,7 +14,7 @@ from primus_bootstrap.launch import container_devices, handed_on, host_profile, 
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
-from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.settings import shown
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _ENGINE_ERRORS = {
     127: "the image has no such command",
 }
 _AFTER_GRACE_S = 20  # the run inside has --grace for its checkpoint; then the container's own end and its logs
+_REMOVE_TIMEOUT_S = 60
 _SITE_FOLDER = Path("/etc/primus")
 
 
@@ -206,7 +207,8 @@ def cid_file(run_dir: str, asked: Asked) -> Path:
 def run(plan: Plan, asked: Asked) -> int:
     """Start the container, pass signals on, wait, and see that it is gone; return its exit code."""
     make_run_folder(Path(plan.run_dir))
-    handed_on.write_portable_program(asked, plan.run_dir)
+    with preparing(Path(plan.run_dir)):
+        handed_on.write_portable_program(asked, plan.run_dir)
     with process.Signals() as signals:
         process.become_reaper()
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
@@ -229,5 +231,12 @@ def _end_container(plan: Plan, asked: Asked) -> None:
         return
     identifier = file.read_text("utf-8").strip()
     if identifier:
-        subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=60)
+        try:
+            subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            command = f"{plan.argv[0]} rm --force {identifier}"
+            sys.stderr.write(
+                f"primus-cli: the engine did not answer within {_REMOVE_TIMEOUT_S} s; its container may still run\n  fix: {command}\n"
+            )
+            return
     file.unlink()

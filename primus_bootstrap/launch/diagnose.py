@@ -83,16 +83,23 @@ class Diagnosis:
 
 def after_failure(run_dir: Path, node_rank: int, started: float, node: str = "") -> Diagnosis:
     """Keep this node's kernel log since `started` (seconds since the epoch), diagnose, and write failure.json."""
-    kernel_log.collect(run_dir, node or socket.gethostname(), node_rank, started)
-    found = diagnose(run_dir)
+    node = node or socket.gethostname()
+    kernel_log.collect(run_dir, node, node_rank, started)
+    found = diagnose(run_dir, (node, started))
     with suppress(OSError):  # a full disk may be the very cause; it is printed all the same
         files.bring_about(run_dir, {FILE: json.dumps(found.to_json(), indent=2) + "\n"}, check=False)
     return found
 
 
-def diagnose(run_dir: Path) -> Diagnosis:
-    """Return what a run folder says; nothing is written."""
-    records = rank_log.read_records(run_dir)
+def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
+    """Return what a run folder says; nothing is written.
+
+    Args:
+        run_dir: The run folder.
+        since: A node, and when its part of the run began by its own clock: what its ranks left before is of an earlier use of the folder.
+    """
+    node, began = since
+    records = tuple(record for record in rank_log.read_records(run_dir) if record.node != node or record.started >= began)
     views = tuple(look(run_dir, record) for record in records if record.exit_code != 0)
     kernel = kernel_log.read_all(run_dir)
     launchers = _launcher_evidence(run_dir)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import files
 from primus_bootstrap.launch.errors import PlanError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -22,6 +23,20 @@ def make_run_folder(run_dir: Path) -> None:
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PlanError(f"the run folder {run_dir} cannot be made: {error}", fix="set --output to a folder that can be written") from error
+
+
+@contextmanager
+def preparing(run_dir: Path) -> Iterator[None]:
+    """Do what comes before a start; nothing is started where the folder cannot be written.
+
+    Raises:
+        PlanError: A full disk, a quota, missing rights.
+    """
+    try:
+        yield
+    except OSError as error:
+        fix = "see that its disk has room (df -h, df -i) and that you may write there, or set --output to another folder"
+        raise PlanError(f"the run cannot be prepared in {run_dir}: {error}", fix=fix) from error
 
 
 def step_path(run_dir: Path) -> Path:

@@ -14,7 +14,7 @@ from primus_bootstrap.launch import container, handed_on, process
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
-from primus_bootstrap.launch.run_folder import make_run_folder, step_path
+from primus_bootstrap.launch.run_folder import make_run_folder, preparing, step_path
 from primus_bootstrap.launch.settings import shown
 from primus_bootstrap.launch.slurm_options import COUNT_VARIABLES, option_words, refuse_lost_variables, refuse_what_breaks_a_run
 
@@ -134,12 +134,13 @@ def pyxis_image(image: str) -> str:
 def run(plan: Plan, asked: Asked) -> int:
     """Start srun, or hand the job to sbatch; return its exit code, which is the highest of all nodes."""
     make_run_folder(Path(plan.run_dir))
-    handed_on.write_portable_program(asked, plan.run_dir)
-    for name, text in plan.files:
-        Path(name).write_text(text, "utf-8")
-        Path(name).chmod(0o700)
-    if not plan.files:  # srun: its step will write which one it is
-        step_path(Path(plan.run_dir)).unlink(missing_ok=True)
+    with preparing(Path(plan.run_dir)):
+        handed_on.write_portable_program(asked, plan.run_dir)
+        for name, text in plan.files:
+            Path(name).write_text(text, "utf-8")
+            Path(name).chmod(0o700)
+        if not plan.files:  # srun: its step will write which one it is
+            step_path(Path(plan.run_dir)).unlink(missing_ok=True)
     grace = asked.settings["direct.grace"]
     with process.Signals() as signals:
         process.become_reaper()
