@@ -116,6 +116,8 @@ def mounts(asked: Asked, run_dir: str) -> Iterator[str]:
     settings = asked.settings
     program = handed_on.portable_program(run_dir)
     own = [str(asked.cwd), run_dir]
+    for folder in (asked.cwd, Path(run_dir)):
+        _refuse_separators(folder, str(folder))
     if settings["direct.workloads"]:
         own.append(f"{settings['direct.workloads']}::ro")
     if Path(run_dir) not in program.parents:
@@ -134,10 +136,19 @@ def mounts(asked: Asked, run_dir: str) -> Iterator[str]:
             raise UsageError(
                 f"--volume {volume}: there is no {path}", fix="make it first: an engine would make an empty folder that root owns"
             )
+        _refuse_separators(path, volume)
         mount = f"{path}:{rest or path}"
         if mount not in seen:
             seen.add(mount)
             yield mount
+
+
+def _refuse_separators(path: Path, given: str) -> None:
+    """Refuse a folder whose name every engine would take for two: mounts are SOURCE:TARGET, and lists of them have commas."""
+    if ":" in str(path) or "," in str(path):
+        raise UsageError(
+            f"container: {given} cannot be mounted: there is a ':' or ',' in its name", fix="use a folder without, or give it a link"
+        )
 
 
 def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from primus_bootstrap.launch import container_devices
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
-from tests.unit.launch_cli_rig import User, wait_for
+from tests.unit.launch_cli_rig import ROOT, User, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,3 +225,35 @@ def test_the_vendor_is_never_guessed() -> None:
         with pytest.raises(PlanError, match="not clear"):
             container_devices.vendor("auto", found)
         assert container_devices.vendor("amd", found) == "amd"
+
+
+@pytest.mark.parametrize("name", ["2026-11-22T10:15:00", "a,b"])
+def test_a_folder_whose_name_would_be_two_mounts_is_refused(tmp_path: Path, name: str) -> None:
+    """An engine would mount something else, or say what nobody understands."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    done = user.cli("--output", name, "container", "--image", "i", "--", "preflight")
+
+    assert (done.returncode, f"{user.project}/{name} cannot be mounted" in done.stderr) == (2, True), done.stderr
+
+
+def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> None:
+    """The container that may be left is named, with the command that removes it."""
+    user = User(tmp_path)
+    text = ENGINE.replace('if words[0] == "rm":', 'if words[0] == "rm":\n    __import__("time").sleep(60)')
+    user.stand_in("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
+    code = "import primus_bootstrap.launch.container as c; c._REMOVE_TIMEOUT_S = 1; from primus_bootstrap.launch.cli import main"
+    words = ("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}; sys.exit(main({words!r}))"],
+        cwd=user.project,
+        env=user.full_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 7, done.stderr
+    assert "its container may still run\n  fix: " in done.stderr
+    assert "docker rm --force c0ffee" in done.stderr
