@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from primus_bootstrap.launch import diagnose, direct_plan, follow, masking, process, rank_log, replay, snapshot
+from primus_bootstrap.launch import diagnose, direct_plan, follow, host_profile, masking, process, rank_log, replay, snapshot, torch_names
 from primus_bootstrap.launch.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.errors import PlanError, StepError
 from primus_bootstrap.launch.hooks import AFTER, BEFORE, ON_FAILURE, unpack_built_in
@@ -184,7 +184,9 @@ class _Launch:
             plan = self._changed(plan, result)
             write_plan(plan)
         if self.task.launcher == "torchrun" and not plan.topology.single:
-            _require_torch(plan)
+            found = host_profile.host_profile(Path("/"))
+            plan = torch_names.with_names_of(plan, _require_torch(plan), {entry.variable: entry.value for entry in found.entries})
+            write_plan(plan)
         snapshot.take(plan, Path(plan.run_dir))
         folder = plan.inherited.get("PRIMUS_REPLAY")
         if folder:
@@ -273,16 +275,17 @@ def _copy_lines(reading: int, secrets: tuple[str, ...], sink: Callable[[str], No
             sink(masking.mask_text(line.rstrip("\n"), secrets))
 
 
-def _require_torch(plan: Plan) -> None:
-    code = "from importlib.metadata import version; version('torch')"
-    command = [plan.python, "-c", code]
+def _require_torch(plan: Plan) -> str:
+    """Return the version of the program's torch, empty where looking it up took too long."""
+    command = [plan.python, "-c", "from importlib.metadata import version; print(version('torch'))"]
     try:
-        done = subprocess.run(command, env=plan.full_environment(), capture_output=True, check=False, timeout=_TORCH_TIMEOUT_S)
+        done = subprocess.run(command, env=plan.full_environment(), capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        return  # a slow file system: torchrun itself will say it
+        return ""  # a slow file system: torchrun itself will say it
     if done.returncode:
         fix = "set --venv or --python to the one that has torch, or run with --single"
         raise PlanError(f"{plan.python} has no torch, which starts the ranks", fix=fix)
+    return done.stdout.strip()
 
 
 def _explain(plan: Plan, code: int, started: float, launch: _Launch) -> None:
