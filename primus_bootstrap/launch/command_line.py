@@ -95,7 +95,8 @@ def _slurm_part(words: Sequence[str], options: _Options) -> tuple[str, tuple[str
         rest = options.take(rest[:1], "main", "slurm") + rest[1:]
     launcher = rest.pop(0) if rest[:1] in (["srun"], ["sbatch"]) else ""
     if "--" not in rest:
-        if options.given & {"--help"}:
+        if options.given & {"--help"} or {"--help", "-h"} & set(rest):
+            options.given.add("--help")
             return launcher, (), []
         raise UsageError("slurm: there is no -- between Slurm's options and the task", fix="primus-cli slurm srun -N 2 -- train pretrain")
     end = rest.index("--")

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.settings import Given, Places, find_places, resolve, schema
-from tests.unit.launch_cli_rig import User
+from tests.unit.launch_cli_rig import ROOT, User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,3 +184,16 @@ def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
     found = resolve(places(tmp_path, user=text), {})["direct.env"]
 
     assert found == {"A": "010", "B": "1.30", "C": "1e-4", "D": "2026-11-22", "F": True, "G": "07"}
+
+
+def test_the_proof_of_the_role_needs_nothing_that_the_settings_name(tmp_path: Path) -> None:
+    """The role proves primus-cli on a host where the virtual environment and the hooks of the site's settings are not there yet."""
+    tasks = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
+    (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]
+    user = User(tmp_path)
+    settings = "direct: {venv: /nowhere, python: /nowhere/bin/python, hooks: [/none], patch: [none.sh]}\n"
+    (user.project / ".primus.yaml").write_text(settings)
+    done = user.cli(*[word.replace("{{ __primus_cli_folder['path'] }}", str(tmp_path)) for word in argv[1:]])
+
+    assert done.returncode == 0, done.stderr
+    assert "ran through primus-cli" in done.stdout
