@@ -32,6 +32,7 @@ _ENGINE_ERRORS = {
 }
 _AFTER_GRACE_S = 20  # the run inside has --grace for its checkpoint; then the container's own end and its logs
 _REMOVE_TIMEOUT_S = 60
+_SELINUX = "sys/fs/selinux/class"  # there where a policy is loaded: https://docs.docker.com/engine/containers/run/#security-configuration
 _SITE_FOLDER = Path("/etc/primus")
 
 
@@ -169,7 +170,7 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
         *(f"--{word}={value}" for key, word in many.items() for value in settings[f"container.{key}"]),
         *(f"--ulimit={value}" for value in limits.values()),
         *(("--privileged",) if settings["container.privileged"] else ()),
-        *(("--security-opt=label=disable",) if engine == "podman" else ()),  # SELinux would deny the mounts
+        *(("--security-opt=label=disable",) if engine == "podman" or (asked.root / _SELINUX).is_dir() else ()),  # it would deny the mounts
         *(f"--volume={mount}" for mount in mounts),
         *(f"--env={name}" for name in names),
         *settings["container.engine_arg"],

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import container_devices
+from primus_bootstrap.launch import container, container_devices
+from primus_bootstrap.launch.command_line import CommandLine
+from primus_bootstrap.launch.direct_plan import Asked
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
+from primus_bootstrap.launch.settings import Given, Places, resolve
 from tests.unit.launch_cli_rig import ROOT, User, wait_for
 
 if TYPE_CHECKING:
@@ -257,3 +260,17 @@ def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> No
     assert done.returncode == 7, done.stderr
     assert "its container may still run\n  fix: " in done.stderr
     assert "docker rm --force c0ffee" in done.stderr
+
+
+@pytest.mark.parametrize(("enforced", "words"), [(True, ["--security-opt=label=disable"]), (False, [])])
+def test_selinux_does_not_deny_the_mounts(tmp_path: Path, *, enforced: bool, words: list[str]) -> None:
+    """Relabelling shared storage for one container is no way: where the host has a policy, the container is not confined by it."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    if enforced:
+        (tmp_path / "root/sys/fs/selinux/class").mkdir(parents=True)
+    settings = resolve(Places(None, None, None, None), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])
+    asked = Asked(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
+    plan = container.make_plan(CommandLine(), asked)
+
+    assert [word for word in plan.prefix if word.startswith("--security-opt")] == words
