@@ -71,9 +71,10 @@ def _journal(since: float) -> list[tuple[float, str]] | str:
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+        silent = done.returncode != 0 or not _has_kernel_lines()
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"journalctl: {error}"
-    if done.returncode or not _has_kernel_lines():
+    if silent:
         return f"journalctl: {done.stderr.strip()[-200:] or 'it keeps nothing of the kernel'}"
     return list(_journal_lines(done.stdout))
 

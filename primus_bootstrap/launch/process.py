@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TICK_S = 0.1
-_INSIST_S = 1.0  # a second signal within this time is the same wish: a terminal and a service manager may both send it
+INSIST_S = 1.0  # a second signal within this time is the same wish: a terminal and a service manager may both send it
 _LAST_CHANCE_S = 5.0
 
 
 class Signals:
     """The signals that arrived while this is entered; without it they would end us and leave children behind."""
 
-    def __init__(self) -> None:
-        """Nothing has arrived."""
+    def __init__(self, deaf_until: float = 0.0) -> None:
+        """Nothing has arrived; what comes before a time of the monotonic clock is let pass."""
+        self._deaf_until = deaf_until
         self.first: signal.Signals | None = None
         self.first_at = 0.0
         self.insisted = False
@@ -48,9 +49,11 @@ class Signals:
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
+        if now < self._deaf_until:
+            return
         if self.first is None:
             self.first, self.first_at = signal.Signals(number), now
-        elif now - self.first_at > _INSIST_S:
+        elif now - self.first_at > INSIST_S:
             self.insisted = True
 
 
@@ -94,8 +97,22 @@ def become_reaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callable[[int], Sequence[int]]) -> int:
+def supervise(
+    child: Child,
+    signals: Signals,
+    *,
+    grace_s: float,
+    targets: Callable[[int], Sequence[int]] = lambda pid: (pid,),
+    ask: Callable[[], bool] = lambda: False,
+) -> int:
     """Wait for a child; at the first signal send SIGTERM once to its targets, and end everything when the grace is over.
+
+    Args:
+        child: What was started.
+        signals: Where signals to us arrive.
+        grace_s: Seconds between the first signal and the end of everything.
+        targets: The processes that get SIGTERM, by the child's pid.
+        ask: Asks for the end in another way, once; where it could (True), nothing gets SIGTERM.
 
     Returns:
         The child's exit code; below 0 it is the number of the signal that ended it.
@@ -109,7 +126,7 @@ def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callab
             continue
         if not passed_on:
             passed_on = True
-            for pid in targets(child.pid) or (child.pid,):
+            for pid in () if ask() else targets(child.pid) or (child.pid,):
                 _send(pid, signal.SIGTERM)
         if signals.insisted or time.monotonic() - signals.first_at > grace_s:
             end_descendants(_LAST_CHANCE_S)

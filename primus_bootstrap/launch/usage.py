@@ -35,7 +35,7 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli env export [--gpu MODEL]            the same as lines for a shell
 
 --dry-run prints the plan, secrets masked, and does nothing else. Exit codes: 0 done, 2 words or settings wrong, 3 cannot be planned here,
-4 a hook or patch stopped it, 75 stopped early with a good checkpoint, 130 interrupted, else the code of the rank that failed first.
+4 a hook or patch stopped it, 75 stopped early with a good checkpoint, 128 + n ended by signal n, else the code of the first failed rank.
 """
 _SECTIONS = {"direct": ("direct",), "container": ("container", "direct")}
 _SLURM = """\
