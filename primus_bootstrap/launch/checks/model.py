@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import gpus, sysfs
 from primus_bootstrap.launch.checks.expected import Expected
@@ -27,10 +27,13 @@ _CONTAINERS = {
 MACHINE, GPU, AMD, NVIDIA, RDMA = "a machine of its own", "a GPU", "an AMD GPU", "an NVIDIA GPU", "an RDMA device"
 
 
+_SEE = "see `journalctl -k` for what its driver says"
+
+
 class CannotTellError(Exception):
     """What a check needs cannot be had: the verdict is unknown, with this reason."""
 
-    def __init__(self, reason: str, *, fix: str = "") -> None:
+    def __init__(self, reason: str, *, fix: str = _SEE) -> None:
         """Keep the reason and what to do about it."""
         super().__init__(reason)
         self.reason = reason
@@ -94,7 +97,7 @@ def passed(**fields: str) -> Record:
     return Record(verdict=PASS, **_named(fields))
 
 
-def unknown(reason: str, *, fix: str = "", **fields: str) -> Record:
+def unknown(reason: str, *, fix: str = _SEE, **fields: str) -> Record:
     """Return an unknown."""
     return Record(verdict=UNKNOWN, reason=reason, fix=fix, **_named(fields))
 
@@ -104,7 +107,7 @@ def skipped(reason: str, **fields: str) -> Record:
     return Record(verdict=SKIPPED, reason=reason, **_named(fields))
 
 
-def _named(fields: Mapping[str, str]) -> dict[str, str]:
+def _named(fields: Mapping[str, str]) -> dict[str, Any]:
     """The runner names check and host."""
     return {"check": "", "host": "", **fields}
 
@@ -159,7 +162,7 @@ def text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError as error:
-        fix = "run it as root" if isinstance(error, PermissionError) else ""
+        fix = "run it as root" if isinstance(error, PermissionError) else _SEE
         raise CannotTellError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
 
 
