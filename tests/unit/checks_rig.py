@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import gpus, sysfs
@@ -13,8 +14,6 @@ from primus_bootstrap.launch.checks.model import Node
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from primus_bootstrap.launch.records import Record
 
 CHECKS = {check.name: check for check in catalogue.all_checks()}
@@ -75,6 +74,14 @@ class Machine:
     def pci(self, address: str) -> str:
         """Return the path of a PCI device below the root."""
         return f"sys/bus/pci/devices/{address}"
+
+
+def is_running(pid: int) -> bool:
+    """Say whether a process runs (one that has ended and was not collected does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
 
 
 def metrics(version: tuple[int, int], *, heat: int = 0, power: int = 0) -> bytes:
@@ -202,7 +209,8 @@ def _host(machine: Machine) -> None:
     machine.says("chronyc", CHRONY_GOOD)
 
 
-SMI_GPU = """<gpu id="0000{address}"><serial>{serial}</serial><uuid>GPU-{serial}</uuid><mig_mode><current_mig>Disabled</current_mig></mig_mode>
+SMI_GPU = """<gpu id="0000{address}"><serial>{serial}</serial><uuid>GPU-{serial}</uuid>
+<mig_mode><current_mig>Disabled</current_mig></mig_mode>
 <clocks_event_reasons><clocks_event_reason_gpu_idle>Active</clocks_event_reason_gpu_idle>
 <clocks_event_reason_sw_power_cap>Active</clocks_event_reason_sw_power_cap>
 <clocks_event_reason_hw_slowdown>Not Active</clocks_event_reason_hw_slowdown>
@@ -215,7 +223,8 @@ SMI_GPU = """<gpu id="0000{address}"><serial>{serial}</serial><uuid>GPU-{serial}
 <remapped_rows><remapped_row_corr>0</remapped_row_corr><remapped_row_pending>No</remapped_row_pending>
 <remapped_row_failure>No</remapped_row_failure></remapped_rows>
 <temperature><gpu_temp>31 C</gpu_temp><gpu_temp_tlimit>56 C</gpu_temp_tlimit></temperature>
-<gpu_power_readings><current_power_limit>700.00 W</current_power_limit><default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
+<gpu_power_readings>
+<current_power_limit>700.00 W</current_power_limit><default_power_limit>700.00 W</default_power_limit></gpu_power_readings>
 <max_clocks><sm_clock>1980 MHz</sm_clock></max_clocks></gpu>"""
 
 

@@ -167,7 +167,12 @@ def test_a_bridge_that_redirects_fails(tmp_path: Path) -> None:
     machine.write_bytes(f"{machine.pci('0000:61:00.0')}/config", bytes(4096))
     found = machine.verdicts("acs")
 
-    assert [found[name] for name in ("0000:22:00.0", "0000:42:00.0", "0000:61:00.0", "0000:81:00.0")] == ["fail", "unknown", "skipped", "pass"]
+    assert [found[name] for name in ("0000:22:00.0", "0000:42:00.0", "0000:61:00.0", "0000:81:00.0")] == [
+        "fail",
+        "unknown",
+        "skipped",
+        "pass",
+    ]
 
 
 LINES = {

@@ -53,26 +53,26 @@ def test_a_node_that_lost_all_its_devices_fails_where_some_are_expected(tmp_path
     assert [record.verdict for record in machine.look("rdma_ports")] == ["fail"]
 
 
-# record, path, what it then holds, device, verdict
+# record, path and what it then holds, device, verdict
 WRONG = [
-    ("rdma_rate", f"{PORT}/rate", "100 Gb/sec (1X HDR)", "bnxt_re2:1", "fail"),
-    ("rdma_rate", f"{PORT}/rate", "fast", "bnxt_re2:1", "unknown"),
-    ("rdma_mtu", "sys/class/net/rdma2/mtu", "1500", "bnxt_re2:1", "fail"),
-    ("rdma_mtu", "sys/class/net/rdma2/mtu", "", "bnxt_re2:1", "unknown"),
-    ("rdma_firmware", "sys/class/infiniband/bnxt_re2/fw_ver", "230.0.1.0", "bnxt_re2", "fail"),
-    ("rdma_firmware", "sys/class/infiniband/bnxt_re2/fw_ver", "", "bnxt_re2", "unknown"),
-    ("rdma_pcie", "sys/class/infiniband/bnxt_re2/device/current_link_width", "8", "bnxt_re2", "fail"),
-    ("rdma_pcie", "sys/class/infiniband/bnxt_re2/device/current_link_speed", "16.0 GT/s PCIe", "bnxt_re2", "fail"),
-    ("rdma_pcie", "sys/class/infiniband/bnxt_re2/device/current_link_width", "Unknown", "bnxt_re2", "unknown"),
-    ("link_flaps", "sys/class/net/rdma2/carrier_down_count", "400", "rdma2", "fail"),
+    ("rdma_rate", (f"{PORT}/rate", "100 Gb/sec (1X HDR)"), "bnxt_re2:1", "fail"),
+    ("rdma_rate", (f"{PORT}/rate", "fast"), "bnxt_re2:1", "unknown"),
+    ("rdma_mtu", ("sys/class/net/rdma2/mtu", "1500"), "bnxt_re2:1", "fail"),
+    ("rdma_mtu", ("sys/class/net/rdma2/mtu", ""), "bnxt_re2:1", "unknown"),
+    ("rdma_firmware", ("sys/class/infiniband/bnxt_re2/fw_ver", "230.0.1.0"), "bnxt_re2", "fail"),
+    ("rdma_firmware", ("sys/class/infiniband/bnxt_re2/fw_ver", ""), "bnxt_re2", "unknown"),
+    ("rdma_pcie", ("sys/class/infiniband/bnxt_re2/device/current_link_width", "8"), "bnxt_re2", "fail"),
+    ("rdma_pcie", ("sys/class/infiniband/bnxt_re2/device/current_link_speed", "16.0 GT/s PCIe"), "bnxt_re2", "fail"),
+    ("rdma_pcie", ("sys/class/infiniband/bnxt_re2/device/current_link_width", "Unknown"), "bnxt_re2", "unknown"),
+    ("link_flaps", ("sys/class/net/rdma2/carrier_down_count", "400"), "rdma2", "fail"),
 ]
 
 
-@pytest.mark.parametrize(("record", "path", "text", "device", "verdict"), WRONG, ids=[f"{row[0]}-{row[4]}-{i}" for i, row in enumerate(WRONG)])
-def test_one_port_with_one_thing_wrong(record: str, path: str, text: str, device: str, verdict: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("record", "file", "device", "verdict"), WRONG, ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(WRONG)])
+def test_one_port_with_one_thing_wrong(record: str, file: tuple[str, str], device: str, verdict: str, tmp_path: Path) -> None:
     """The verdict is on that port; its like keep their pass."""
     machine = amd_machine(tmp_path)
-    machine.write(path, text)
+    machine.write(*file)
     found = machine.verdicts(record)
 
     assert (found.pop(device), set(found.values())) == (verdict, {"pass"})

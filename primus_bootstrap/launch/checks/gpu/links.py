@@ -41,7 +41,7 @@ def _amd(node: Node) -> Iterator[Record]:
         raise CannotTellError(f"{folder} shows no GPU", fix="see `dmesg | grep kfd`")
     hives = {name: found["hive_id"] for name, found in nodes.items() if found.get("simd_count") and found.get("hive_id")}
     amd = node.gpus_of("amd")
-    if not hives and (len(amd) == 1 or all(gpu.form != "module" for gpu in amd)):
+    if not hives and (len(amd) == 1 or all(gpu.virtual or gpu.form != "module" for gpu in amd)):
         yield skipped("these GPUs have no links between them", source=_AMD)
         return
     cards = {name: _card(nodes[name]) for name in hives}
