@@ -115,6 +115,8 @@ def _verb(line: CommandLine) -> int:
         return int(importlib.import_module("primus_bootstrap.launch.snapshot_diff").main(rest[1:]))
     if verb == "diagnose":
         return int(importlib.import_module("primus_bootstrap.launch.analyze").main(rest))
+    if verb == "preflight":
+        return int(importlib.import_module("primus_bootstrap.launch.checks.program").main(rest))
     known = (
         *command_line.RUNTIMES,
         "host-env",
@@ -125,6 +127,7 @@ def _verb(line: CommandLine) -> int:
         "tasks",
         "snapshot diff",
         "diagnose",
+        "preflight",
     )
     raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=nearest(verb, known))
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,14 +62,7 @@ def start(
     argv: Sequence[str], environment: Mapping[str, str], *, output: int | IO[bytes] | None = None, folder: str | None = None
 ) -> Child:
     """Start a program in a session of its own (a terminal's Ctrl-C does not reach it); it gets SIGTERM should this process die."""
-    parent = os.getpid()
-    libc = ctypes.CDLL(None)
-
-    def die_with_us() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(143)
-
+    die_with_us = partial(_die_with, ctypes.CDLL(None), os.getpid())
     return subprocess.Popen(
         argv,
         env=dict(environment),
@@ -79,6 +73,50 @@ def start(
         start_new_session=True,
         preexec_fn=die_with_us,  # noqa: PLW1509 - there is no other way to set this between fork and exec; it takes no lock
     )
+
+
+def fork() -> int:
+    """Fork; the child (which gets 0) has a session of its own, the usual signals, and gets SIGTERM should this process die."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        _die_with(libc, parent)
+    return pid
+
+
+def kill_session(pid: int, patience_s: float) -> bool:
+    """Kill a child that leads a session with everything below it; say whether it was gone, and collected, within some patience.
+
+    What waits in the kernel for a device or a dead server is not killed by anything: it is left.
+    """
+    met = descendants(pid)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for other in met:
+        _send(other, signal.SIGKILL)
+    return ended(pid, patience_s) is not None
+
+
+def ended(pid: int, patience_s: float) -> int | None:
+    """Wait for a forked child, but not for ever; return its exit code (below 0 the signal), None where it still runs."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_TICK_S / 10)
+
+
+def _die_with(libc: ctypes.CDLL, parent: int) -> None:
+    """Ask the kernel for SIGTERM at the parent's death."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(143)
 
 
 def poll(child: Child) -> int | None:
