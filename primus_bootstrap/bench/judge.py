@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.follow_up import Again, Wish, follow_up
 from primus_bootstrap.bench.members import make_members, sort_results
@@ -27,8 +27,7 @@ _FIX_AGAIN = "bench it again"
 _FIX_YARDSTICK = "bench more hosts of this model at once, or bench this one until it has a history"
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """One value with what it was held against; `floor` is None where there is none. The verdict says the rest."""
 
     series: Series
@@ -272,7 +271,8 @@ def _floor_stick(key: GroupKey, members: Sequence[Member], floor: Floor | None, 
     if floor is None:
         silent = Silent(f"no floor for {key.model or 'this model'} and these sizes")
         return lambda _: silent
-    said = {(member.host, member.device): by_floor(member, floor, key.better) for member in members}
+    against = by_floor(floor, key.better)
+    said = {(member.host, member.device): against(member) for member in members}
     hosts, below = {member.host for member in members}, {host for (host, _), each in said.items() if each.outcome == "fail"}
     if len(hosts) < settings.minimum_hosts or 100 * len(below) <= settings.most_slow_percent * len(hosts):
         return lambda member: said[member.host, member.device]

@@ -30,8 +30,7 @@ class GroupKey(NamedTuple):
     stack: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """One host or device in a group, all its runs together.
 
     `level` is the natural logarithm of the value, negated where lower is better: more is better always. `error` is its standard error.
@@ -68,35 +67,34 @@ def sort_results(results: Iterable[Result]) -> Sorted:
     groups: dict[GroupKey, dict[Place, list[Result]]] = defaultdict(dict)
     wrong: dict[tuple[Series, Place], Result] = {}
     errors: dict[tuple[Series, Place], Result] = {}
-    good: dict[tuple[Series | str, Place], float] = {}
-    seen: set[tuple[Series, Place, float, float | None]] = set()
     for result in results:
         place = result.host, result.device
-        line = result.series, place, result.started, result.value
-        if line in seen:
-            continue
-        seen.add(line)
         if result.error:
             errors[result.series, place] = result
         elif result.correct is False or result.value is None:
             wrong[result.series, place] = result
         else:
             key = GroupKey(result.series, result.unit, result.better, result.model, result.stack)
-            groups[key].setdefault(place, []).append(result)
-            for what in (result.series, result.series.benchmark):
-                for where in (place, (result.host, "")):
-                    good[what, where] = max(result.started, good.get((what, where), result.started))
-    left = tuple(result for result in errors.values() if not _made_good(result, good))
+            runs = groups[key].setdefault(place, [])
+            if not any(run.started == result.started and run.samples == result.samples for run in runs):
+                runs.append(result)
+    left = tuple(result for result in errors.values() if not _made_good(result, groups))
     return Sorted(groups, tuple(wrong.values()), left)
 
 
-def _made_good(error: Result, good: Mapping[tuple[Series | str, Place], float]) -> bool:
+def _made_good(error: Result, groups: Mapping[GroupKey, Mapping[Place, Sequence[Result]]]) -> bool:
     """Return whether a later run brought a value.
 
-    The metric is "none" where the program failed before its first series: any later value of the benchmark makes that good.
+    The metric is "none" where the program failed before its first series: any later value of the benchmark makes that good, and of any
+    device where it failed before it had one.
     """
-    what: Series | str = error.series.benchmark if error.series.metric == "none" else error.series
-    return good.get((what, (error.host, error.device)), -math.inf) > error.started
+    for key, places in groups.items():
+        if key.series != error.series and not (error.series.metric == "none" and key.series.benchmark == error.series.benchmark):
+            continue
+        where = [place for place in places if place[0] == error.host] if not error.device else [(error.host, error.device)]
+        if any(run.started > error.started for place in where for run in places.get(place, ())):
+            return True
+    return False
 
 
 def make_members(key: GroupKey, runs: Mapping[Place, Sequence[Result]]) -> tuple[Member, ...]:

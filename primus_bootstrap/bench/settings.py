@@ -24,7 +24,7 @@ class Settings:
     minimum_history: int = 3
     smallest_slowdown_percent: float = 1.0
     blind_percent: float = 10.0
-    false_flag_percent: float = 0.5
+    false_flag_percent: float = 0.25
     most_slow_percent: float = 45.0
     most_fast_percent: float = 10.0
     most_rounds: int = 3

@@ -12,7 +12,7 @@ The limit is the largest of: the smallest slowdown that matters; how far healthy
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -56,8 +56,19 @@ class Silent(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Limits(NamedTuple):
+    """What other values say a healthy one is. `limit` is a slowdown; up to `surely` it would be one among however many values too."""
+
+    center: float
+    center_error: float
+    apart: float
+    reach: float
+    limit: float
+    surely: float
+    settles: bool
+
+
+class Seen(NamedTuple):
     """A member against other values: its slowdown, the limit, the doubt, and the outcome."""
 
     outcome: Outcome
@@ -75,35 +86,53 @@ def percent(slowdown: float) -> float:
     return 100 * math.expm1(slowdown)
 
 
-def see(member: Member, rest: Spread, usual_error: float, chance: float, settings: Settings) -> Seen:
-    """Compare a member with other values."""
-    error = math.hypot(member.error, MEDIAN_ERROR * rest.sigma / math.sqrt(rest.size))
+@lru_cache(maxsize=1024)
+def limits(rest: Spread, usual_error: float, chance: float, settings: Settings) -> Limits:
+    """Return the limits that other values set; `usual_error` is what of their spread is only how they were measured."""
     apart = math.sqrt(max(0.0, rest.sigma**2 - usual_error**2))
     reach = multiplier(chance, rest.size)
     least = max(math.log1p(settings.smallest_slowdown_percent / 100), 2 * usual_error)
-    limit = max(least, reach * apart)
     known = NormalDist().inv_cdf(1 - chance) * apart
-    surely = max(least, known)
-    beyond = max(limit + error, reach * math.hypot(error, apart))
-    slowdown = rest.center - member.level
-    most = math.log1p(settings.blind_percent / 100)
-    blind = limit + error > most
-    outcome: Outcome = "fail" if slowdown >= beyond else "unknown" if blind or slowdown > surely - error else "pass"
-    return Seen(outcome, rest.center, slowdown, limit, error, -slowdown >= beyond, blind, known < most)
+    return Limits(
+        center=rest.center,
+        center_error=MEDIAN_ERROR * rest.sigma / math.sqrt(rest.size),
+        apart=apart,
+        reach=reach,
+        limit=max(least, reach * apart),
+        surely=max(least, known),
+        settles=known < math.log1p(settings.blind_percent / 100),
+    )
 
 
-def by_floor(member: Member, floor: Floor, better: str) -> Said:
-    """Compare with the floor of the model, and with its peak."""
+def see(member: Member, known: Limits, settings: Settings) -> Seen:
+    """Compare a member with other values."""
+    center, limit = known.center, known.limit
+    error = math.hypot(member.error, known.center_error)
+    beyond = max(limit + error, known.reach * math.hypot(error, known.apart))
+    slowdown = center - member.level
+    blind = limit + error > math.log1p(settings.blind_percent / 100)
+    outcome: Outcome = "fail" if slowdown >= beyond else "unknown" if blind or slowdown > known.surely - error else "pass"
+    return Seen(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, known.settles)
+
+
+def by_floor(floor: Floor, better: str) -> Callable[[Member], Said]:
+    """Return what the floor of the model, and its peak, say of a member."""
     level, peak = (math.log(each) if better == "higher" else -math.log(each) for each in (floor.value, floor.peak))
-    source, gap = f"floor: {floor.text()}", level - member.level
-    if member.level > peak + math.log(_ABOVE_PEAK):
-        reason = f"above the published peak of {floor.peak:g}: this was not measured right, or the model is another one"
-        return Said("unknown", level, source, reason, settles=False)
-    if gap <= 0:
-        return Said("pass", level, source)
-    if gap > 2 * member.error:
-        return Said("fail", level, source, f"{percent(gap):.1f} % below the floor")
-    return Said("unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error)
+    source = f"floor: {floor.text()}"
+    reached = Said("pass", level, source)
+
+    def say(member: Member) -> Said:
+        gap = level - member.level
+        if member.level > peak + math.log(_ABOVE_PEAK):
+            reason = f"above the published peak of {floor.peak:g}: this was not measured right, or the model is another one"
+            return Said("unknown", level, source, reason, settles=False)
+        if gap <= 0:
+            return reached
+        if gap > 2 * member.error:
+            return Said("fail", level, source, f"{percent(gap):.1f} % below the floor")
+        return Said("unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error)
+
+    return say
 
 
 def by_peers(
@@ -137,7 +166,7 @@ def by_history(
         levels = own[member.key]
         if len(levels) >= settings.minimum_history:
             rest = Spread(median(levels), sigma, len(scatter))
-            seen[member.host, member.device] = see(member, rest, usual, chances[member.host], settings)
+            seen[member.host, member.device] = see(member, limits(rest, usual, chances[member.host], settings), settings)
     common = _in_common(seen, settings) if len({host for host, _ in seen}) >= settings.minimum_hosts else ""
 
     def say(member: Member) -> Said | Silent:
@@ -159,7 +188,8 @@ def _see_all(
     hosts = {member.host for member in members}
     if len(hosts) <= _LEAVE_ONE_OUT:
         rests = {host: spread([member.level for member in members if member.host != host] + more) for host in hosts}
-    return {(member.host, member.device): see(member, rests[member.host], usual, chances[member.host], settings) for member in members}
+    known = {host: limits(rests[host], usual, chances[host], settings) for host in hosts}
+    return {(member.host, member.device): see(member, known[member.host], settings) for member in members}
 
 
 def _in_common(seen: Mapping[Place, Seen], settings: Settings) -> str:
