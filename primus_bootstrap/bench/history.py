@@ -74,12 +74,25 @@ class Record:
         return device_key(self.serial, self.host, self.device)
 
 
+class Comparable(NamedTuple):
+    """What two values must have in common to be compared."""
+
+    series: Series
+    unit: str
+    model: str
+    stack: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class History:
-    """All records, oldest first by device, and what of the file could not be read (file:line: why)."""
+    """All records, oldest first by device, and what of the file could not be read (file:line: why).
+
+    `values` are those of passes, as (host, value), oldest first: by what makes them comparable, then by device.
+    """
 
     records: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    values: Mapping[Comparable, Mapping[str, Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
     def passes(self, key: str) -> tuple[Record, ...]:
         """Return a device's passing records, oldest first."""
@@ -95,7 +108,14 @@ def make_history(records: Iterable[Record], problems: Sequence[str] = ()) -> His
     found: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         found[record.key].append(record)
-    return History({key: tuple(sorted(each, key=lambda record: record.time)) for key, each in found.items()}, tuple(problems))
+    ordered = {key: tuple(sorted(each, key=lambda record: record.time)) for key, each in found.items()}
+    values: dict[Comparable, dict[str, list[tuple[str, float]]]] = defaultdict(dict)
+    for key, each in ordered.items():
+        for record in each:
+            for past in record.values if record.verdict == "pass" else ():
+                kind = Comparable(past.series, past.unit, record.model, record.stack)
+                values[kind].setdefault(key, []).append((record.host, past.value))
+    return History(ordered, tuple(problems), dict(values))
 
 
 def changed(before: Fingerprint, now: Fingerprint) -> Changed:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
+from primus_bootstrap.bench.history import Comparable
 from primus_bootstrap.bench.robust import MEDIAN_ERROR, Spread, multiplier, spread
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def by_peers(
         return lambda _: silent
     seen = _see_all(members, earlier, chances, settings)
     source = f"peers: {count - 1} hosts of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
-    common = _in_common(seen, settings)
+    common = _in_common(seen, count, settings)
     return lambda member: _said(seen[member.host, member.device], source, "its peers", common)
 
 
@@ -155,24 +156,27 @@ def by_history(
     key: GroupKey, members: Sequence[Member], history: History, chances: Mapping[str, float], settings: Settings
 ) -> Callable[[Member], Said | Silent]:
     """Return what a member's own earlier passes say of it: those of its serial with the same model and versions."""
-    own = {member.key: _earlier_levels(key, member.key, history) for member in members} if history.records else {}
-    scatter = [level - median(levels) for levels in own.values() if len(levels) >= settings.minimum_history for level in levels]
+    own = {device: levels for device, levels in _earlier(key, history).items() if len(levels) >= settings.minimum_history}
+    scatter = [level - median(levels) for levels in own.values() for level in levels]
     if len(scatter) < _EARLIER_VALUES:
         return lambda _: Silent(f"fewer than {settings.minimum_history} own passes with these versions")
+    # The median that is taken away was made of the same few values.
     sigma = spread(scatter).sigma * math.sqrt(settings.minimum_history / (settings.minimum_history - 1))
     usual = median([member.error for member in members])
     seen: dict[Place, Seen] = {}
     for member in members:
-        levels = own[member.key]
-        if len(levels) >= settings.minimum_history:
-            rest = Spread(median(levels), sigma, len(scatter))
+        if member.key in own:
+            rest = Spread(median(own[member.key]), sigma, len(scatter))
             seen[member.host, member.device] = see(member, limits(rest, usual, chances[member.host], settings), settings)
-    common = _in_common(seen, settings) if len({host for host, _ in seen}) >= settings.minimum_hosts else ""
+    hosts = len({host for host, _ in seen})
+    common = _in_common(seen, hosts, settings) if hosts >= settings.minimum_hosts else ""
 
     def say(member: Member) -> Said | Silent:
         found = seen.get((member.host, member.device))
-        if found is None or (found.blind and found.outcome != "fail"):
-            return Silent("fewer own passes than needed, or they differ too much among themselves")
+        if found is None:
+            return Silent(f"fewer than {settings.minimum_history} own passes with these versions")
+        if found.blind and found.outcome != "fail":
+            return Silent("its own passes differ too much among themselves")
         return _said(found, f"history: {len(own[member.key])} passes of {member.key}", "before", common)
 
     return say
@@ -192,15 +196,14 @@ def _see_all(
     return {(member.host, member.device): see(member, known[member.host], settings) for member in members}
 
 
-def _in_common(seen: Mapping[Place, Seen], settings: Settings) -> str:
-    """Return why these values are no yardstick for each other, or nothing: where many are off, the good ones are not known."""
-    hosts = {host for host, _ in seen}
+def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings) -> str:
+    """Return why these are no yardstick for each other, or nothing: where many of so many hosts are off, the good ones are not known."""
     slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
     fast = {host for (host, _), each in seen.items() if each.fast}
-    if 100 * len(slow) > settings.most_slow_percent * len(hosts):
-        return f"{len(slow)} of {len(hosts)} hosts are slower than they should be: rather something that they share than each of them"
-    if len(fast) > 1 and 100 * len(fast) > settings.most_fast_percent * len(hosts):
-        return f"{len(fast)} of {len(hosts)} hosts are much faster than the rest: which of the two kinds is healthy is not known"
+    if 100 * len(slow) > settings.most_slow_percent * hosts:
+        return f"{len(slow)} of {hosts} hosts are slower than they should be: rather something that they share than each of them"
+    if len(fast) > 1 and 100 * len(fast) > settings.most_fast_percent * hosts:
+        return f"{len(fast)} of {hosts} hosts are much faster than the rest: which of the two kinds is healthy is not known"
     return ""
 
 
@@ -220,22 +223,19 @@ def _said(seen: Seen, source: str, others: str, common: str) -> Said:
     return Said("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error)
 
 
-def _earlier_levels(key: GroupKey, device: str, history: History) -> list[float]:
-    return [
-        math.log(past.value) if key.better == "higher" else -math.log(past.value)
-        for record in history.passes(device)
-        if (record.model, record.stack) == (key.model, key.stack)
-        for past in record.values
-        if (past.series, past.unit) == (key.series, key.unit)
-    ]
+def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:
+    """Return the levels of earlier passes by device, oldest first."""
+    found = history.values.get(Comparable(key.series, key.unit, key.model, key.stack), {})
+    sign = 1 if key.better == "higher" else -1
+    return {device: [sign * math.log(value) for _, value in values] for device, values in found.items()}
 
 
 def _earlier_peers(key: GroupKey, members: Sequence[Member], history: History) -> dict[str, list[float]]:
-    """Return the latest passing values of the hosts that are not in this run, by host."""
+    """Return the latest passing levels of the devices of hosts that are not in this run, by host."""
     measured, present = {member.key for member in members}, {member.host for member in members}
     found: dict[str, list[float]] = {}
-    for device, records in history.records.items():
-        levels = _earlier_levels(key, device, history) if device not in measured else []
-        if levels and records[-1].host not in present:
-            found.setdefault(records[-1].host, []).append(levels[-1])
+    for device, levels in _earlier(key, history).items():
+        host = history.records[device][-1].host
+        if device not in measured and host not in present:
+            found.setdefault(host, []).append(levels[-1])
     return found

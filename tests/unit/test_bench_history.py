@@ -102,7 +102,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     program = (
         "import sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
-        "sys.path.insert(0, 'tests/unit')\nfrom test_bench_history import RECORD\n"
+        "from tests.unit.test_bench_history import RECORD\n"
         "from primus_bootstrap.bench.history import append_history\n"
         "for number in range(40):\n"
         "    append_history(Path(sys.argv[1]), [replace(RECORD, serial=sys.argv[2], time=float(number))] * 3)\n"
@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     before = path.read_bytes()
     program = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
-        "sys.path.insert(0, 'tests/unit')\nfrom test_bench_history import RECORD\n"
+        "from tests.unit.test_bench_history import RECORD\n"
         "from primus_bootstrap.bench.history import append_history\nfrom primus_bootstrap.errors import RunError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "size = Path(sys.argv[1]).stat().st_size\nresource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))\n"
