@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from primus_bootstrap.bench.results import Series, device_key
+from primus_bootstrap.bench.results import Series, device_key, measurable
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.verdicts import OUTCOMES, Outcome
 
@@ -221,7 +221,7 @@ def _record(data: Any) -> Record:
 
 def _past(fields: Sequence[Any]) -> Past:
     benchmark, metric, sizes, ranks, unit, value, error = fields
-    if not (value > 0 and error >= 0):
+    if not (measurable(value, unit) and error >= 0):
         raise ValueError(f"{benchmark} {metric}: value {value}, error {error}")
     return Past(Series(_text(benchmark), _text(metric), _text(sizes), ranks), _text(unit), float(value), float(error))
 

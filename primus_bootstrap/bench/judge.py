@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.follow_up import Again, Wish, follow_up
-from primus_bootstrap.bench.members import make_members, sort_results
+from primus_bootstrap.bench.members import from_level, make_members, sort_results
 from primus_bootstrap.bench.settings import Settings
 from primus_bootstrap.bench.yardsticks import Said, Silent, by_floor, by_history, by_peers
 from primus_bootstrap.verdicts import Outcome, Verdict
@@ -184,7 +184,7 @@ class _Bench:
                 check=f"bench_{key.series.benchmark}",
                 host=member.host,
                 verdict=outcome,
-                expected=_expected(text, key.better, decisive),
+                expected=_expected(text, key, decisive),
                 found=f"{member.value:.5g}",
                 unit=key.unit,
                 source="; ".join(sources),
@@ -294,7 +294,7 @@ def _decide(spoken: Sequence[Said]) -> tuple[Outcome, Said | None]:
     return ("pass", max(spoken, key=lambda each: each.limit)) if spoken else ("unknown", None)
 
 
-def _expected(text: str, better: str, said: Said | None) -> str:
+def _expected(text: str, key: GroupKey, said: Said | None) -> str:
     if said is None or not math.isfinite(said.limit):
         return text
-    return f"{text}: at least {math.exp(said.limit):.5g}" if better == "higher" else f"{text}: at most {math.exp(-said.limit):.5g}"
+    return f"{text}: at {'least' if key.better == 'higher' else 'most'} {from_level(said.limit, key.unit, key.better):.5g}"

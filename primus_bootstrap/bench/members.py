@@ -9,7 +9,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.results import Result, Series, device_key
-from primus_bootstrap.bench.robust import MEDIAN_ERROR, relative_noise
+from primus_bootstrap.bench.robust import MEDIAN_ERROR, noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class GroupKey(NamedTuple):
 class Member(NamedTuple):
     """One host or device in a group, all its runs together.
 
-    `level` is the natural logarithm of the value, negated where lower is better: more is better always. `error` is its standard error.
+    `level` is a natural logarithm, of which more is better always (see `to_level`). `error` is its standard error.
     """
 
     host: str
@@ -97,14 +97,31 @@ def _made_good(error: Result, groups: Mapping[GroupKey, Mapping[Place, Sequence[
     return False
 
 
+def to_level(value: float, unit: str, better: str) -> float:
+    """Return the natural logarithm of a speed, or the negated one of a time.
+
+    A share saved in percent is the time that it leaves: of two parts of equal length 0 % takes 2, and 100 % takes 1.
+    """
+    if unit == "%":
+        value = 2 - value / 100
+        return -math.log(value) if better == "higher" else math.log(value)
+    return math.log(value) if better == "higher" else -math.log(value)
+
+
+def from_level(level: float, unit: str, better: str) -> float:
+    """Return the value of a level."""
+    value = math.exp(level if (better == "higher") != (unit == "%") else -level)
+    return 100 * (2 - value) if unit == "%" else value
+
+
 def make_members(key: GroupKey, runs: Mapping[Place, Sequence[Result]]) -> tuple[Member, ...]:
     """Return the members of a group, with the noise that is common to them: many devices know it better than one."""
-    noises = {place: median([relative_noise(run.samples) for run in each]) for place, each in runs.items()}
+    noises = {place: median([_noise(key, run) for run in each]) for place, each in runs.items()}
     common = median(noises.values()) if noises else 0.0
     return tuple(_member(key, place, each, noises[place], common) for place, each in runs.items())
 
 
-def _member(key: GroupKey, place: Place, runs: Sequence[Result], noise: float, common: float) -> Member:
+def _member(key: GroupKey, place: Place, runs: Sequence[Result], own: float, common: float) -> Member:
     last = runs[-1]
     value = _value(runs)
     repeats = sum(run.repeats for run in runs)
@@ -113,13 +130,19 @@ def _member(key: GroupKey, place: Place, runs: Sequence[Result], noise: float, c
         device=place[1],
         serial=last.serial,
         value=value,
-        level=math.log(value) if key.better == "higher" else -math.log(value),
-        error=MEDIAN_ERROR * (noise if noise > _RESTLESS * common else common) / math.sqrt(max(repeats, 1)),
+        level=to_level(value, key.unit, key.better),
+        error=MEDIAN_ERROR * (own if own > _RESTLESS * common else common) / math.sqrt(max(repeats, 1)),
         repeats=repeats,
         runs=len(runs),
         started=max(run.started for run in runs),
         seconds=sum(run.seconds for run in runs),
     )
+
+
+def _noise(key: GroupKey, run: Result) -> float:
+    """Return the standard deviation of a run's level."""
+    value = run.value or 0.0
+    return noise(run.samples) / (200 - value if key.unit == "%" else value)
 
 
 def _value(runs: Sequence[Result]) -> float:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA = "primus.result/1"
 MOST_SAMPLES = 200
+# A share that is saved of something, like the overlap of computing and communicating: 100 is all of it, and noise may go beyond or below 0.
+MOST_PERCENT = 200.0
 # The versions that a speed depends on; hosts are peers only where all of them agree.
 STACK = ("torch", "cuda", "rocm", "driver")
 # By how much a value may differ from the median of its samples: producers round.
@@ -80,6 +82,11 @@ class _DamagedError(Exception):
 def device_key(serial: str, host: str, device: str) -> str:
     """Return the serial; where a device has none, its place, which a swap of the device does not change."""
     return serial or f"{host}:{device}"
+
+
+def measurable(value: float, unit: str) -> bool:
+    """Return whether a value can be one of its unit: above 0, and a share in percent below 200."""
+    return value < MOST_PERCENT if unit == "%" else value > 0
 
 
 def canonical(sizes: Mapping[str, Any]) -> str:
@@ -172,15 +179,13 @@ def _agree(result: Result) -> None:
         if result.correct is not False:
             raise _DamagedError("has neither a value nor an error")
         return
-    if result.value <= 0:
-        raise _DamagedError(f"value is {result.value}, not above 0")
-    if any(sample <= 0 for sample in result.samples):
-        raise _DamagedError("samples: one is not above 0")
+    if not all(measurable(value, result.unit) for value in (result.value, *result.samples)):
+        raise _DamagedError(f"value is {result.value}, or a sample is, what cannot be measured in {result.unit}")
     if len(result.samples) > result.repeats:
         raise _DamagedError(f"has {len(result.samples)} samples of {result.repeats} repeats")
     if result.samples and len(result.samples) == result.repeats:
         middle = statistics.median(result.samples)
-        if abs(result.value - middle) > _ROUNDING * middle:
+        if abs(result.value - middle) > _ROUNDING * abs(middle):
             raise _DamagedError(f"value is {result.value}, but the median of its samples {middle:.6g}")
 
 

@@ -40,12 +40,9 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(center, _qn(values) if size <= _QN_MOST else _mad(values, center), size)
 
 
-def relative_noise(samples: Sequence[float]) -> float:
-    """Return the spread of one run's samples as a share of their median; 0 where there are fewer than two."""
-    if len(samples) < 2:
-        return 0.0
-    center = median(samples)
-    return _mad(samples, center) / center
+def noise(samples: Sequence[float]) -> float:
+    """Return the standard deviation of one run's samples; 0 where there are fewer than two."""
+    return _mad(samples, median(samples)) if len(samples) > 1 else 0.0
 
 
 def _mad(values: Sequence[float], center: float) -> float:

@@ -17,6 +17,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.history import Comparable
+from primus_bootstrap.bench.members import to_level
 from primus_bootstrap.bench.robust import MEDIAN_ERROR, Spread, multiplier, spread
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def _said(seen: Seen, source: str, others: str, common: str) -> Said:
         return Said("unknown", limit, source, common, settles=False)
     if seen.outcome == "pass":
         return Said("pass", limit, source)
-    speed = f"{abs(percent(seen.slowdown)):.1f} % {'slower' if seen.slowdown >= 0 else 'faster'} than {others}"
+    speed = f"{abs(percent(seen.slowdown)):.1f} % {'worse' if seen.slowdown >= 0 else 'better'} than {others}"
     if seen.outcome == "fail":
         return Said("fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %")
     if seen.blind:
@@ -226,8 +227,7 @@ def _said(seen: Seen, source: str, others: str, common: str) -> Said:
 def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:
     """Return the levels of earlier passes by device, oldest first."""
     found = history.values.get(Comparable(key.series, key.unit, key.model, key.stack), {})
-    sign = 1 if key.better == "higher" else -1
-    return {device: [sign * math.log(value) for _, value in values] for device, values in found.items()}
+    return {device: [to_level(value, key.unit, key.better) for _, value in values] for device, values in found.items()}
 
 
 def _earlier_peers(key: GroupKey, members: Sequence[Member], history: History) -> dict[str, list[float]]:

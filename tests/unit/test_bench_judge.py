@@ -51,7 +51,7 @@ def test_a_slow_host_fails_by_its_peers_and_nobody_else_does() -> None:
     slow, good = _one(judgement, "node8"), _one(judgement, "node0")
     assert (slow.check, slow.unit, slow.source) == ("bench_gemm", "TFLOP/s", "peers: 8 hosts of Test GPU")
     assert slow.reason.startswith("5.")
-    assert "% slower than its peers; healthy is up to 1.0 %" in slow.reason
+    assert "% worse than its peers; healthy is up to 1.0 %" in slow.reason
     assert slow.expected.startswith("tflop_per_s dtype=bf16 k=8192 m=8192 n=8192: at least 69")
     assert float(slow.found) == pytest.approx(665, rel=0.005)
     assert slow.fix
@@ -68,6 +68,19 @@ def test_where_lower_is_better_the_host_that_takes_longer_fails() -> None:
     assert judgement.hosts["node8"] == "fail"
     assert judgement.hosts["node9"] == "pass"
     assert "at most 5.0" in _one(judgement, "node8").expected
+
+
+def test_a_share_in_percent_may_be_zero_or_below() -> None:
+    """Overlap near 0 % on all but one host, which does worse than none; the limit is said in percent."""
+    series = Series("overlap", "overlap_percent", "{}", 8)
+    fleet = [result(f"node{number}", [1.0, -1.0, 0.0, 2.0, -2.0] * 4, series=series, unit="%") for number in range(8)]
+    worse = result("node8", [-30.0, -31.0, -29.0, -32.0, -28.0] * 4, series=series, unit="%")
+
+    judgement = _judge([*fleet, worse])
+
+    assert {host for host, outcome in judgement.hosts.items() if outcome != "pass"} == {"node8"}
+    assert _one(judgement, "node8").reason.startswith("15.0 % worse than its peers")
+    assert _one(judgement, "node8").expected == "overlap_percent 8 ranks: at least -2"
 
 
 def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> None:

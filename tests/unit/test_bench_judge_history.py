@@ -62,7 +62,7 @@ def test_a_device_that_became_slower_fails_by_its_own_history() -> None:
 
     assert slow.hosts == {"node0": "fail"}
     failed = [verdict for verdict in slow.verdicts if verdict.verdict == "fail"]
-    assert failed[0].reason.split(";")[0].endswith(("% slower than its peers", "% slower than before"))
+    assert failed[0].reason.split(";")[0].endswith(("% worse than its peers", "% worse than before"))
     assert same.hosts == {"node0": "pass"}
     assert "history: 4 passes of gpu-node0" in same.verdicts[0].source
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.robust import Spread, multiplier, relative_noise, spread
+from primus_bootstrap.bench.robust import Spread, multiplier, noise, spread
 
 
 def _normal(seed: int, size: int) -> list[float]:
@@ -41,9 +41,10 @@ def test_one_value_has_no_spread() -> None:
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=2, max_size=40), st.floats(0.1, 100))
-def test_noise_is_relative(samples: list[float], factor: float) -> None:
-    """In another unit the noise of a run is the same."""
-    assert relative_noise([sample * factor for sample in samples]) == pytest.approx(relative_noise(samples), abs=1e-9)
+def test_noise_grows_with_the_values(samples: list[float], factor: float) -> None:
+    """In another unit the noise of a run is as much larger as the values are; one sample shows none."""
+    assert noise([sample * factor for sample in samples]) == pytest.approx(factor * noise(samples), rel=1e-6, abs=1e-6)
+    assert noise(samples[:1]) == 0
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 15, 63, 199])
