@@ -91,7 +91,7 @@ def test_after_another_driver_the_past_does_not_count() -> None:
 
 def test_a_failed_bench_is_no_past_to_compare_with() -> None:
     """Records of a slow device that failed do not make slowness its habit."""
-    records = [replace(record, verdict="fail", values=()) for record in _past(6, 4)]
+    records = [replace(record, verdict="fail") for record in _past(6, 4)]
 
     judgement = _judge([_measure("node0", 700.0)], make_history(records))
 
