@@ -155,7 +155,8 @@ class _Bench:
                 )
             )
 
-        if len(self.wishes) > wishes and len({member.host for member in members}) < self._settings.few_hosts:
+        noisy = any(wish.error and wish.repeats >= self._settings.minimum_repeats for wish in self.wishes[wishes:])
+        if noisy and len({member.host for member in members}) < self._settings.few_hosts:
             self._wish_all(key, members)
 
     def _wish_all(self, key: GroupKey, members: Sequence[Member]) -> None:

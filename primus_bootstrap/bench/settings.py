@@ -19,7 +19,7 @@ class Settings:
     """
 
     minimum_hosts: int = 5
-    few_hosts: int = 32
+    few_hosts: int = 100
     minimum_repeats: int = 5
     minimum_history: int = 3
     smallest_slowdown_percent: float = 1.0

@@ -93,7 +93,7 @@ def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> Non
     last = _judge([*fleet, more], rounds_done=1)
 
     assert first.hosts["node39"] == "unknown"
-    assert Counter(first.hosts.values())["pass"] >= 30
+    assert Counter(first.hosts.values())["pass"] >= 20
     assert "too near to the limit" in _one(first, "node39").reason
     assert (wish.benchmark, wish.round) == ("gemm", 1)
     assert 20 <= wish.repeats <= 200
