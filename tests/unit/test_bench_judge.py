@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from primus_bootstrap.bench import Judgement, Series, Settings, judge, load_floors, overall
 from primus_bootstrap.bench.floors import Floors
 from primus_bootstrap.bench.history import History
+from primus_bootstrap.bench.robust import Spread
+from primus_bootstrap.bench.yardsticks import limits
 from primus_bootstrap.verdicts import OUTCOMES, Verdict
 from tests.unit.bench_judge_rig import SERIES, STACK, result
 
@@ -99,6 +101,13 @@ def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> Non
     assert 20 <= wish.repeats <= 200
     assert last.hosts["node39"] == "fail"
     assert _one(last, "node39").seconds == 2.0
+
+
+def test_the_limit_is_never_below_twice_the_usual_error() -> None:
+    """Peers that differ only by how they were measured: what is within twice the error of a median is not held against a host."""
+    found = limits(Spread(0.0, 0.01, 200), 0.01, 0.001, Settings())
+
+    assert (found.apart, found.limit, found.surely) == (0.0, 0.02, 0.02)
 
 
 def test_measuring_again_ends() -> None:
