@@ -193,11 +193,12 @@ def cancel(
     keepers = _keepers(path, timeout_s, ask_become_pass=ask_become_pass, ask_vault_pass=ask_vault_pass, vault=vault_password_file)
     before = keepers.show(job)
     if not before.ended:
-        keepers.ask(jobs.cancel_line(keepers.place, job), job)
+        keepers.ask(jobs.cancel_line(keepers.place, job, unwatched=before.stale), job)
+    new = f" by a new watcher on {keepers.answering}, since its own is silent" if before.stale else ""
     said = (
         f"nothing to do: {job} is {before.phase} already"
         if before.ended
-        else f"{job} is told to stop; see: {program()} workload status {job}"
+        else f"{job} is told to stop{new}; see: {program()} workload status {job}"
     )
     _tell(said, {"id": job, "phase": before.phase, "asked": not before.ended}, as_json=as_json)
 

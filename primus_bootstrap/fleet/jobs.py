@@ -33,7 +33,8 @@ class Job:
     """A job as its watcher last wrote it down.
 
     `phase` is the watcher's word, `submitted` where no watcher has taken it up yet. `stale` means that no watcher has written for longer
-    than one does that lives: what is shown may be old. Times are seconds since the epoch, 0 where there is none.
+    than one does that lives: what is shown may be old. A job whose files cannot be read is `unknown`, never left out. Times are seconds
+    since the epoch, 0 where there is none.
     """
 
     id: str
@@ -73,8 +74,8 @@ def read_job(data: Mapping[str, Any]) -> Job:
         name=job["name"],
         user=job["user"],
         target=job["target"],
-        phase=state.get("phase", "submitted"),
-        reason=state.get("reason", "" if state else "no watcher has taken it up yet"),
+        phase=state.get("phase", "unknown" if data.get("problem") else "submitted"),
+        reason=state.get("reason", "" if state else data.get("problem") or "no watcher has taken it up yet"),
         fix=state.get("fix", ""),
         stale=bool(data.get("stale")),
         attempt=state.get("attempt", 0),
@@ -105,22 +106,28 @@ def show_line(place: Place, job: str) -> str:
     return f"{_there(place, job)}; {_watch(place, 'show', '--folder', place.job(job), '--json')}"
 
 
-def cancel_line(place: Place, job: str) -> str:
-    """Return the line that asks a job's watcher to stop it."""
-    return f"{_there(place, job)}; {_request(place, job, 'cancel')}"
+def cancel_line(place: Place, job: str, *, unwatched: bool = False) -> str:
+    """Return the line that asks a job's watcher to stop it; an unwatched job gets a watcher on this host that does."""
+    return _kept_line(place, job, "cancel") if unwatched else f"{_there(place, job)}; {_request(place, job, 'cancel')}"
 
 
 def resume_line(place: Place, job: str) -> str:
     """Return the line that asks for a job to go on, and has a watcher for it on this host, now and at boot."""
+    return _kept_line(place, job, "resume")
+
+
+def _kept_line(place: Place, job: str, what: str) -> str:
     unit = f"primus-watch@{job}.service"
     drop_in = f"/etc/systemd/system/{unit}.d"
     own = f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf"""
     steps = (
-        _request(place, job, "resume"),
+        _request(place, job, what),
         f"mkdir -p {drop_in}",
         own,
         "systemctl daemon-reload",
-        f"systemctl --quiet enable --now {unit}",
+        # Started anew: one that is about to end would not see the request any more.
+        f"systemctl --quiet enable {unit}",
+        f"systemctl restart {unit}",
     )
     return f"{_there(place, job)}; {' && '.join(steps)}"
 
@@ -131,7 +138,11 @@ def log_line(place: Place, job: str, rank: int, *, lines: int, follow: bool) -> 
     file = f"{folder}/run/logs/rank-{rank:05d}.log"
     tail = f"tail -n {lines}"
     if not follow:
-        return f"{_there(place, job)}; exec {tail} {file}"
+        fix = f"see `workload status {job}`: whether it has begun, and how many processes it has"
+        none = (
+            f"{{ printf '%s\n  fix: %s\n' {shlex.quote(f'{file}: rank {rank} has written nothing yet')} {shlex.quote(fix)} >&2; exit 1; }}"
+        )
+        return f"{_there(place, job)}; [ -e {file} ] || {none}; exec {tail} {file}"
     over = f"""grep -Eq '"phase": *"({"|".join(sorted(TERMINAL))})"' {folder}/state.json 2> /dev/null"""
     loop = f"while kill -0 $child 2> /dev/null && ! {over}; do sleep 2; done"
     # By name: each attempt writes a new file.

@@ -12,7 +12,7 @@ _PROGRAMS = {
     "rank": "rank",
     "bind": "numa",
     "run-hook": "hook_runner",
-    "preflight": "node_preflight",
+    "preflight": "checks.program",
     "watch": "watch.program",
     "unit": "watch.unit",
     "attempt": "watch.attempt",

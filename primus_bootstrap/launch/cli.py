@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -27,6 +28,8 @@ _INTERRUPTED = 130
 def main(words: Sequence[str] | None = None) -> int:
     """Run primus-cli; return its exit code."""
     words = tuple(sys.argv[1:] if words is None else words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter of a program ends no run
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(words)
     except LaunchError as error:
@@ -90,7 +93,10 @@ def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Gi
             os.environ[name] = value
     os.environ["PRIMUS_REPLAY"] = folder
     os.environ["PRIMUS_REPLAY_STRICT"] = "1" if "--strict" in line.given else "0"
-    again = command_line.parse(restored.command, os.environ)
+    again = command_line.parse(restored.command, os.environ, replayed=True)
+    if again.config and not Path(again.config).is_file():
+        sys.stderr.write(f"primus-cli: {again.config} is not there any more: the snapshot has the settings that it gave\n")
+        again = replace(again, config="")
     flags = (*(Given(path, value, "replay", replaces=True) for path, value in restored.settings.items()), *line.flags)
     return replace(again, given=again.given | line.given), tuple(restored.command), flags
 
@@ -109,6 +115,8 @@ def _verb(line: CommandLine) -> int:
         return int(importlib.import_module("primus_bootstrap.launch.snapshot_diff").main(rest[1:]))
     if verb == "diagnose":
         return int(importlib.import_module("primus_bootstrap.launch.analyze").main(rest))
+    if verb == "preflight":
+        return int(importlib.import_module("primus_bootstrap.launch.checks.program").main(rest))
     known = (
         *command_line.RUNTIMES,
         "host-env",
@@ -119,6 +127,7 @@ def _verb(line: CommandLine) -> int:
         "tasks",
         "snapshot diff",
         "diagnose",
+        "preflight",
     )
     raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=nearest(verb, known))
 

@@ -54,13 +54,18 @@ class CommandLine:
         return self.runtimes[0] if self.runtimes else ""
 
 
-def parse(words: Sequence[str], environment: Mapping[str, str]) -> CommandLine:
+def parse(words: Sequence[str], environment: Mapping[str, str], *, replayed: bool = False) -> CommandLine:
     """Take a command line apart.
+
+    Args:
+        words: What was typed after `primus-cli`.
+        environment: Where `--env NAME` has its value.
+        replayed: What `--env` named then may be gone: a snapshot has the values.
 
     Raises:
         UsageError: It has an unknown option, or a `--` is missing.
     """
-    options = _Options(environment)
+    options = _Options(environment, replayed=replayed)
     rest = options.take(words, "main", "primus-cli")
     runtimes: list[str] = []
     launcher = ""
@@ -90,7 +95,8 @@ def _slurm_part(words: Sequence[str], options: _Options) -> tuple[str, tuple[str
         rest = options.take(rest[:1], "main", "slurm") + rest[1:]
     launcher = rest.pop(0) if rest[:1] in (["srun"], ["sbatch"]) else ""
     if "--" not in rest:
-        if options.given & {"--help"}:
+        if options.given & {"--help"} or {"--help", "-h"} & set(rest):
+            options.given.add("--help")
             return launcher, (), []
         raise UsageError("slurm: there is no -- between Slurm's options and the task", fix="primus-cli slurm srun -N 2 -- train pretrain")
     end = rest.index("--")
@@ -102,8 +108,8 @@ def _slurm_part(words: Sequence[str], options: _Options) -> tuple[str, tuple[str
 class _Options:
     """The options met so far."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self.environment = environment
+    def __init__(self, environment: Mapping[str, str], *, replayed: bool) -> None:
+        self.environment, self.replayed = environment, replayed
         self.config = ""
         self.replay = ""
         self.given: set[str] = set()
@@ -150,7 +156,8 @@ class _Options:
             return Given("direct.env", {assignment[1]: assignment[2]}, "flag --env")
         if _NAME.fullmatch(word) and word in self.environment:
             return Given("direct.env", {word: self.environment[word]}, "flag --env")
-        return Given("direct.env", dict(read_env_file(Path(word))), f"flag --env ({word})")
+        found = {} if self.replayed and not Path(word).is_file() else read_env_file(Path(word))
+        return Given("direct.env", dict(found), f"flag --env ({word})")
 
 
 def read_env_file(path: Path) -> dict[str, str]:

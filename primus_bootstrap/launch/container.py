@@ -14,7 +14,7 @@ from primus_bootstrap.launch import container_devices, handed_on, host_profile, 
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
-from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.settings import shown
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _ENGINE_ERRORS = {
     127: "the image has no such command",
 }
 _AFTER_GRACE_S = 20  # the run inside has --grace for its checkpoint; then the container's own end and its logs
+_REMOVE_TIMEOUT_S = 60
+_SELINUX = "sys/fs/selinux/class"  # there where a policy is loaded: https://docs.docker.com/engine/containers/run/#security-configuration
 _SITE_FOLDER = Path("/etc/primus")
 
 
@@ -115,6 +117,8 @@ def mounts(asked: Asked, run_dir: str) -> Iterator[str]:
     settings = asked.settings
     program = handed_on.portable_program(run_dir)
     own = [str(asked.cwd), run_dir]
+    for folder in (asked.cwd, Path(run_dir)):
+        _refuse_separators(folder, str(folder))
     if settings["direct.workloads"]:
         own.append(f"{settings['direct.workloads']}::ro")
     if Path(run_dir) not in program.parents:
@@ -133,10 +137,19 @@ def mounts(asked: Asked, run_dir: str) -> Iterator[str]:
             raise UsageError(
                 f"--volume {volume}: there is no {path}", fix="make it first: an engine would make an empty folder that root owns"
             )
+        _refuse_separators(path, volume)
         mount = f"{path}:{rest or path}"
         if mount not in seen:
             seen.add(mount)
             yield mount
+
+
+def _refuse_separators(path: Path, given: str) -> None:
+    """Refuse a folder whose name every engine would take for two: mounts are SOURCE:TARGET, and lists of them have commas."""
+    if ":" in str(path) or "," in str(path):
+        raise UsageError(
+            f"container: {given} cannot be mounted: there is a ':' or ',' in its name", fix="use a folder without, or give it a link"
+        )
 
 
 def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]) -> tuple[str, ...]:
@@ -157,7 +170,7 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
         *(f"--{word}={value}" for key, word in many.items() for value in settings[f"container.{key}"]),
         *(f"--ulimit={value}" for value in limits.values()),
         *(("--privileged",) if settings["container.privileged"] else ()),
-        *(("--security-opt=label=disable",) if engine == "podman" else ()),  # SELinux would deny the mounts
+        *(("--security-opt=label=disable",) if engine == "podman" or (asked.root / _SELINUX).is_dir() else ()),  # it would deny the mounts
         *(f"--volume={mount}" for mount in mounts),
         *(f"--env={name}" for name in names),
         *settings["container.engine_arg"],
@@ -206,12 +219,13 @@ def cid_file(run_dir: str, asked: Asked) -> Path:
 def run(plan: Plan, asked: Asked) -> int:
     """Start the container, pass signals on, wait, and see that it is gone; return its exit code."""
     make_run_folder(Path(plan.run_dir))
-    handed_on.write_portable_program(asked, plan.run_dir)
+    with preparing(Path(plan.run_dir)):
+        handed_on.write_portable_program(asked, plan.run_dir)
     with process.Signals() as signals:
         process.become_reaper()
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
         grace = asked.settings["direct.grace"] + _AFTER_GRACE_S
-        code = process.supervise(child, signals, grace_s=grace, targets=lambda pid: (pid,))
+        code = process.supervise(child, signals, grace_s=grace)
         _end_container(plan, asked)
         process.end_descendants(1)
     if code in _ENGINE_ERRORS:
@@ -229,5 +243,12 @@ def _end_container(plan: Plan, asked: Asked) -> None:
         return
     identifier = file.read_text("utf-8").strip()
     if identifier:
-        subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=60)
+        try:
+            subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            command = f"{plan.argv[0]} rm --force {identifier}"
+            sys.stderr.write(
+                f"primus-cli: the engine did not answer within {_REMOVE_TIMEOUT_S} s; its container may still run\n  fix: {command}\n"
+            )
+            return
     file.unlink()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import files, kernel_log, rank_log
-from primus_bootstrap.launch.diagnose_causes import CONSEQUENCE, HANG, KILLED, Cause, match_kernel
+from primus_bootstrap.launch.diagnose_causes import CONSEQUENCE, HANG, KILLED, OUTSIDE, Cause, match_kernel
 from primus_bootstrap.launch.diagnose_hang import Suspect, named, stopped_first
 from primus_bootstrap.launch.diagnose_ranks import Evidence, RankView, describe_end, find_evidence, look
 from primus_bootstrap.launch.rank_log import SIGKILL, Line, RankRecord
@@ -83,16 +83,23 @@ class Diagnosis:
 
 def after_failure(run_dir: Path, node_rank: int, started: float, node: str = "") -> Diagnosis:
     """Keep this node's kernel log since `started` (seconds since the epoch), diagnose, and write failure.json."""
-    kernel_log.collect(run_dir, node or socket.gethostname(), node_rank, started)
-    found = diagnose(run_dir)
+    node = node or socket.gethostname()
+    kernel_log.collect(run_dir, node, node_rank, started)
+    found = diagnose(run_dir, (node, started))
     with suppress(OSError):  # a full disk may be the very cause; it is printed all the same
         files.bring_about(run_dir, {FILE: json.dumps(found.to_json(), indent=2) + "\n"}, check=False)
     return found
 
 
-def diagnose(run_dir: Path) -> Diagnosis:
-    """Return what a run folder says; nothing is written."""
-    records = rank_log.read_records(run_dir)
+def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
+    """Return what a run folder says; nothing is written.
+
+    Args:
+        run_dir: The run folder.
+        since: A node, and when its part of the run began by its own clock: what its ranks left before is of an earlier use of the folder.
+    """
+    node, began = since
+    records = tuple(record for record in rank_log.read_records(run_dir) if record.node != node or record.started >= began)
     views = tuple(look(run_dir, record) for record in records if record.exit_code != 0)
     kernel = kernel_log.read_all(run_dir)
     launchers = _launcher_evidence(run_dir)
@@ -206,8 +213,6 @@ def _unknown(first: RankView) -> tuple[str, ...]:
     record = first.record
     if record.ended_by_others:
         return ("every rank that failed was asked to stop (SIGTERM or SIGINT) and ended by that; the logs do not say by whom",)
-    if record.signal == SIGKILL:
-        return (f"rank {record.rank} was killed (SIGKILL) from outside; neither its log nor a kernel log that could be read says why",)
     return ()
 
 
@@ -234,7 +239,7 @@ def _others(lines: Iterable[Evidence], known: set[str]) -> tuple[Evidence, ...]:
     """Return one line of each further cause, for the reader to judge."""
     kept: dict[str, Evidence] = {}
     for line in lines:
-        if line.cause.name not in known:
+        if line.cause.name not in known and line.cause.kind != OUTSIDE:
             kept.setdefault(line.cause.name, line)
     return tuple(kept.values())
 

@@ -13,7 +13,7 @@ import yaml
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HARDWARE, CAUSE, HANG, CONSEQUENCE = "hardware", "cause", "hang", "consequence"
+HARDWARE, CAUSE, HANG, CONSEQUENCE, OUTSIDE = "hardware", "cause", "hang", "consequence", "outside"
 KILLED = "killed"
 # Of a line only this much is looked at: patterns stand near its beginning, and a dump of a megabyte must cost nothing.
 _LINE_CHARACTERS = 2000

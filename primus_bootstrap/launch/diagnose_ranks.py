@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import rank_log
-from primus_bootstrap.launch.diagnose_causes import CAUSE, HARDWARE, Cause, by_signal, match_log
+from primus_bootstrap.launch.diagnose_causes import CAUSE, HARDWARE, OUTSIDE, Cause, by_signal, match_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ class RankView:
     @property
     def own(self) -> Evidence | None:
         """The first line that says why this rank itself ended."""
-        return next((item for item in self.evidence if item.cause.kind in (CAUSE, HARDWARE)), None)
+        return next((item for item in self.evidence if item.cause.kind in (CAUSE, HARDWARE, OUTSIDE)), None)
 
     @property
     def first(self) -> Evidence | None:
@@ -97,6 +97,8 @@ def look(run_dir: Path, record: RankRecord) -> RankView:
     file = f"logs/{rank_log.log_path(run_dir, record.rank).name}"
     final = tail[max((index for index, line in enumerate(tail) if _PROGRESS.search(line.text)), default=0) :]
     evidence = [*find_evidence(final, file, node=record.node, rank=record.rank), *_from_record(record)]
+    if len(evidence) > 1:
+        evidence = [item for item in evidence if item.cause.kind != OUTSIDE]
     errors = (line.time for line in final if line.time is not None and _ERROR.search(line.text))
     return RankView(record, tail, tuple(evidence), next(errors, None))
 

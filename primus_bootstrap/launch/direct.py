@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from primus_bootstrap.launch import diagnose, direct_plan, follow, masking, process, rank_log, replay, snapshot
+from primus_bootstrap.launch import diagnose, direct_plan, follow, host_profile, masking, process, rank_log, replay, snapshot, torch_names
 from primus_bootstrap.launch.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.errors import PlanError, StepError
 from primus_bootstrap.launch.hooks import AFTER, BEFORE, ON_FAILURE, unpack_built_in
 from primus_bootstrap.launch.own_program import unpack_workloads
 from primus_bootstrap.launch.plan import HOOK, PATCH
-from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.run_folder import make_run_folder, preparing, write_step
 from primus_bootstrap.launch.steps import StepRunner, require
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.tasks import Task
 
 UNFINISHED = 75  # sysexits.h EX_TEMPFAIL: stopped early with a good checkpoint
-INTERRUPTED = 130
 _SKIP, _MODE = "PRIMUS_SKIP_MAIN_LAUNCH", "RUN_MODE"
 _ORPHANS_S = 5.0
 _NOTED_LINES = 40
+_TORCH_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,12 @@ def _wishes(asked: Asked) -> Wishes:
 
 
 class _Terminal:
-    """The terminal and its copy in a file; lines of several threads do not mix. A terminal that is gone or a full disk ends no run."""
+    """The terminal and its copy in a file; lines of several threads do not mix. A terminal that is gone or a full disk ends no run.
 
-    def __init__(self, copy: IO[str], *, silent: bool) -> None:
+    The copy is not buffered: what a full disk does not take would fail once more when the file is closed, and hide the run's exit code.
+    """
+
+    def __init__(self, copy: IO[bytes], *, silent: bool) -> None:
         self._copy, self._silent = copy, silent
         self._lock = threading.Lock()
         self._noted: deque[str] = deque(maxlen=_NOTED_LINES)
@@ -104,8 +107,7 @@ class _Terminal:
                     sys.stdout.write(line + "\n")
                     sys.stdout.flush()
             with suppress(OSError):
-                self._copy.write(line + "\n")
-                self._copy.flush()
+                self._copy.write(f"{line}\n".encode("utf-8", "replace"))
 
 
 def make_plan(_line: CommandLine, asked: Asked) -> Plan:
@@ -125,30 +127,34 @@ def run(plan: Plan, asked: Asked) -> int:
     wishes = _wishes(asked)
     run_dir = Path(plan.run_dir)
     make_run_folder(run_dir)
+    if asked.settings["direct.nodes_from"] == "slurm" and plan.topology.node_rank == 0:
+        with preparing(run_dir):
+            write_step(run_dir, asked.environment)
     started = time.time()
-    log = _log_path(wishes.log_file, plan)
-    with log.open("a", encoding="utf-8", errors="replace") as copy, process.Signals() as signals:
+    with _open_log(_log_path(wishes.log_file, plan)) as copy, process.Signals() as signals:
         process.become_reaper()
         terminal = _Terminal(copy, silent=wishes.silent)
         runner = StepRunner(run_dir, plan.topology.node_rank, plan.python, plan.words, wishes.hook_timeout_s, terminal.show, signals)
         launch = _Launch(plan, task, wishes, terminal, signals, runner, asked.settings["direct.workloads"])
         try:
-            plan = launch.prepare()
+            with preparing(run_dir):
+                plan = launch.prepare()
             if plan.full_environment().get(_SKIP, "0") not in ("", "0"):
                 terminal.say(f"{_SKIP} is set: the program is not started")
                 return 0
             if signals.first is not None:
-                terminal.say(f"{signals.first.name} came before the program was started")
+                terminal.say(f"{signals.first.name} came before the program was started: nothing was done, the same command starts it")
                 launch.finish(plan, 128 + signals.first)
                 return 128 + signals.first
             code = launch.execute(plan)
         except StepError as error:
             terminal.say(str(error))
-            launch.finish(plan, INTERRUPTED if signals.first else error.exit_code)
-            return INTERRUPTED if signals.first else error.exit_code
+            code = 128 + signals.first if signals.first else error.exit_code
+            launch.finish(plan, code)
+            return code
         finally:
             process.end_descendants(_ORPHANS_S)
-        _explain(plan, code, started, terminal)
+        _explain(plan, code, started, launch)
         launch.finish(plan, code)
         return code
 
@@ -178,7 +184,9 @@ class _Launch:
             plan = self._changed(plan, result)
             write_plan(plan)
         if self.task.launcher == "torchrun" and not plan.topology.single:
-            _require_torch(plan)
+            found = host_profile.host_profile(Path("/"))
+            plan = torch_names.with_names_of(plan, _require_torch(plan), {entry.variable: entry.value for entry in found.entries})
+            write_plan(plan)
         snapshot.take(plan, Path(plan.run_dir))
         folder = plan.inherited.get("PRIMUS_REPLAY")
         if folder:
@@ -202,7 +210,7 @@ class _Launch:
     def execute(self, plan: Plan) -> int:
         """Start the program, show rank 0, pass signals on, wait; return its exit code."""
         environment = plan.full_environment()
-        folder, node = Path(plan.run_dir), environment["PRIMUS_NODE"]
+        folder, node, since = Path(plan.run_dir), environment["PRIMUS_NODE"], time.time()
         shown = [plan.topology.node_rank if plan.topology.single else plan.topology.ranks[0]]
         follower = follow.Follower(folder, node, shown, self.terminal.show)
         reading, writing = os.pipe()
@@ -220,7 +228,7 @@ class _Launch:
         process.end_descendants(_ORPHANS_S)
         reader.join(_ORPHANS_S)
         follower.stop()
-        failed = rank_log.first_failure_code(folder, node)
+        failed = rank_log.first_failure_code(folder, node, since)
         if ended and failed is None:
             self.terminal.say_noted()  # torchrun itself: a port in use, nodes that did not come
         return self._exit_code(ended, failed)
@@ -236,12 +244,21 @@ class _Launch:
         """Run the hooks that come after; one that fails is said, and does not change the exit code."""
         wanted_phases = {AFTER} if code in (0, UNFINISHED) else {AFTER, ON_FAILURE}
         environment = {**plan.full_environment(), "PRIMUS_EXIT_CODE": str(code)}
-        runner = replace(self.runner, signals=process.Signals())  # the signal that ended the run does not end what comes after it
-        for step in (hook for hook in plan.hooks if hook.phase in wanted_phases):
-            try:
-                require(runner.run(step, environment))
-            except StepError as error:
-                self.terminal.say(str(error))
+        # The signal that ended the run, or its twin, does not end what comes after it; another one does.
+        with process.Signals(deaf_until=self.signals.first_at + process.INSIST_S) as signals:
+            runner = replace(self.runner, signals=signals)
+            for step in (hook for hook in plan.hooks if hook.phase in wanted_phases):
+                try:
+                    require(runner.run(step, environment))
+                except (StepError, OSError) as error:
+                    self.terminal.say(str(error))
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    try:
+        return path.open("ab", buffering=0)
+    except OSError as error:
+        raise PlanError(f"the log {path} cannot be written: {error}", fix="set --log-file to a file in a folder that exists") from error
 
 
 def write_plan(plan: Plan) -> None:
@@ -258,17 +275,27 @@ def _copy_lines(reading: int, secrets: tuple[str, ...], sink: Callable[[str], No
             sink(masking.mask_text(line.rstrip("\n"), secrets))
 
 
-def _require_torch(plan: Plan) -> None:
-    code = "from importlib.metadata import version; version('torch')"
-    command = [plan.python, "-c", code]
-    if subprocess.run(command, env=plan.full_environment(), capture_output=True, check=False, timeout=60).returncode:
+def _require_torch(plan: Plan) -> str:
+    """Return the version of the program's torch, empty where looking it up took too long."""
+    command = [plan.python, "-c", "from importlib.metadata import version; print(version('torch'))"]
+    try:
+        done = subprocess.run(command, env=plan.full_environment(), capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return ""  # a slow file system: torchrun itself will say it
+    if done.returncode:
         fix = "set --venv or --python to the one that has torch, or run with --single"
         raise PlanError(f"{plan.python} has no torch, which starts the ranks", fix=fix)
+    return done.stdout.strip()
 
 
-def _explain(plan: Plan, code: int, started: float, terminal: _Terminal) -> None:
+def _explain(plan: Plan, code: int, started: float, launch: _Launch) -> None:
+    say, stopped = launch.terminal.say, launch.signals.first
     if code == UNFINISHED:
-        terminal.say(f"stopped early with a checkpoint (exit {UNFINISHED}); the same command with --output {plan.run_dir} goes on")
+        say(f"stopped early with a checkpoint (exit {UNFINISHED}); the same command with --output {plan.run_dir} goes on")
     elif code:
-        terminal.say(diagnose.after_failure(Path(plan.run_dir), plan.topology.node_rank, started).text())
-    terminal.say(f"run folder: {plan.run_dir}")
+        found = diagnose.after_failure(Path(plan.run_dir), plan.topology.node_rank, started, plan.full_environment()["PRIMUS_NODE"])
+        if stopped is not None and found.cause is None:
+            say(f"stopped by {stopped.name} to primus-cli (exit {code}); the program did not say that it has written a checkpoint")
+        else:
+            say(found.text())
+    say(f"run folder: {plan.run_dir}")

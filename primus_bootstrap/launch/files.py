@@ -55,18 +55,28 @@ def _difference(path: Path, content: str | None) -> Change | None:
 
 def _write(path: Path, content: str) -> None:
     _make_folder(path.parent)
+    replace_text(path, content, mode=_FILE_MODE)
+
+
+def replace_text(path: Path, text: str, *, mode: int) -> None:
+    """Give a file its whole content at once, durable before this returns; a reader sees the old content or the new."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), _FILE_MODE)
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _make_folder(path: Path) -> None:

@@ -55,7 +55,8 @@ def _flag(key: Key, value: Any) -> Iterator[str]:
 def variables(asked: Asked) -> dict[str, str]:
     """Return the variables that the inner call needs in its environment: the user's, and what was typed."""
     stated = {name: str(value) for name, value in asked.settings["direct.env"].items()}
-    typed = asked.environment.get("PRIMUS_COMMAND") or json.dumps(masking.mask_words(asked.command))
+    secrets = masking.secret_values({**asked.environment, **stated})
+    typed = asked.environment.get("PRIMUS_COMMAND") or json.dumps(masking.mask_words(asked.command, secrets))
     return {**stated, "PRIMUS_COMMAND": typed}
 
 

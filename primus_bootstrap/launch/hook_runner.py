@@ -39,5 +39,10 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     for kind in _KINDS:
         for name, value in changes.get(kind, {}).items():
+            if "\n" in f"{name}{value}":
+                sys.stderr.write(
+                    f"{path}: hook() returned {kind}.{name} with a line break\n  fix: return one line; write longer text to a file\n"
+                )
+                return 1
             sys.stdout.write(f"{kind}.{name}={value}\n")
     return 0

@@ -37,16 +37,22 @@ class KernelLog:
 
 def collect(run_dir: Path, node: str, node_rank: int, since: float) -> KernelLog:
     """Read this machine's kernel log since a time and keep it in the run folder."""
-    found = _journal(since)
-    if isinstance(found, str):
-        second = _kernel_messages(since)
-        found = f"{found}; {second}" if isinstance(second, str) else second
+    found = read(since)
     log = KernelLog(node, problem=found) if isinstance(found, str) else KernelLog(node, _worth_keeping(found))
     path = rank_log.kernel_path(run_dir, node_rank)
     with suppress(OSError):  # the disk of the run may be what failed
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"node": log.node, "problem": log.problem, "lines": log.lines}) + "\n", "utf-8")
     return log
+
+
+def read(since: float) -> list[tuple[float, str]] | str:
+    """Return the kernel's lines of this boot since a time, (seconds since the epoch, text); a text is why they cannot be read."""
+    found = _journal(since)
+    if not isinstance(found, str):
+        return found
+    second = _kernel_messages(since)
+    return f"{found}; {second}" if isinstance(second, str) else second
 
 
 def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
@@ -71,9 +77,10 @@ def _journal(since: float) -> list[tuple[float, str]] | str:
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+        silent = done.returncode != 0 or not _has_kernel_lines()
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"journalctl: {error}"
-    if done.returncode or not _has_kernel_lines():
+    if silent:
         return f"journalctl: {done.stderr.strip()[-200:] or 'it keeps nothing of the kernel'}"
     return list(_journal_lines(done.stdout))
 

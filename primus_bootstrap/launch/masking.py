@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ _SECRET_SHAPES = re.compile(
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/\s:@]*):([^/\s@]+)(?=@)")
 _ASSIGNMENT = re.compile(r"(-{0,2})([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+# What a switch or a count may be, though its name says secret: HF_HUB_DISABLE_IMPLICIT_TOKEN=true would mask each `true` of all logs.
+_NO_SECRET = re.compile(r"(?i:true|false|none|null|auto|default|enabled?|disabled?|always|never)|\d{1,5}")
 _SHORTEST_S = 4  # shorter values are replaced by name only: they stand in too many other words
 
 
@@ -61,8 +64,12 @@ def mask_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values that must appear nowhere."""
-    return tuple(value for name, value in environment.items() if len(value) >= _SHORTEST_S and is_secret_name(name))
+    """Return the values that must appear nowhere, of those with several lines each line as well, and as JSON writes them."""
+    found: dict[str, None] = {}
+    for name, value in environment.items():
+        if is_secret_name(name) and not _NO_SECRET.fullmatch(value):
+            found.update(dict.fromkeys((value, *value.splitlines(), json.dumps(value)[1:-1])))
+    return tuple(value for value in found if len(value) >= _SHORTEST_S)
 
 
 def mask_words(words: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ...]:
@@ -74,9 +81,20 @@ def mask_words(words: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, 
         assignment = _ASSIGNMENT.fullmatch(word)
         if hide_next and not word.startswith("-"):
             masked.append(MASK)
-        elif assignment and assignment[3] and is_secret_name(assignment[2]):
-            masked.append(f"{assignment[1]}{assignment[2]}={MASK}")
+        elif assignment and assignment[3]:
+            masked.append(f"{assignment[1]}{assignment[2]}={_masked_assigned(assignment[2], assignment[3], secrets)}")
         else:
             masked.append(mask_text(word, secrets))
         hide_next = word.startswith("--") and "=" not in word and is_secret_name(word)
     return tuple(masked)
+
+
+def _masked_assigned(name: str, value: str, secrets: Iterable[str]) -> str:
+    """Return the value of `name=value`; that may be an assignment itself, or several: --env=TOKEN=x, --export=ALL,TOKEN=x."""
+    if is_secret_name(name):
+        return MASK
+    value = mask_text(value, secrets)
+    inner = _ASSIGNMENT.fullmatch(value)
+    if inner:
+        return f"{inner[1]}{inner[2]}={_masked_assigned(inner[2], inner[3], ())}" if inner[3] else value
+    return ",".join(mask_words(value.split(","))) if "," in value else value

@@ -1,57 +1,23 @@
-"""The task `preflight`: whether this node can take a run. Verdict records, one a check; unknown is said and never counted as good.
-
-    primus-cli … preflight [--min-free-gib N] [--expect-gpus N]
-
-Exit codes: 0 nothing failed, 4 something did.
-"""
+"""What a run needs of its node, in a container as well: the checks of the area `job` of the task `preflight`."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import resource
 import shutil
 import socket
 import sys
-import time
-from dataclasses import replace
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import gpus, nics, sysfs
 from primus_bootstrap.launch.records import FAIL, PASS, SKIPPED, UNKNOWN, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
+    from pathlib import Path
 
-_NOT_MET = 4
 _GIB = 2**30
 _SHM_GIB = 8  # what data loaders and RCCL/NCCL share between processes of one node; docker's default of 64 MiB is the usual failure
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Look at this node; print and keep the records; return the exit code."""
-    parser = argparse.ArgumentParser(prog="preflight", description="Look at this node before a run.", allow_abbrev=False)
-    parser.add_argument(
-        "--min-free-gib", type=float, default=10.0, metavar="N", help="free space that the run folder needs (GiB, default: 10)"
-    )
-    parser.add_argument("--expect-gpus", type=int, metavar="N", help="how many GPUs this node should have (default: nothing is expected)")
-    options = parser.parse_args(arguments)
-    host = os.environ.get("PRIMUS_NODE") or socket.gethostname()
-    started = time.time()
-    run_dir = Path(os.environ.get("RUN_DIR", "."))
-    found = look(Path("/"), run_dir, os.environ, min_free_gib=options.min_free_gib, expected_gpus=options.expect_gpus)
-    seconds = round(time.time() - started, 3)
-    records = [replace(record, host=host, started=started, seconds=seconds) for record in found]
-    for record in records:
-        detail = f"{record.found} {record.unit}".strip()
-        sys.stdout.write(f"{record.verdict:8}{record.check}: {detail} {record.reason}".rstrip() + "\n")
-        if record.verdict == FAIL:
-            sys.stdout.write(f"          fix: {record.fix}\n")
-    (run_dir / f"preflight-{host}.jsonl").write_text("".join(json.dumps(record.to_json()) + "\n" for record in records), "utf-8")
-    return _NOT_MET if any(record.verdict == FAIL for record in records) else 0
 
 
 def look(
@@ -60,16 +26,17 @@ def look(
     """Return a record of every check."""
     has_rdma = any(port.state == "ACTIVE" for port in nics.read_ports(sysfs.Host(root)))
     return (
-        _gpus(root, expected_gpus),
-        _free_space(run_dir, min_free_gib),
-        _locked_memory(has_rdma=has_rdma),
-        _shared_memory(root),
-        _torch(),
-        _way_to_node_0(environment),
+        gpu_count(root, expected_gpus),
+        free_space(run_dir, min_free_gib),
+        locked_memory(has_rdma=has_rdma),
+        shared_memory(root),
+        torch_version(),
+        way_to_node_0(environment),
     )
 
 
-def _gpus(root: Path, expected: int | None) -> Record:
+def gpu_count(root: Path, expected: int | None, source: str = "") -> Record:
+    """Judge the GPUs on the PCI bus: as many as expected, all of one known model."""
     found = gpus.find_gpus(sysfs.Host(root))
     text = f"{len(found.gpus)} x {found.name}".rstrip(" x")
     wish = "" if expected is None else str(expected)
@@ -81,6 +48,7 @@ def _gpus(root: Path, expected: int | None) -> Record:
             verdict,
             expected=wish,
             found=text,
+            source=source,
             reason=found.reason,
             fix="look at the node's PCI devices and its driver",
         )
@@ -91,13 +59,15 @@ def _gpus(root: Path, expected: int | None) -> Record:
             FAIL,
             expected=wish,
             found=text,
+            source=source,
             reason="another number of GPUs",
             fix="look for one that fell off the bus: lspci, dmesg",
         )
-    return Record("preflight_gpus", "", PASS if found.gpus else SKIPPED, expected=wish, found=text, reason=found.reason)
+    return Record("preflight_gpus", "", PASS if found.gpus else SKIPPED, expected=wish, found=text, source=source, reason=found.reason)
 
 
-def _free_space(run_dir: Path, min_free_gib: float) -> Record:
+def free_space(run_dir: Path, min_free_gib: float) -> Record:
+    """Judge the room in the run folder."""
     try:
         free = shutil.disk_usage(run_dir).free / _GIB
     except OSError as error:
@@ -122,7 +92,8 @@ def _free_space(run_dir: Path, min_free_gib: float) -> Record:
     )
 
 
-def _locked_memory(*, has_rdma: bool) -> Record:
+def locked_memory(*, has_rdma: bool) -> Record:
+    """Judge how much memory this process may lock."""
     if not has_rdma:
         return Record("preflight_memlock", "", SKIPPED, reason="no active RDMA port")
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -140,7 +111,8 @@ def _locked_memory(*, has_rdma: bool) -> Record:
     )
 
 
-def _shared_memory(root: Path) -> Record:
+def shared_memory(root: Path) -> Record:
+    """Judge the size of /dev/shm."""
     try:
         size = shutil.disk_usage(root / "dev/shm").total / _GIB
     except OSError as error:
@@ -156,7 +128,8 @@ def _shared_memory(root: Path) -> Record:
     )
 
 
-def _torch() -> Record:
+def torch_version() -> Record:
+    """Judge whether this Python has torch."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -171,7 +144,8 @@ def _torch() -> Record:
     return Record("preflight_torch", "", PASS, found=version)
 
 
-def _way_to_node_0(environment: Mapping[str, str]) -> Record:
+def way_to_node_0(environment: Mapping[str, str]) -> Record:
+    """Judge whether the name of node 0 can be resolved."""
     address = environment.get("MASTER_ADDR", "")
     if not address:
         return Record("preflight_node_0", "", SKIPPED, reason="a run on one node")

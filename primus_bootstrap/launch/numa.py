@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 # linux/mempolicy.h; set_mempolicy(2): preferred, so that a full node's memory is an allocation elsewhere and not a crash.
 _MPOL_PREFERRED = 1
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the tables of the kernel, arch/x86/entry/syscalls and asm-generic/unistd.h
-_VISIBLE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 
 def wanted(setting: str, gpus: GpuFindings, nproc: int) -> bool:
-    """Say whether ranks are bound; auto: where every GPU's NUMA node is known, there are several, and each rank has a GPU.
+    """Say whether ranks are bound; auto: where every GPU's NUMA node is known, there are several, and the ranks have all GPUs.
+
+    A job that has some of the GPUs sees them numbered from 0 (device cgroups of Slurm and Kubernetes), and the PCI bus shows all of them:
+    which ones it has is not known then.
 
     Raises:
         PlanError: It is asked for and cannot be.
@@ -34,7 +37,7 @@ def wanted(setting: str, gpus: GpuFindings, nproc: int) -> bool:
     known = bool(nodes) and None not in nodes and nproc <= len(gpus.gpus)
     if setting == "on" and not known:
         raise PlanError("--numa: which NUMA node each rank's GPU is on is not known here", fix="leave --numa out")
-    return setting == "on" or (setting == "auto" and known and len(nodes) > 1)
+    return setting == "on" or (setting == "auto" and known and len(nodes) > 1 and nproc == len(gpus.gpus))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -66,11 +69,13 @@ def bind(root: Path, local_rank: int) -> str:
 def visible(count: int) -> tuple[int, ...]:
     """Return the indices of the GPUs that ranks see, in their order; names (GPU-...) cannot be told from here, so they change nothing."""
     order = tuple(range(count))
-    for variable in _VISIBLE:
-        items = [item.strip() for item in os.environ.get(variable, "").split(",") if item.strip()]
+    # ROCr hides first, and HIP numbers what is left of it; HIP reads CUDA's variable where its own is not set:
+    # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
+    for variables in _VISIBLE:
+        text = next((os.environ[name] for name in variables if os.environ.get(name)), "")
+        items = [item.strip() for item in text.split(",") if item.strip()]
         if items and all(item.isdecimal() and int(item) < len(order) for item in items):
             order = tuple(order[int(item)] for item in items)
-            break
     return order
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 import shutil
 import tempfile
 import zipfile
@@ -72,8 +73,16 @@ def programs_in(workloads: Path, folder: str) -> tuple[str, ...]:
 def _unpacked_folder(found: Path, environment: Mapping[str, str]) -> Path:
     """Return a folder in the user's cache with a name made from the archive's content."""
     digest = hashlib.sha256(found.read_bytes()).hexdigest()[:16]
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or tempfile.gettempdir()) / ".cache")
+    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or _home()) / ".cache")
     return cache / "primus" / f"workloads-{digest}" / "workloads"
+
+
+def _home() -> Path:
+    """Return the home folder where no variable says it (a systemd unit), else a temporary one; what others have put there is refused."""
+    try:
+        return Path(pwd.getpwuid(os.geteuid()).pw_dir)
+    except KeyError:
+        return Path(tempfile.gettempdir()) / f"primus-{os.geteuid()}"
 
 
 def unpack_workloads(environment: Mapping[str, str]) -> None:
@@ -87,6 +96,8 @@ def unpack_workloads(environment: Mapping[str, str]) -> None:
         return
     target = _unpacked_folder(found, environment).parent
     if target.is_dir():
+        if not (environment.get("XDG_CACHE_HOME") or environment.get("HOME")) and target.stat().st_uid != os.geteuid():
+            raise PlanError(f"{target} belongs to another user, whose programs are not run", fix="set XDG_CACHE_HOME to a folder of yours")
         return
     with zipfile.ZipFile(found) as packed:
         names = [name for name in packed.namelist() if name.startswith(_IN_ARCHIVE)]

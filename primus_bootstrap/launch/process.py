@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _TICK_S = 0.1
-_INSIST_S = 1.0  # a second signal within this time is the same wish: a terminal and a service manager may both send it
+INSIST_S = 1.0  # a second signal within this time is the same wish: a terminal and a service manager may both send it
 _LAST_CHANCE_S = 5.0
 
 
 class Signals:
     """The signals that arrived while this is entered; without it they would end us and leave children behind."""
 
-    def __init__(self) -> None:
-        """Nothing has arrived."""
+    def __init__(self, deaf_until: float = 0.0) -> None:
+        """Nothing has arrived; what comes before a time of the monotonic clock is let pass."""
+        self._deaf_until = deaf_until
         self.first: signal.Signals | None = None
         self.first_at = 0.0
         self.insisted = False
@@ -48,9 +50,11 @@ class Signals:
 
     def _arrived(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
+        if now < self._deaf_until:
+            return
         if self.first is None:
             self.first, self.first_at = signal.Signals(number), now
-        elif now - self.first_at > _INSIST_S:
+        elif now - self.first_at > INSIST_S:
             self.insisted = True
 
 
@@ -58,14 +62,7 @@ def start(
     argv: Sequence[str], environment: Mapping[str, str], *, output: int | IO[bytes] | None = None, folder: str | None = None
 ) -> Child:
     """Start a program in a session of its own (a terminal's Ctrl-C does not reach it); it gets SIGTERM should this process die."""
-    parent = os.getpid()
-    libc = ctypes.CDLL(None)
-
-    def die_with_us() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(143)
-
+    die_with_us = partial(_die_with, ctypes.CDLL(None), os.getpid())
     return subprocess.Popen(
         argv,
         env=dict(environment),
@@ -76,6 +73,50 @@ def start(
         start_new_session=True,
         preexec_fn=die_with_us,  # noqa: PLW1509 - there is no other way to set this between fork and exec; it takes no lock
     )
+
+
+def fork() -> int:
+    """Fork; the child (which gets 0) has a session of its own, the usual signals, and gets SIGTERM should this process die."""
+    libc, parent = ctypes.CDLL(None), os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        _die_with(libc, parent)
+    return pid
+
+
+def kill_session(pid: int, patience_s: float) -> bool:
+    """Kill a child that leads a session with everything below it; say whether it was gone, and collected, within some patience.
+
+    What waits in the kernel for a device or a dead server is not killed by anything: it is left.
+    """
+    met = descendants(pid)
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for other in met:
+        _send(other, signal.SIGKILL)
+    return ended(pid, patience_s) is not None
+
+
+def ended(pid: int, patience_s: float) -> int | None:
+    """Wait for a forked child, but not for ever; return its exit code (below 0 the signal), None where it still runs."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(_TICK_S / 10)
+
+
+def _die_with(libc: ctypes.CDLL, parent: int) -> None:
+    """Ask the kernel for SIGTERM at the parent's death."""
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(143)
 
 
 def poll(child: Child) -> int | None:
@@ -94,8 +135,22 @@ def become_reaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callable[[int], Sequence[int]]) -> int:
+def supervise(
+    child: Child,
+    signals: Signals,
+    *,
+    grace_s: float,
+    targets: Callable[[int], Sequence[int]] = lambda pid: (pid,),
+    ask: Callable[[], bool] = lambda: False,
+) -> int:
     """Wait for a child; at the first signal send SIGTERM once to its targets, and end everything when the grace is over.
+
+    Args:
+        child: What was started.
+        signals: Where signals to us arrive.
+        grace_s: Seconds between the first signal and the end of everything.
+        targets: The processes that get SIGTERM, by the child's pid.
+        ask: Asks for the end in another way, once; where it could (True), nothing gets SIGTERM.
 
     Returns:
         The child's exit code; below 0 it is the number of the signal that ended it.
@@ -109,7 +164,7 @@ def supervise(child: Child, signals: Signals, *, grace_s: float, targets: Callab
             continue
         if not passed_on:
             passed_on = True
-            for pid in targets(child.pid) or (child.pid,):
+            for pid in () if ask() else targets(child.pid) or (child.pid,):
                 _send(pid, signal.SIGTERM)
         if signals.insisted or time.monotonic() - signals.first_at > grace_s:
             end_descendants(_LAST_CHANCE_S)

@@ -127,12 +127,14 @@ def read_records(run_dir: Path) -> tuple[RankRecord, ...]:
     return tuple(record for record in found if record.rank < newest.world_size and record.started >= newest.started - _SAME_START_S)
 
 
-def first_failure_code(run_dir: Path, node: str) -> int | None:
+def first_failure_code(run_dir: Path, node: str, since: float = 0.0) -> int | None:
     """Return the exit code of the rank of a node that ended first with another one than 0; None where no rank of it did.
+
+    Ranks that were started before `since` (seconds since the epoch, by this node's clock) are of an earlier use of the run folder.
 
     Ranks that were asked to stop and ended by that signal count only where no other failed. 75 is what it is only if no rank truly failed.
     """
-    ended = [record for record in read_records(run_dir) if record.node == node and record.exit_code]
+    ended = [record for record in read_records(run_dir) if record.node == node and record.exit_code and record.started >= since]
     failed = [record for record in ended if record.failed]
     own = [record for record in failed if not record.ended_by_others]
     unfinished = [record for record in ended if not record.failed]

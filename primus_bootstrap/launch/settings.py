@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -189,10 +190,13 @@ def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
         problems.append(f"{path}:1: sections are expected\n  fix: {nearest('', _sections())}")
         return []
     given: list[Given] = []
+    met = Counter(str(node.value) for node, _ in getattr(tree, "value", ()))
     for section_node, body_node in getattr(tree, "value", ()):
         section = str(section_node.value)
         where = f"{path}:{section_node.start_mark.line + 1}"
-        if section not in _sections():
+        if met[section] > 1:
+            problems.append(f"{where}: {section} is there more than once\n  fix: put all of its keys below one of them")
+        elif section not in _sections():
             problems.append(f"{where}: {section}: no such section\n  fix: {nearest(section, _sections())}")
         elif isinstance(data[section], dict):
             given.extend(_read_section(layer, path, (section, body_node, data[section]), problems))
@@ -204,7 +208,7 @@ def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
 def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any]], problems: list[str]) -> Iterator[Given]:
     section, body_node, values = part
     seen: set[str] = set()
-    for key_node, _ in body_node.value:
+    for key_node, value_node in body_node.value:
         name, where = str(key_node.value), f"{path}:{key_node.start_mark.line + 1}"
         known = f"{section}.{name}" in schema()
         if not known:
@@ -212,8 +216,17 @@ def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any
         elif name in seen:
             problems.append(f"{where}: {section}.{name} is there twice\n  fix: keep one of them")
         else:
-            yield Given(f"{section}.{name}", values[name], f"{layer} {where}")
+            value = values[name]
+            if schema()[f"{section}.{name}"].takes == "environment" and isinstance(value, dict):
+                value = {**value, **_numbers_as_written(value_node)}
+            yield Given(f"{section}.{name}", value, f"{layer} {where}")
         seen.add(name)
+
+
+def _numbers_as_written(node: Any) -> dict[str, str]:
+    """Return a map's numbers and dates as they stand in the file: a variable of 010 or 1.30 is neither 8 nor 1.3."""
+    kinds = ("int", "float", "timestamp")
+    return {str(key.value): str(value.value) for key, value in node.value if value.tag in {f"tag:yaml.org,2002:{kind}" for kind in kinds}}
 
 
 def _read_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Given]:
@@ -242,10 +255,19 @@ def from_text(key: Key, text: str) -> Any:
     if key.type == "int" and text.lstrip("-").isdecimal():
         return int(text)
     if key.type == "list":
-        return yaml.safe_load(text) if text.startswith("[") else [text] if text else []
+        return _from_yaml(key, text) if text.startswith("[") else [text] if text else []
     if key.type == "map":
-        return yaml.safe_load(text)
+        return _from_yaml(key, text) if text else {}
     return text
+
+
+def _from_yaml(key: Key, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        what = " ".join(str(error).split())
+        example = "[a, b]" if key.type == "list" else "{NAME: value}"
+        raise WrongValueError(f"this is no YAML: {what}\n  fix: write {_WORDS[key.type]}, like {example}") from error
 
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False, "": False}

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,9 @@ from primus_bootstrap.launch import container, handed_on, process
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
-from primus_bootstrap.launch.run_folder import make_run_folder
+from primus_bootstrap.launch.run_folder import make_run_folder, preparing, step_path
 from primus_bootstrap.launch.settings import shown
-from primus_bootstrap.launch.slurm_options import option_words, refuse_task_counts
+from primus_bootstrap.launch.slurm_options import COUNT_VARIABLES, option_words, refuse_lost_variables, refuse_what_breaks_a_run
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.command_line import CommandLine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
 _AFTER_GRACE_S = 60  # the launchers have --grace and end their ranks; Slurm collects the step
 _SCRIPT = "job.sbatch"
+_SCANCEL_TIMEOUT_S = 30
 # srun does not take --cpus-per-task of the job over: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task (since 22.05)
 CPUS_LINE = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
 
@@ -37,10 +39,11 @@ def make_plan(line: CommandLine, asked: Asked) -> Plan:
     """
     settings = asked.settings
     task, _ = chosen_task(asked)
-    refuse_task_counts(line.slurm_words)
+    refuse_what_breaks_a_run(line.slurm_words)
     launcher = line.slurm_launcher or settings["slurm.launcher"]
     run_dir = str(run_folder(asked, task.name))
     options = option_words(settings["slurm.options"], line.slurm_words)
+    refuse_lost_variables(options, tuple(settings["direct.env"]))
     step, inner = _inside(line, asked, run_dir)
     command = (*inner, "--", *asked.words)
     path = asked.environment.get("PATH", os.defpath)
@@ -66,7 +69,7 @@ def make_plan(line: CommandLine, asked: Asked) -> Plan:
         prefix=prefix,
         program_arguments=rest,
         environment=tuple(Variable(name, value, USER if name in settings["direct.env"] else RUN) for name, value in sorted(inside.items())),
-        inherited=handed_on.without_settings(asked.environment),
+        inherited={name: value for name, value in handed_on.without_settings(asked.environment).items() if name not in COUNT_VARIABLES},
         settings=tuple(shown(settings)),
         files=files,
         notes=(f"the run folder must be on storage that all nodes share: {run_dir}",),
@@ -131,14 +134,41 @@ def pyxis_image(image: str) -> str:
 def run(plan: Plan, asked: Asked) -> int:
     """Start srun, or hand the job to sbatch; return its exit code, which is the highest of all nodes."""
     make_run_folder(Path(plan.run_dir))
-    handed_on.write_portable_program(asked, plan.run_dir)
-    for name, text in plan.files:
-        Path(name).write_text(text, "utf-8")
-        Path(name).chmod(0o700)
+    with preparing(Path(plan.run_dir)):
+        handed_on.write_portable_program(asked, plan.run_dir)
+        for name, text in plan.files:
+            Path(name).write_text(text, "utf-8")
+            Path(name).chmod(0o700)
+        if not plan.files:  # srun: its step will write which one it is
+            step_path(Path(plan.run_dir)).unlink(missing_ok=True)
+    grace = asked.settings["direct.grace"]
     with process.Signals() as signals:
         process.become_reaper()
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
-        grace = asked.settings["direct.grace"] + _AFTER_GRACE_S
-        code = process.supervise(child, signals, grace_s=grace, targets=lambda pid: (pid,))
+        code = process.supervise(child, signals, grace_s=grace + _AFTER_GRACE_S, ask=lambda: _ask_step(plan, grace))
         process.end_descendants(1)
     return 128 - code if code < 0 else code
+
+
+def _ask_step(plan: Plan, grace_s: int) -> bool:
+    """Have Slurm send SIGTERM to the programs of the step; False where there is no step yet, or Slurm does not do it.
+
+    srun itself kills them (SIGKILL) when it gets a SIGTERM, which leaves no time for a checkpoint:
+    job_force_termination in https://github.com/SchedMD/slurm/blob/master/src/srun/libsrun/srun_job.c
+    """
+    try:
+        step = step_path(Path(plan.run_dir)).read_text("utf-8").strip()
+    except OSError:
+        return False
+    try:
+        command = ["scancel", "--signal=TERM", step]
+        environment = plan.full_environment()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SCANCEL_TIMEOUT_S, env=environment)
+        problem = done.stderr.strip() if done.returncode else ""
+    except (OSError, subprocess.TimeoutExpired) as error:
+        problem = str(error)
+    if problem:
+        sys.stderr.write(f"primus-cli: step {step} could not be asked to stop: {problem}\n  fix: look at it with squeue --steps\n")
+        return False
+    sys.stderr.write(f"primus-cli: step {step} is asked to stop; its ranks have {grace_s} s for a checkpoint. Once more ends it at once\n")
+    return True

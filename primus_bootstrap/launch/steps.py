@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,8 +82,8 @@ class StepRunner:
         last = tuple(masking.mask_text(_masked_change(line), known) for line in lines[-_LAST_LINES:])
         seconds = round(time.monotonic() - started, 3)
         result = StepResult(step.phase, step.path, step.origin, outcome or _outcome(step, code), code, seconds, variables, extras, last)
-        with (self.run_dir / "logs" / f"steps-{self.node_rank}.jsonl").open("a", encoding="utf-8") as records:
-            records.write(json.dumps(result.to_json()) + "\n")
+        with suppress(OSError):  # a full disk: the result is in what is returned
+            _append(self.run_dir / "logs" / f"steps-{self.node_rank}.jsonl", json.dumps(result.to_json()))
         return result
 
     def _wait(self, child: process.Child, started: float) -> tuple[int | None, str]:
@@ -95,7 +96,7 @@ class StepRunner:
                 return process.poll(child), STOPPED if self.signals.first else TIMED_OUT
 
     def _read(self, reading: int, log: Path, name: str, secrets: tuple[str, ...], lines: list[str]) -> None:
-        with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as text, log.open("w", encoding="utf-8") as file:
+        with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as text:
             for raw in text:
                 line = raw.rstrip("\n")
                 lines.append(line)
@@ -103,9 +104,14 @@ class StepRunner:
                 if change:  # a secret that the hook itself brings
                     secrets = (*secrets, *masking.secret_values({change[2]: change[3]}))
                 shown = masking.mask_text(_masked_change(line), secrets)
-                file.write(shown + "\n")
-                file.flush()
+                with suppress(OSError):  # a full disk: what the step says still counts
+                    _append(log, shown)
                 self.show(f"[{name}] {shown}")
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("ab", buffering=0) as file:
+        file.write(f"{line}\n".encode("utf-8", "replace"))
 
 
 def _masked_change(line: str) -> str:

@@ -68,6 +68,10 @@ def make_topology(settings: Settings, environment: Mapping[str, str], gpus: GpuF
         raise PlanError(f"node_rank is {node_rank}, and there are {nnodes} nodes", fix=f"number the nodes from 0 to {nnodes - 1}")
     if nnodes > 1 and not address:
         raise PlanError(f"{nnodes} nodes and no master_addr", fix="set --master-addr to the host name or address of node 0")
+    if nnodes > 1 and facts.reasons["node_rank"] == "default":
+        # Two nodes that both take themselves for node 0 wait for each other, until a time-out that names neither.
+        fix = "set --node-rank on each: 0 on the node of --master-addr, then 1, 2, …"
+        raise PlanError(f"{nnodes} nodes, and which one this is was not said", fix=fix)
     reasons = tuple(facts.reasons.items())
     return Topology(nnodes, node_rank, nproc, address, port, settings["direct.rendezvous"], single, reasons)
 

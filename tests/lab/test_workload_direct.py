@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.lab_rig import wait_for
 from tests.lab.workload_fixture import SPARE
-from tests.lab.workload_rig import JOBS, SERVICE
+from tests.lab.workload_rig import HANG_DRILL, HANGS, JOBS, SERVICE
 
 if TYPE_CHECKING:
     from tests.lab.workload_rig import Training
@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(3600)]
 
 # What the issue promises, beside the time that the platform needs to notice.
 RECOVERY_S = 60.0
-# As short as the trainer's own step allows, so that a test of a hang does not take a quarter of an hour.
-HANGS = ("workload_progress_timeout_s=60",)
 
 
 def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,11 +56,17 @@ def test_a_host_that_comes_back_does_not_go_on_with_an_old_attempt(training: Tra
 
 
 def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) -> None:
-    """No step for too long: the attempt is stopped, its cause kept, and the next one finishes."""
-    job = training.submit("direct", *HANGS, settings="drill: {kind: hang, step: 12, rank: 1}, watchdog: {step_timeout_s: 30}")
+    """The trainer's watchdog ends it; rank and cause are kept, its host is left out, and the next attempt goes on at a checkpoint."""
+    job = training.submit("direct", HANGS, settings=HANG_DRILL)
+    training.wait_for_step(job, 6)
+    hung = training.hosts(job)[1]
     state = training.finish(job)
+    first, second = state["attempts"]
 
-    assert state["attempts"][0]["cause"], state["attempts"]
+    assert (first["cause"], first["exit_code"], first["last_step"]) == ("no_progress", 77, 11), state["attempts"]
+    assert training.suspects(job, 1) == [1]
+    assert [(one["host"], one["cause"]) for one in state["excluded"]] == [(hung, "no_progress")]
+    assert 6 <= second["first_step"] <= 11, "it began anew"
     assert state["restarts"] == 1
     assert training.losses(job) == undisturbed
 

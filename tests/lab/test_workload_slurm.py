@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.lab_rig import wait_for
-from tests.lab.workload_rig import SERVICE
+from tests.lab.workload_rig import HANG_DRILL, HANGS, SERVICE
 
 if TYPE_CHECKING:
     from tests.lab.workload_rig import Training
@@ -48,6 +48,80 @@ def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, f
     assert training.losses(job) == undisturbed
     assert victim not in [host["name"] for host in state["hosts"]]
     assert [one["host"] for one in state["excluded"]] == [victim]
+    assert [record["host"] for record in training.lines(job, "verdicts.jsonl")] == [victim]
+
+
+def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) -> None:
+    """As on hosts of the watcher's own: cause, rank and host are known, and the next Slurm job leaves the host out."""
+    job = training.submit("slurm", HANGS, settings=HANG_DRILL)
+    training.wait_for_step(job, 6)
+    hung = training.hosts(job)[1]
+    state = training.finish(job)
+    first, second = state["attempts"]
+
+    assert (first["cause"], first["exit_code"], first["last_step"]) == ("no_progress", 77, 11), state["attempts"]
+    assert training.suspects(job, 1) == [1]
+    assert [(one["host"], one["cause"]) for one in state["excluded"]] == [(hung, "no_progress")]
+    assert hung not in second["hosts"]
+    assert 6 <= second["first_step"] <= 11, "it began anew"
+    assert state["restarts"] == 1
+    assert training.losses(job) == undisturbed
+
+
+def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer's 76 comes through srun and sbatch, no host is blamed, and the next job goes on from the checkpoint."""
+    job = training.submit("slurm", settings="drill: {kind: nan, step: 12, rank: 1}")
+    state = training.finish(job)
+
+    assert (state["attempts"][0]["exit_code"], state["attempts"][0]["cause"]) == (76, "not_finite"), state["attempts"]
+    assert (state["restarts"], state["excluded"]) == (1, [])
+    assert training.losses(job) == undisturbed
+
+
+def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
+    """Every attempt ends with 74, and the job with the disk as its reason; no host is blamed, and nothing is left in Slurm."""
+    training.lab.sh("node2", "mkdir -p /mnt/small && mount -t tmpfs -o size=512k,mode=1777 tmpfs /mnt/small")
+    try:
+        values = ("workload_nodes=1", "workload_slurm_options=[--nodelist=node2]", "workload_checkpoint_folder=/mnt/small/ckpt")
+        job = training.submit("slurm", *values, "workload_backoff_s=[0, 1, 1]")
+        state = training.wait_for_phase(job, "failed", "done")
+    finally:
+        training.lab.sh("node2", "umount --lazy /mnt/small")
+
+    assert state["phase"] == "failed"
+    assert {one["exit_code"] for one in state["attempts"]} == {74}, state["attempts"]
+    assert "disk" in state["reason"].lower() or "space" in state["reason"].lower(), state["reason"]
+    assert state["excluded"] == []
+    assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
+
+
+def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
+    """Ten Slurm jobs after the first, one after the other, each from a checkpoint; the budget of three is never spent."""
+    job = training.submit("slurm", "workload_backoff_s=[0]")
+    for kill in range(10):
+        training.wait_for_step(job, 5 + 5 * kill)
+        hosts = training.hosts(job)
+        training.kill_ranks(hosts[kill % len(hosts)])
+        assert wait_for(lambda kill=kill: training.show(job)["attempt"] >= kill + 2, timeout_s=180, every_s=1), training.show(job)  # type: ignore[misc]
+    state = training.finish(job, timeout_s=1800)
+
+    assert state["restarts"] == 10
+    assert state["excluded"] == []
+    assert training.losses(job) == undisturbed
+    assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
+
+
+def test_a_held_job_says_so_and_goes_on_when_it_is_released(training: Training, undisturbed: dict[int, float]) -> None:
+    """An administrator's hold is neither a failure nor lifted by the watcher; the reason, and what lifts it, are in the status."""
+    job = training.submit("slurm", "workload_slurm_options=[--hold]")
+    assert wait_for(lambda: "scontrol release" in training.show(job).get("reason", ""), timeout_s=120, every_s=1), training.show(job)
+    held = training.show(job)
+    training.lab.sh(SERVICE, f"scontrol release {queued(training)[0]}")
+    state = training.finish(job)
+
+    assert (held["phase"], held["attempt"]) == ("starting", 1)
+    assert state["restarts"] == 0
+    assert training.losses(job) == undisturbed
 
 
 def test_the_watcher_is_killed_while_it_submits_and_later(training: Training, undisturbed: dict[int, float]) -> None:

@@ -19,6 +19,9 @@ JOBS = "/jfs/primus/jobs"
 ENDED = ("done", "failed", "cancelled")
 # The sum of two numbers does not depend on their order, so losses are the same to the bit. From three ranks on, the first step after a
 # start adds in another order (DDP has not yet seen in which order gradients come), and losses differ in their last digit.
+# As short as the trainer's own step allows, so that a test of a hang does not take a quarter of an hour.
+HANGS = "workload_progress_timeout_s=60"
+HANG_DRILL = "drill: {kind: hang, step: 12, rank: 1}, watchdog: {step_timeout_s: 30}"
 _TWO_RANKS = "workload_processes_per_node=1"
 _UNHURRIED = "drill: {kind: slow, step: 1, rank: 0, slow_s: 0.5}"
 _WATCH = ("/usr/bin/python3", "-I", "/usr/local/bin/primus-cli", "watch")
@@ -91,6 +94,11 @@ class Training:
     def hosts(self, job: str) -> list[str]:
         """Return the hosts of the attempt that runs."""
         return [host["name"] for host in self.show(job)["hosts"]]
+
+    def suspects(self, job: str, attempt: int) -> list[int]:
+        """Return the ranks that the diagnosis of an attempt points at."""
+        found = json.loads(self.lab.sh(SERVICE, f"cat {JOBS}/{job}/attempts/{attempt}/diagnosis.json"))
+        return [one["rank"] for one in found["suspects"]]
 
     def recovery(self, job: str, killed_at: float) -> tuple[float, float]:
         """Return how long after a kill it was noticed, and how long after it a next step was done; both in seconds."""

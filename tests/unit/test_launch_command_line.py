@@ -102,3 +102,9 @@ def test_a_line_that_is_no_assignment_is_refused_and_nothing_is_executed(tmp_pat
     file.write_text("A=1\nrm -rf x\n")
     with pytest.raises(UsageError, match=r"my\.env:2: this is no NAME=VALUE line"):
         read_env_file(file)
+
+
+@pytest.mark.parametrize("line", ["slurm srun --help", "slurm --help", "slurm sbatch -N 2 -h"])
+def test_help_of_slurm_needs_no_dashes(line: str) -> None:
+    """Somebody who asks for help has no task yet."""
+    assert ("--help" in words(line).given, words(line).runtime) == (True, "slurm")

@@ -7,14 +7,19 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import container_devices
+from primus_bootstrap.launch import container, container_devices
+from primus_bootstrap.launch.command_line import CommandLine
+from primus_bootstrap.launch.direct_plan import Asked
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
-from tests.unit.launch_cli_rig import User, wait_for
+from primus_bootstrap.launch.settings import Given, Places, resolve
+from tests.unit.launch_cli_rig import ROOT, User, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -223,3 +228,49 @@ def test_the_vendor_is_never_guessed() -> None:
         with pytest.raises(PlanError, match="not clear"):
             container_devices.vendor("auto", found)
         assert container_devices.vendor("amd", found) == "amd"
+
+
+@pytest.mark.parametrize("name", ["2026-11-22T10:15:00", "a,b"])
+def test_a_folder_whose_name_would_be_two_mounts_is_refused(tmp_path: Path, name: str) -> None:
+    """An engine would mount something else, or say what nobody understands."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    done = user.cli("--output", name, "container", "--image", "i", "--", "preflight")
+
+    assert (done.returncode, f"{user.project}/{name} cannot be mounted" in done.stderr) == (2, True), done.stderr
+
+
+def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> None:
+    """The container that may be left is named, with the command that removes it."""
+    user = User(tmp_path)
+    text = ENGINE.replace('if words[0] == "rm":', 'if words[0] == "rm":\n    __import__("time").sleep(60)')
+    user.stand_in("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
+    code = "import primus_bootstrap.launch.container as c; c._REMOVE_TIMEOUT_S = 1; from primus_bootstrap.launch.cli import main"
+    words = ("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}; sys.exit(main({words!r}))"],
+        cwd=user.project,
+        env=user.full_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.returncode == 7, done.stderr
+    assert "its container may still run\n  fix: " in done.stderr
+    assert "docker rm --force c0ffee" in done.stderr
+
+
+@pytest.mark.parametrize(("enforced", "words"), [(True, ["--security-opt=label=disable"]), (False, [])])
+def test_selinux_does_not_deny_the_mounts(tmp_path: Path, *, enforced: bool, words: list[str]) -> None:
+    """Relabelling shared storage for one container is no way: where the host has a policy, the container is not confined by it."""
+    user = User(tmp_path)
+    user.stand_in("docker", ENGINE)
+    if enforced:
+        (tmp_path / "root/sys/fs/selinux/class").mkdir(parents=True)
+    settings = resolve(Places(None, None, None, None), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])
+    asked = Asked(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
+    plan = container.make_plan(CommandLine(), asked)
+
+    assert [word for word in plan.prefix if word.startswith("--security-opt")] == words

@@ -92,9 +92,9 @@ def test_every_cause_says_what_to_do_and_who_says_so(cause: diagnose_causes.Caus
     """Texts are whole sentences or steps, and none was turned into something else by a colon."""
     assert all(isinstance(text, str) and text for text in (cause.title, cause.means, cause.source, *cause.fix))
     assert cause.fix
-    assert cause.kind in {"hardware", "cause", "hang", "consequence"}
+    assert cause.kind in {"hardware", "cause", "hang", "consequence", "outside"}
     assert re.search(r"https://|Linux |errno|docs/", cause.source)
-    assert cause.log or cause.kernel
+    assert cause.log or cause.kernel or cause.signals
 
 
 @pytest.mark.parametrize("pattern", [pattern.pattern for cause in diagnose_causes.catalogue() for pattern in cause.log])
@@ -152,15 +152,58 @@ def test_what_is_unknown_is_said_to_be_and_its_last_lines_are_shown(tmp_path: Pa
     assert found.to_json()["cause"] is None
 
 
-def test_a_rank_killed_from_outside_is_not_called_out_of_memory(tmp_path: Path) -> None:
-    """SIGKILL has many senders; without a kernel line none is named."""
-    sample("unknown-killed", tmp_path)
+def test_a_rank_killed_from_outside_is_called_killed_and_not_out_of_memory(tmp_path: Path) -> None:
+    """SIGKILL has many senders; without a kernel line none is named, and what could not be read is said."""
+    sample("killed", tmp_path)
     kernel(tmp_path, 0, [], problem="journalctl: no permission")
     text = diagnose.diagnose(tmp_path).text()
 
-    assert "cause: unknown" in text
+    assert "cause: a rank was killed by somebody else (SIGKILL) (killed)\n  logs/rank-00000.json: the program ended by signal 9" in text
     assert "note: the kernel log of gpu001 could not be read: journalctl: no permission" in text
-    assert "note: rank 0 was killed (SIGKILL) from outside" in text
+    assert "memory is full, and the kernel killed" not in text
+
+
+def test_the_kernel_says_who_killed_a_rank(tmp_path: Path) -> None:
+    """Then that is the cause, and that the rank was killed is no other one."""
+    sample("killed", tmp_path)
+    kernel(tmp_path, 0, [(START + 31, "Out of memory: Killed process 4000 (python3) total-vm:1kB")])
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None, found.also) == ("host_out_of_memory", ())
+
+
+def test_ranks_that_waited_for_a_killed_one_are_not_the_cause(tmp_path: Path) -> None:
+    """Their time-out came first in their own logs; the rank that was killed is why."""
+    events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
+    record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
+    record(tmp_path, 1, ended=2.0, exit_code=128 + KILL, signal=KILL)
+    found = diagnose.diagnose(tmp_path)
+
+    assert (found.cause.name if found.cause else None, found.first.rank if found.first else None) == ("killed", 1)
+
+
+def test_a_rank_that_was_killed_at_the_end_of_its_grace_has_no_cause(tmp_path: Path) -> None:
+    """It had been asked to stop, by somebody whom the logs do not name."""
+    record(tmp_path, 0, world_size=1, ended=9.0, exit_code=128 + KILL, signal=KILL, stopped_at=4.0)
+
+    assert diagnose.diagnose(tmp_path).cause is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("pretrain: rank 0: /r/checkpoints/step-00000010 is of another model: model.layers 2 -> 3", "checkpoint_mismatch"),
+        ("pretrain: rank 3: /r/checkpoints/step-00000010: format 7; this program reads format 2", "checkpoint_mismatch"),
+        ("pretrain: rank 0: /d/x.json: made by gpt2 with 50257 tokens, and model.vocabulary is 256", "settings_wrong"),
+        ("posttrain: rank 0: /d/x.json: 9 of 9 prompts fill train.sequence_length (64) and leave no response", "settings_wrong"),
+        ("pretrain: rank 4: local rank 4 has no GPU: torch sees 4", "gpu_missing"),
+    ],
+)
+def test_what_the_trainer_itself_says(line: str, cause: str) -> None:
+    """Its messages are those of workloads/train and workloads/common."""
+    found = diagnose_causes.match_log(line)
+
+    assert (found.name if found else None) == cause
 
 
 def test_the_first_rank_is_the_first_by_time_and_not_by_number(tmp_path: Path) -> None:

@@ -350,7 +350,7 @@ def test_a_virtual_environment_comes_first(tmp_path: Path) -> None:
 
 def test_several_nodes_need_one_folder(tmp_path: Path) -> None:
     """Without --output each node would write to a folder of its own name."""
-    done = User(tmp_path).cli("--dry-run", "direct", "--nnodes", "2", "--master-addr", "a", "--", "train", "pretrain")
+    done = User(tmp_path).cli("--dry-run", "direct", "--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--", "train", "pretrain")
 
     assert (done.returncode, "several nodes need one run folder" in done.stderr) == (3, True)
 

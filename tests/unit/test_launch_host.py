@@ -94,6 +94,33 @@ def test_ranks_are_bound_where_the_host_says_how(tmp_path: Path) -> None:
         numa.wanted("on", nothing, 1)
 
 
+def test_a_part_of_the_gpus_is_bound_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Which of them a job has is not known here: its own are numbered from 0, and the PCI bus shows all."""
+    known = find_gpus(Host(expand("mi300x-roce", tmp_path / "known")))
+
+    assert [numa.wanted(setting, known, 4) for setting in ("auto", "on")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("variables", "order"),
+    [
+        ({}, (0, 1, 2, 3)),
+        ({"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": "1,0"}, (3, 2)),
+        ({"ROCR_VISIBLE_DEVICES": "3,2,1", "CUDA_VISIBLE_DEVICES": "2"}, (1,)),
+        ({"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}, (1,)),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-abc"}, (0, 1, 2, 3)),
+    ],
+)
+def test_the_gpus_that_ranks_see(variables: dict[str, str], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """HIP numbers what ROCr has left; CUDA's variable counts where HIP's is not set."""
+    for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    assert numa.visible(4) == order
+
+
 def test_a_bound_process_runs_on_the_cpus_of_its_gpus_node(tmp_path: Path) -> None:
     """The affinity is the node's CPUs that this process may use, and a rank without GPU is told."""
     root = expand("mi300x-roce", tmp_path / "root")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from primus_bootstrap.launch.masking import is_secret_name, mask_environment, mask_text, mask_words
+from primus_bootstrap.launch.masking import is_secret_name, mask_environment, mask_text, mask_words, secret_values
 
 
 @pytest.mark.parametrize(
@@ -68,3 +70,32 @@ def test_command_lines() -> None:
     words = ("--token", "abc", "--api-key=def", "HF_TOKEN=ghi", "--password", "--verbose", "lr=0.1")
 
     assert mask_words(words) == ("--token", "***", "--api-key=***", "HF_TOKEN=***", "--password", "--verbose", "lr=0.1")
+
+
+def test_assignments_inside_of_options() -> None:
+    """A variable that is handed to an engine or to Slurm on the command line is as secret as any other."""
+    words = ("--env=HF_TOKEN=ghi", "--export=ALL,A=b,WANDB_API_KEY=jkl", "--engine-arg=--env=DB_PASSWORD=x", "--env=A=b", "data.files=a,b")
+    shown = (
+        "--env=HF_TOKEN=***",
+        "--export=ALL,A=b,WANDB_API_KEY=***",
+        "--engine-arg=--env=DB_PASSWORD=***",
+        "--env=A=b",
+        "data.files=a,b",
+    )
+
+    assert mask_words(words) == shown
+
+
+def test_a_switch_is_no_secret_that_is_replaced_everywhere() -> None:
+    """The name hides its value; the word itself stays in all other texts."""
+    environment = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "true", "TOKEN_LIMIT": "4096", "A": "true 4096"}
+
+    assert mask_environment(environment) == {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "***", "TOKEN_LIMIT": "***", "A": "true 4096"}
+
+
+def test_a_secret_is_masked_in_pieces_and_as_json_writes_it() -> None:
+    """Logs have lines, and a command that is handed on is JSON."""
+    secrets = secret_values({"API_KEY": 'ge"heim\u00fc1', "CERT_KEY": "first line\nsecond line"})
+
+    assert mask_text(json.dumps(['ge"heim\u00fc1']), secrets) == '["***"]'
+    assert mask_text("x second line", secrets) == "x ***"

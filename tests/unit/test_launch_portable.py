@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -80,6 +81,15 @@ def test_a_file_without_training_programs_says_so(tmp_path: Path) -> None:
 
     assert done.returncode == 3
     assert "has no training programs in it\n  fix: set --workloads" in done.stderr
+
+
+def test_without_a_home_nobody_elses_folder_is_run(program: Path, tmp_path: Path) -> None:
+    """A systemd unit of root has no HOME: the name of a folder in /tmp is known to everybody, and what lies there may be anybody's."""
+    words = ["env", "--unset=HOME", "python3", str(program), "--dry-run", "direct", "--single", "--", "train", "pretrain"]
+    planned = run(words, tmp_path)
+
+    assert planned.returncode == 0, planned.stderr
+    assert f"{pwd.getpwuid(os.geteuid()).pw_dir}/.cache/primus/workloads-" in planned.stdout
 
 
 def test_a_closed_pipe_is_no_traceback(program: Path, tmp_path: Path) -> None:

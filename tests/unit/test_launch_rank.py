@@ -199,7 +199,12 @@ def test_a_full_disk_stops_the_log_and_not_the_program(tmp_path: Path) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], check=False, capture_output=True).returncode:
         pytest.skip("this machine does not let us mount")
     try:
-        done = run(disk, "bash", "-c", "for i in $(seq 2000); do echo line $i of the output; done; echo the last words; exit 5")
+        done = run(
+            disk,
+            "bash",
+            "-c",
+            "echo first; sleep 1; for i in $(seq 1999); do echo line $i of the output; done; echo the last words; exit 5",
+        )
         kept = record(disk)
     finally:
         subprocess.run(["umount", str(disk)], check=True)

@@ -11,6 +11,7 @@ import pytest
 from primus_bootstrap.launch import replay, snapshot
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.settings import Setting
+from tests.unit.launch_cli_rig import User
 from tests.unit.launch_plans import SECRETS, plan, project
 
 if TYPE_CHECKING:
@@ -130,3 +131,21 @@ def test_a_secret_that_is_missing_is_a_difference_and_its_value_is_none(tmp_path
 
     assert replay.differences(run_dir, other) == ()
     assert [item.text() for item in replay.differences(run_dir, none)] == ["environment: HF_TOKEN: *** -> (not there)"]
+
+
+def test_a_replay_needs_no_file_whose_settings_the_snapshot_has(tmp_path: Path) -> None:
+    """A settings file and a file of variables that are gone by now gave what the snapshot kept."""
+    user = User(tmp_path)
+    script = user.program("p.sh", "#!/bin/sh\necho got $A with $PRIMUS_TASK\n")
+    (user.project / "c.yaml").write_text("direct: {grace: 7}\n")
+    (user.project / "vars.env").write_text("A=1\n")
+    line = ("--config", "c.yaml", "--output", "first", "direct", "--single", "--script", str(script), "--env", "vars.env", "--")
+    first = user.cli(*line)
+    (user.project / "c.yaml").unlink()
+    (user.project / "vars.env").unlink()
+    again = user.cli("--replay", "first", "--output", "second")
+
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    assert "got 1 with script" in again.stdout
+    assert "c.yaml is not there any more: the snapshot has the settings that it gave" in again.stderr
+    assert json.loads((user.project / "second/plan.json").read_text())["settings"]["direct.grace"]["value"] == 7

@@ -6,10 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.settings import Given, Places, find_places, resolve, schema
-from tests.unit.launch_cli_rig import User
+from tests.unit.launch_cli_rig import ROOT, User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +61,7 @@ def test_maps_are_merged_and_null_removes(tmp_path: Path) -> None:
     """Variables of several layers come together; null takes one away."""
     settings = resolve(places(tmp_path, user="direct: {env: {A: 1, B: 2}}\n", project="direct: {env: {B: null, C: x}}\n"), {})
 
-    assert settings["direct.env"] == {"A": 1, "C": "x"}
+    assert settings["direct.env"] == {"A": "1", "C": "x"}
     assert settings.items["direct.env"].origins["C"].endswith("project.yaml:1")
 
 
@@ -162,3 +163,37 @@ def test_a_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
         2,
         "primus-cli: --config nowhere.yaml: there is no such file\n  fix: give the path of a YAML file\n",
     )
+
+
+def test_a_section_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
+    """YAML would forget the first one in silence."""
+    with pytest.raises(UsageError, match=r"user\.yaml:2: direct is there more than once"):
+        resolve(places(tmp_path, user="direct: {grace: 1}\ndirect: {silent: true}\n"), {})
+
+
+@pytest.mark.parametrize(("name", "text"), [("ENV", '{"a": "b"'), ("HOOKS", "[a")])
+def test_a_variable_that_is_no_yaml_is_an_error(name: str, text: str) -> None:
+    """It names the variable and how to write it."""
+    with pytest.raises(UsageError, match=f"environment PRIMUS_CLI_DIRECT_{name}: this is no YAML"):
+        resolve(NOWHERE, {f"PRIMUS_CLI_DIRECT_{name}": text})
+
+
+def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    """010 is no octal number and 1.30 not 1.3: a variable is a text. Null still takes one away, and a bare true is still judged."""
+    text = "direct:\n  env: {A: 010, B: 1.30, C: 1e-4, D: 2026-11-22, E: null, F: true, G: '07'}\n"
+    found = resolve(places(tmp_path, user=text), {})["direct.env"]
+
+    assert found == {"A": "010", "B": "1.30", "C": "1e-4", "D": "2026-11-22", "F": True, "G": "07"}
+
+
+def test_the_proof_of_the_role_needs_nothing_that_the_settings_name(tmp_path: Path) -> None:
+    """The role proves primus-cli on a host where the virtual environment and the hooks of the site's settings are not there yet."""
+    tasks = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
+    (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]
+    user = User(tmp_path)
+    settings = "direct: {venv: /nowhere, python: /nowhere/bin/python, hooks: [/none], patch: [none.sh]}\n"
+    (user.project / ".primus.yaml").write_text(settings)
+    done = user.cli(*[word.replace("{{ __primus_cli_folder['path'] }}", str(tmp_path)) for word in argv[1:]])
+
+    assert done.returncode == 0, done.stderr
+    assert "ran through primus-cli" in done.stdout

@@ -17,7 +17,7 @@ from tests.unit.launch_cli_rig import User, wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Does what srun does with one task a node, on this host: --help, -N, the variables of a step, signals, the highest exit code.
+# Does what srun does with one task a node, on this host: --help, -N, a step's variables, the highest exit code; SIGTERM kills its tasks.
 SRUN = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 words = sys.argv[1:]
@@ -37,8 +37,20 @@ tasks = []
 for number in range(nodes):
     environment = {**os.environ, **step, "SLURM_NODEID": str(number), "SLURMD_NODENAME": f"n{number}"}
     tasks.append(subprocess.Popen(words[start:], env=environment))
-signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
-sys.exit(max(task.wait() for task in tasks))
+with open(os.environ["HOME"] + "/step", "w") as file:
+    print(*(task.pid for task in tasks), file=file)
+def kill(*_):
+    print("srun: forcing job termination", flush=True)
+    [task.kill() for task in tasks]
+signal.signal(signal.SIGTERM, kill)
+sys.exit(max(code if code >= 0 else 128 - code for code in [task.wait() for task in tasks]))
+"""
+# Signals the tasks of the stand-in's step, where it is the one that is named.
+SCANCEL = """#!/usr/bin/env python3
+import os, signal, sys
+if sys.argv[1:] != ["--signal=TERM", "77.0"]:
+    sys.exit(f"scancel: error: {sys.argv[1:]}")
+[os.kill(int(pid), signal.SIGTERM) for pid in open(os.environ["HOME"] + "/step").read().split()]
 """
 # Does what sbatch does: keeps its words, gives the job a number, and runs the script once, on the first node.
 SBATCH = """#!/usr/bin/env python3
@@ -62,6 +74,7 @@ def user(tmp_path: Path) -> User:
     found = User(tmp_path)
     found.stand_in("srun", SRUN)
     found.stand_in("sbatch", SBATCH)
+    found.stand_in("scancel", SCANCEL)
     return found
 
 
@@ -145,6 +158,39 @@ def test_several_launchers_a_node_are_refused(user: User, option: str) -> None:
     assert f"slurm: {option}: one launcher is started on each node" in done.stderr
 
 
+def test_task_counts_of_an_allocation_start_no_second_launcher(user: User) -> None:
+    """An allocation leaves variables that srun takes for options; with them it would start as many launchers as they say."""
+    user.stand_in("srun", '#!/bin/bash\nenv > "$HOME/seen"\n')
+    counts = {"SLURM_NTASKS": "16", "SLURM_NPROCS": "16", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NNODES": "2"}
+    done = user.cli("--output", str(user.run_dir), "slurm", "srun", "--", "preflight", **counts)
+    seen = {line.partition("=")[0] for line in (user.home / "seen").read_text().splitlines()}
+
+    assert done.returncode == 0, done.stderr
+    assert set(counts) & seen == {"SLURM_NNODES"}
+
+
+@pytest.mark.parametrize("option", ["--array=0-3", "-a0-3"])
+def test_an_array_is_refused(user: User, option: str) -> None:
+    """Its tasks would be several runs in one folder, each over the logs of the others; in the settings as well."""
+    done = user.cli("slurm", "sbatch", option, "--", "train", "pretrain")
+
+    assert (done.returncode, f"slurm: {option}: the tasks of an array" in done.stderr) == (2, True), done.stderr
+    with pytest.raises(UsageError, match="array"):
+        option_words({"array": "0-3"}, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "fine"),
+    [(("--export=NONE",), False), (("--export", "PATH"), False), (("--export=ALL",), True), (("--export=PATH,M=3",), True)],
+)
+def test_an_export_that_loses_variables_is_refused(user: User, words: tuple[str, ...], fine: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """The values of --env go through Slurm's environment; without them every node would fail."""
+    done = user.cli("--dry-run", "slurm", "srun", *words, "--", "direct", "--env", "M=geheim1234", "--", "train", "pretrain")
+
+    assert done.returncode == (0 if fine else 2), done.stderr
+    assert fine or "--export keeps variables from the nodes that --env sets: M" in done.stderr
+
+
 def test_options_of_the_settings_stand_below_typed_ones() -> None:
     """A true value is a flag of its own, false and null are none, and what was typed is not said twice in either spelling."""
     settings = {"partition": "gpu", "exclusive": True, "time": None, "requeue": False, "N": 4, "cpus_per_task": 8}
@@ -188,13 +234,29 @@ def test_two_nodes_look_at_themselves(user: User, launcher: str) -> None:
     assert sorted(path.name for path in user.run_dir.glob("plan*.json")) == ["plan-00001.json", "plan.json"]
 
 
-def test_sigterm_reaches_every_node(user: User) -> None:
-    """Slurm passes it on, the programs end with a checkpoint, and their code comes back."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_every_node_its_checkpoint(user: User, number: signal.Signals) -> None:
+    """Not srun, which would kill its tasks, but the step is sent SIGTERM: the programs write a checkpoint, and their code comes back."""
     text = "import os, sys, time, signal\nsignal.signal(15, lambda *_: sys.exit(75))\nopen('ready', 'w').close()\ntime.sleep(60)\n"
     script = user.program("p.py", text)
     child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "direct", "--single", "--script", str(script), "--")
     wait_for(user.project / "ready")
-    os.kill(child.pid, signal.SIGTERM)
+    os.kill(child.pid, number)
     output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 75, output
+    assert "step 77.0 is asked to stop; its ranks have 120 s" in output
+    assert "forcing job termination" not in output
+
+
+def test_a_signal_ends_srun_where_its_step_has_not_begun(user: User) -> None:
+    """A job that still waits for its nodes has nothing to save; the step of an earlier use of the run folder is left alone."""
+    user.stand_in("srun", "#!/bin/bash\ntrap 'echo revoked; exit 1' TERM\ntouch \"$HOME/waits\"\nsleep 60 & wait\n")
+    (user.run_dir / "logs").mkdir(parents=True)
+    (user.run_dir / "logs" / "slurm-step").write_text("77.0\n")
+    child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "preflight")
+    wait_for(user.home / "waits")
+    os.kill(child.pid, signal.SIGTERM)
+    output, _ = child.communicate(timeout=60)
+
+    assert (child.returncode, "revoked" in output, "asked to stop" in output) == (1, True, False), output

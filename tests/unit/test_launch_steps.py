@@ -15,6 +15,7 @@ from primus_bootstrap.launch.hooks import find_hooks
 from primus_bootstrap.launch.plan import PlannedStep
 from primus_bootstrap.launch.process import Signals, descendants
 from primus_bootstrap.launch.steps import StepResult, StepRunner, require
+from tests.unit.launch_cli_rig import User
 
 
 class Rig:
@@ -161,3 +162,13 @@ def test_a_name_that_is_no_variable_is_refused(tmp_path: Path) -> None:
     """env.a.b=c is a slip for extra.a.b=c."""
     with pytest.raises(StepError, match=r"'a\.b' is no variable's name"):
         require(Rig(tmp_path).step("10_a.sh", "echo env.a.b=c\n"))
+
+
+def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:
+    """Half of it would be set, and the rest lost in the log."""
+    user = User(tmp_path)
+    user.program("hooks/10_two.py", "def hook(plan):\n    return {'env': {'CERT': 'a\\nb'}}\n")
+    done = user.run(user.program("p.py", "print('started')\n"))
+
+    assert (done.returncode, "started" in done.stdout) == (4, False), done.stdout
+    assert "hook() returned env.CERT with a line break" in done.stdout

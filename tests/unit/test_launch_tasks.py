@@ -10,7 +10,7 @@ from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 from tests.unit.launch_cli_rig import User
 
-OURS = {"train pretrain", "train posttrain", "benchmark", "preflight", "analyze"}
+OURS = {"train pretrain", "train posttrain", "benchmark", "benchmark --list", "preflight", "analyze"}
 
 
 def test_the_tasks_of_this_package() -> None:

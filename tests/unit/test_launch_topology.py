@@ -101,6 +101,14 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
         shape(**values)
 
 
+def test_a_node_of_several_has_to_know_which_one_it_is() -> None:
+    """Two that both take themselves for node 0 would wait for each other."""
+    with pytest.raises(PlanError, match="2 nodes, and which one this is was not said"):
+        shape(nnodes=2, master_addr="n0")
+
+    assert shape(environment={"NODE_RANK": "0"}, nnodes=2, master_addr="n0").node_rank == 0
+
+
 def test_a_variable_that_is_no_number_is_named() -> None:
     """NNODES=two does not become one node."""
     with pytest.raises(PlanError, match=r"nnodes: 'two' is no number \(environment NNODES\)"):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,7 @@ def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
     assert state is not None
     assert (state.phase, state.attempt, state.attempts[0].cause) == ("done", 2, "no_progress")
     assert [event["reason"] for event in events(folder, "stopping")] == ["no new step for 5 s"]
+    assert "suspects" in json.loads((folder.attempt(1) / "diagnosis.json").read_text())
 
 
 def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:
@@ -226,6 +228,32 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> 
     assert site.watch(folder).wait(90) == 0
     assert folder.state().phase == "done"  # type: ignore[union-attr]
     assert [line["step"] for line in steps(folder)] == list(range(1, 21))
+
+
+def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) -> None:
+    """The request is kept until the job is cancelled, and it goes on then."""
+    folder = site.submit(site.job(words=["20", "0.5"]))
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 2)
+    folder.request("cancel")
+    wait_until(lambda: folder.state().phase == "stopping")  # type: ignore[union-attr]
+    folder.request("resume")
+
+    assert watcher.wait(90) == 0
+    assert folder.state().phase == "done"  # type: ignore[union-attr]
+    assert [event["kind"] for event in events(folder, "cancelled", "resumed")] == ["cancelled", "resumed"]
+
+
+def test_the_age_of_a_hosts_health_is_counted_by_one_clock(site: Site) -> None:
+    """A host whose clock is an hour ahead would else prove with an old record that it is well again."""
+    folder = site.submit(site.job())
+    target = DirectTarget(folder.job(), folder, Channel(folder.job().direct.ssh))
+    ahead = time.time() + 3600
+    answer = {"health": "pass", "now": ahead, "written": ahead - 100, "units": []}
+    found = target._candidate(folder.job().direct.hosts[0], answer, spare=False)
+
+    assert abs(time.time() - 100 - found.written) < 5
+    assert target.channel.ask(site.nodes["node1"].address, {"verb": "probe"}, timeout_s=30)["now"] > ahead - 3660
 
 
 def test_a_host_with_another_key_is_not_talked_to(site: Site) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from primus_bootstrap.launch.diagnose import Diagnosis
 from primus_bootstrap.launch.diagnose_hang import Suspect
 from primus_bootstrap.launch.diagnose_ranks import Evidence
 from primus_bootstrap.launch.watch import ending
+from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.loop import Watcher
+from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.spec import Host, Job
 from primus_bootstrap.launch.watch.state import Attempt, State
+from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",))
@@ -77,6 +82,7 @@ def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
         (over(2), NOTHING, ending.OWN, ()),
         (over(None), NOTHING, ending.OTHER, ()),
         (over(139), NOTHING, ending.OTHER, ()),
+        (over(79), NOTHING, ending.OTHER, ()),
     ],
 )
 def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
@@ -85,6 +91,32 @@ def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind
 
     assert (judged.kind, judged.hosts) == (kind, hosts)
     assert judged.reason
+
+
+def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
+    """Its shared storage may be gone, or its user unknown there: the job starts elsewhere, and nobody knows whose fault it was."""
+    state = over(None, stopping=ending.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
+    both = replace(state, absent=("h1", "h2"))
+    judged = ending.explain(JOB, state, of("rendezvous_failed"), NODES)
+
+    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (ending.NODE, "not_started", ("h2",), False)
+    assert "no such folder" in judged.reason
+    assert ending.explain(JOB, both, NOTHING, NODES).hosts == ()
+
+
+@pytest.mark.parametrize(("stopping", "said"), [("", True), (ending.STOP_HANG, False)])
+def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stopping: str, said: bool) -> None:  # noqa: FBT001
+    """Storage that was away ends an attempt on every node: people must read that, and not only an exit code. What was asked for is none."""
+    folder = folders.JobFolder(tmp_path)
+    note = "the lease could not be read for 16 s"
+    record = NodeRecord(0, "h1", "gpu001", "b", "", 1.0, 2.0, 79, note)
+    folder.attempt(1).mkdir(parents=True)
+    (folder.attempt(1) / "node-00000.json").write_text(json.dumps(asdict(record)))
+    watcher = Watcher(JOB, folder, SlurmTarget(JOB, folder))
+    state = over(79, stopping=stopping, watcher=watcher.leader.name)
+    states.save(folder.state_file, state)
+
+    assert (note in watcher._judge(state).current.reason) == said
 
 
 def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:

@@ -57,6 +57,17 @@ def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
     assert (after.state.phase, after.state.stopping, after.state.revoked) == (states.STOPPING, "lost", True)
 
 
+def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> None:
+    """Slurm suspends a job for one of higher priority: the time counts from when it goes on."""
+    state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
+    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
+    paused = policy.decide(JOB, state, replace(look, paused=True), Moment(4000)).state
+
+    assert paused.phase == states.RUNNING
+    assert policy.decide(JOB, paused, look, Moment(4001)).state.phase == states.RUNNING
+    assert policy.decide(JOB, paused, look, Moment(9000)).state.stopping == "no_progress"
+
+
 def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
     """All ranks take part in a step: SSH alone says nothing."""
     state = running()

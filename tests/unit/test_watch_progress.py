@@ -51,7 +51,9 @@ def test_the_end_of_a_long_file_is_found(tmp_path: Path) -> None:
 
 def test_the_gauge_counts_where_the_file_shows_its_growth_late(tmp_path: Path) -> None:
     """metrics.prom is replaced at each step."""
-    (tmp_path / "metrics.prom").write_text("# HELP primus_train_step Steps\n# TYPE primus_train_step gauge\nprimus_train_step 9\n")
+    (tmp_path / "metrics.prom").write_text(
+        '# HELP primus_train_step Steps\n# TYPE primus_train_step gauge\nprimus_train_step{run="a}",host="b"} 9\n'
+    )
     alone = progress.look(tmp_path, tmp_path, steps_offset=0)
     write_steps(tmp_path, 7, 8)
 

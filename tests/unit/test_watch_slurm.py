@@ -6,14 +6,20 @@ import json
 import os
 import pwd
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap.launch.diagnose import Diagnosis
+from primus_bootstrap.launch.watch import ending, node_record, policy
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.loop import Watcher
+from primus_bootstrap.launch.watch.node_record import NodeRecord
+from primus_bootstrap.launch.watch.policy import Moment
+from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 from tests.unit.watch_rig import TRAIN, Site, events, steps, wait_until
 from tests.unit.watch_slurm_rig import SlurmStandIn, break_command
@@ -106,6 +112,185 @@ def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: 
     assert "--exclude=n1" not in first
     assert sorted({line["step"] for line in steps(folder)}) == list(range(1, 21))
     assert [event["host"] for event in events(folder, "node_excluded")] == ["n1"]
+
+
+def test_a_launcher_that_says_nothing_on_a_node_that_slurm_hears_from_is_nobodys_fault(site: Site, slurm: SlurmStandIn) -> None:
+    """Somebody killed it: the job goes on, and no host is left out."""
+    folder = start(site, slurm, words=["12", "0.2"])
+    wait_until(lambda: len(steps(folder)) >= 7)
+    slurm.silence("n1")
+
+    assert ended(site) == 0
+    state = folder.state()
+    assert state is not None
+    assert (state.phase, state.restarts, state.excluded) == ("done", 1, ())
+    assert not (folder.path / "verdicts.jsonl").exists()
+
+
+SILENT = NodeRecord(1, "n2", "n2", "b", "100", 1.0)
+FAILED = replace(SILENT, rank=0, host="n1", ended=2.0, exit_code=1)
+
+
+@pytest.mark.parametrize(
+    ("of_job", "listed", "of_node", "records", "expected", "heard"),
+    [
+        ("RUNNING", "n1,n2", "idle", (SILENT,), "running", False),
+        ("RUNNING", "n1,n2", "allocated*", (FAILED, SILENT), "silent", False),
+        ("COMPLETING", "n2", "completing", (FAILED, SILENT), "running", False),
+        ("COMPLETING", "n2", "completing*", (FAILED, SILENT), "silent", False),
+        ("COMPLETING", "n2", "down*", (SILENT,), "silent", False),
+        ("FAILED", "n1,n2", "idle", (FAILED, SILENT), "silent", True),
+        ("FAILED", "n1,n2", "down*+", (FAILED, SILENT), "silent", False),
+        ("FAILED", "n1,n2", "idle", (), "ended", False),
+        ("FAILED", "n1,n2", "idle", (SILENT,), "silent", True),
+        ("FAILED", "n1,n2", "down*", (), "silent", False),
+        ("NODE_FAIL", "n1,n2", "down*", (FAILED, SILENT), "silent", False),
+        ("NODE_FAIL", "n1,n2", "idle", (FAILED, SILENT), "ended", False),
+        ("PREEMPTED", "n1,n2", "down*", (FAILED, SILENT), "ended", False),
+    ],
+)
+def test_what_slurm_and_the_launchers_say_makes_a_nodes_state(  # noqa: PLR0917 - a table
+    site: Site,
+    slurm: SlurmStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    of_job: str,
+    listed: str,
+    of_node: str,
+    records: tuple[NodeRecord, ...],
+    expected: str,
+    heard: bool,  # noqa: FBT001
+) -> None:
+    """The second node said nothing; both nodes are looked at, also where a job that completes lists only those not given back."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site, nodes=2))
+    attempt = folder.attempt(1)
+    attempt.mkdir()
+    for record in records:
+        (attempt / f"node-{record.rank:05d}.json").write_text(json.dumps(asdict(record)))
+    slurm.put(of_job, *listed.split(","))
+    slurm.nodes(n2=of_node)
+    hosts = (Host("n1", "n1"), Host("n2", "n2"))
+    state = states.State("small-0a1b2c", states.RUNNING, attempt=1, hosts=hosts, target_id="100", attempts=(states.Attempt(1),))
+    seen = SlurmTarget(folder.job(), folder).observe(state)
+
+    assert [node.host for node in seen.nodes] == ["n1", "n2"]
+    assert (seen.nodes[1].state, seen.nodes[1].heard) == (expected, heard)
+
+
+@pytest.mark.parametrize(
+    ("course", "host", "cause", "verdict"),
+    [
+        (
+            (("RUNNING", "idle"), ("COMPLETING", "completing"), ("COMPLETING", "completing*"), ("FAILED", "down*")),
+            "n2",
+            "node_lost",
+            "fail",
+        ),
+        ((("RUNNING", "idle"), ("COMPLETING", "completing*"), ("NODE_FAIL", "down*")), "n2", "node_lost", "fail"),
+        ((("COMPLETING", "completing"),), "n2", "node_unclear", "unknown"),
+        ((("COMPLETING", "completing"), ("FAILED", "idle")), None, "unknown", None),
+    ],
+)
+def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_in_time(  # noqa: PLR0917 - a table
+    site: Site,
+    slurm: SlurmStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    course: tuple[tuple[str, str], ...],
+    host: str | None,
+    cause: str,
+    verdict: str | None,
+) -> None:
+    """A rank elsewhere fails before Slurm has noticed that a node is gone: its word is waited for, and nobody is blamed without it."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site, nodes=2, policy={"lost_after_s": 20, "lease_s": 15}))
+    folder.attempt(1).mkdir()
+    for record in (FAILED, SILENT):
+        (folder.attempt(1) / f"node-{record.rank:05d}.json").write_text(json.dumps(asdict(record)))
+    hosts = (Host("n1", "n1"), Host("n2", "n2"))
+    attempt = states.Attempt(1, ("n1", "n2"))
+    state = states.State("small-0a1b2c", states.RUNNING, attempt=1, hosts=hosts, target_id="100", attempts=(attempt,), since=1000.0)
+    target, asked = SlurmTarget(folder.job(), folder), folder.job()
+    slurm.put(course[0][0], "n1", "n2")
+    for look in range(60):
+        of_job, of_node = course[min(look // 5, len(course) - 1)]
+        slurm.set_state(100, of_job, nodes=["n2"] if of_job == "COMPLETING" else ["n1", "n2"])
+        slurm.nodes(n2=of_node)
+        state = policy.decide(asked, state, target.observe(state), Moment(1000.0 + 2 * look)).state
+        if state.phase == states.ENDED:
+            break
+    judged = ending.explain(asked, state, Diagnosis("", 0), {})
+    after = policy.judge(asked, state, judged, 1100.0).state
+
+    assert state.phase == states.ENDED
+    assert state.current.exit_code == 1
+    assert look * 2 <= policy.UNSTOPPABLE_S + 15 + policy.FENCE_S + asked.policy.settle_s + 2
+    assert ([item.host for item in after.excluded], judged.cause) == ([host] if host else [], cause)
+    if verdict:
+        assert Watcher(asked, folder, target)._verdict(after.excluded[0], after).verdict == verdict
+
+
+def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
+    site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that completes, one launcher silent, sinfo broken: the node may still run something."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site, nodes=2))
+    slurm.put("COMPLETING", "n2")
+    slurm.nodes(n2="down*")
+    break_command(slurm, "sinfo")
+    hosts = (Host("n1", "n1"), Host("n2", "n2"))
+    state = states.State("small-0a1b2c", states.RUNNING, attempt=1, hosts=hosts, target_id="100", attempts=(states.Attempt(1),))
+
+    assert [node.state for node in SlurmTarget(folder.job(), folder).observe(state).nodes] == ["running", "running"]
+
+
+def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
+    """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
+    folder = start(site, slurm, words=["12", "0.3"])
+    wait_until(lambda: len(steps(folder)) >= 3)
+    (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
+
+    assert ended(site) == 0
+    first = json.loads((folder.attempt(1) / "node-00000.json").read_text())
+    starting = [event["time"] for event in events(folder, "attempt_starting")]
+    assert first["exit_code"] == 79
+    assert first["ended"] < starting[1]
+    assert folder.state().excluded == ()  # type: ignore[union-attr]
+
+
+def test_of_two_slurm_jobs_for_one_attempt_the_one_counts_that_began_it(
+    site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm was slow, sbatch was given up and tried again, and both were heard: the second one is refused by the first one's claim."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site))
+    slurm.put("RUNNING", "n1")
+    second = json.loads((slurm.folder / "jobs" / "100.json").read_text())
+    (slurm.folder / "jobs" / "101.json").write_text(json.dumps({**second, "id": 101, "state": "FAILED", "nodes": ["n2"]}))
+    assert node_record.claim(folder.attempt(1), replace(SILENT, rank=0, host="n1")) == ""
+    state = states.State("small-0a1b2c", states.STARTING, attempt=1, attempts=(states.Attempt(1),))
+    seen = SlurmTarget(folder.job(), folder).observe(state)
+
+    assert (seen.status, seen.target_id, [node.host for node in seen.nodes]) == ("running", "100", ["n1"])
+
+
+def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that lets a held one go on; the watcher itself does not argue with who held it."""
+    monkeypatch.setenv("PATH", slurm.path)
+    folder = site.submit(job(site))
+    state = states.State("small-0a1b2c", states.STARTING, attempt=1, attempts=(states.Attempt(1),), since=1000.0)
+    slurm.put("PENDING")
+    said = []
+    for reason in ("Resources", "JobHeldAdmin"):
+        slurm.set_state(100, "PENDING", reason=reason)
+        seen = SlurmTarget(folder.job(), folder).observe(state)
+        after = policy.decide(folder.job(), state, seen, Moment(9000.0)).state
+        said.append((after.phase, after.reason))
+
+    assert said == [
+        ("starting", "Slurm job 100 is PENDING (Resources)"),
+        ("starting", "Slurm job 100 is PENDING (JobHeldAdmin); scontrol release 100 lets it go on"),
+    ]
 
 
 def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm: SlurmStandIn) -> None:

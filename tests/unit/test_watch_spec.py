@@ -12,6 +12,7 @@ import pytest
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import program
+from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import JobFolder
 from primus_bootstrap.launch.watch.spec import read_job
 
@@ -129,8 +130,42 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
 
     assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
     assert shown["job"]["words"] == ["train", "pretrain"]
-    assert listed == {"schema": "primus.job-list/1", "jobs": [shown]}
+    assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "events": []}]}
     assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
+
+
+def test_who_asks_last_is_heard(tmp_path: Path) -> None:
+    """Cancelled and resumed, or the other way round, before a watcher came to look."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    heard = []
+    for name in ("cancel", "resume", "cancel"):
+        folder.request(name)
+        heard.append(sorted(folder.requests()))
+
+    assert heard == [["cancel"], ["resume"], ["cancel"]]
+
+
+def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes over SSH as a whole: no events, and of many attempts the newest."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    attempts = tuple(states.Attempt(number) for number in range(1, 51))
+    states.save(folder.state_file, states.State(JOB["id"], attempt=50, attempts=attempts))
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["jobs"]
+
+    assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
+
+
+def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None:
+    """The one is tried again by systemd, since the exit code is not 0; the other has no watcher any more."""
+    words = ["run", "--folder", str(tmp_path / "jobs" / "a-000000")]
+    away = program.main(words)
+    (tmp_path / "jobs").mkdir()
+    not_mounted = program.main(words)
+    (tmp_path / "jobs" / "other").mkdir()
+
+    assert 0 not in (away, not_mounted)
+    assert program.main(words) == 0
 
 
 def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:

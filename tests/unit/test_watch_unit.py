@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -130,6 +131,19 @@ def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
         unit.answer_request(request(folder, "start", rank=0), allowed(site))
 
     assert unit.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
+
+
+def test_two_jobs_do_not_start_at_once_on_a_host(site: watch_rig.Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both would find it free; the second one is told to ask again."""
+    monkeypatch.setattr(unit, "_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(unit, "_LOCK_S", 0.3)
+    folder = site.submit(site.job())
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(LaunchError, match="another job is being started here"):
+            unit.answer_request(request(folder, "start", rank=0), allowed(site))
+
+    assert unit.answer_request(request(folder, "start", rank=0), allowed(site))["state"] == "started"
 
 
 def test_a_host_in_quarantine_is_not_healthy(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch import bundle
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 
@@ -83,7 +84,7 @@ def job(root: Path) -> folders.JobFolder:
 def set_state(job: folders.JobFolder, **given: Any) -> None:
     """Write a state as the watcher does, with some of it changed."""
     fresh = states.State(job=ID, updated=time.time()).to_json()
-    states.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n")
+    replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
 
 
 def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
@@ -208,7 +209,8 @@ def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> N
 
     assert shown.stdout == "two\nthree\n"
     assert missing.returncode == 4
-    assert "rank-00000.log" in missing.stderr
+    assert "rank-00000.log: rank 0 has written nothing yet" in missing.stderr
+    assert f"see `workload status {ID}`" in missing.stderr
 
 
 @needs_root
@@ -237,6 +239,18 @@ def test_a_finished_job_is_not_resumed(cli: Cli, job: folders.JobFolder) -> None
     assert job.requests() == frozenset()
 
 
+@needs_root
+def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: folders.JobFolder, root: Path) -> None:
+    """A job that disappears from the list would be taken for one that there is not."""
+    job.state_file.write_text('{"schema": "primus.job-st')
+    (root / "removed-0a1b2c").mkdir()
+    listed = cli("list", "--json")
+    (found,) = json.loads(listed.stdout)["jobs"]
+
+    assert (found["id"], found["phase"]) == (ID, "unknown")
+    assert "this is no state of a job" in found["reason"]
+
+
 def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path: Path) -> None:
     """A new file of the same name is read from its start; the phase in state.json ends it."""
     place = jobs.Place(str(tmp_path), "unused")
@@ -250,7 +264,7 @@ def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path
         log.rename(folder / "aside.log")
         log.write_text("second\n")
         time.sleep(3)
-        states.replace_text(folder / "state.json", json.dumps({"phase": "done"}))
+        replace_text(folder / "state.json", json.dumps({"phase": "done"}), mode=0o600)
         said, _ = child.communicate(timeout=30)
 
     assert said == "first\nsecond\n"
@@ -258,8 +272,11 @@ def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path
 
 def test_a_request_names_the_jobs_user_and_a_watcher_at_boot() -> None:
     """What resume runs on the service host is one line that a shell takes."""
-    line = jobs.resume_line(jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli"), ID)
+    place = jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
+    line = jobs.resume_line(place, ID)
 
     assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
     assert 'runuser -u "$owner" -- /usr/bin/python3 -I /usr/local/bin/primus-cli watch request' in line
-    assert line.endswith(f"systemctl --quiet enable --now primus-watch@{ID}.service")
+    assert line.endswith(f"systemctl --quiet enable primus-watch@{ID}.service && systemctl restart primus-watch@{ID}.service")
+    assert jobs.cancel_line(place, ID, unwatched=True) == line.replace(f"{ID} resume", f"{ID} cancel")
+    assert "systemctl" not in jobs.cancel_line(place, ID)

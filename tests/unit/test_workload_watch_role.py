@@ -12,6 +12,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.launch.watch import unit
+from primus_bootstrap.launch.watch.targets.direct import AT_ONCE
 from tests.unit.test_role_templates import render
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
@@ -52,8 +53,9 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
 
     assert service["ExecStart"] == "/usr/bin/python3 -I /usr/local/bin/primus-cli watch run --folder /srv/jobs/%i"
     assert (service["Restart"], service["SupplementaryGroups"]) == ("on-failure", VARS["_primus_watch_group"])
-    assert parser["Unit"]["ConditionPathExists"] == "/srv/jobs/%i/job.json"
+    assert not {"ConditionPathExists", "RequiresMountsFor", "AssertPathExists"} & set(parser["Unit"])  # nothing starts it again after these
     assert service["User"] == "nobody"
+    assert int(service["TasksMax"]) >= 4 * AT_ONCE
 
 
 def test_the_program_on_a_node_reads_what_the_role_writes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ elif name == "srun":
 elif name in ("squeue", "sacct"):
     for job in jobs():
         if job["name"] == given["--name"] and not (name == "squeue" and (folder / "forgotten").exists()):
-            print(f"{{job['id']}}|{{job['state']}}|{{','.join(job['nodes'])}}")
+            line = f"{{job['id']}}|{{job['state']}}|{{','.join(job['nodes'])}}"
+            print(line + f"|{{job.get('reason', 'None')}}" if name == "squeue" else line)
 elif name == "scancel":
     for job in jobs():
         if str(job["id"]) == words[-1] and job["state"] == "RUNNING":
@@ -105,6 +107,7 @@ class SlurmStandIn:
     """A cluster of nodes that share one machine."""
 
     folder: Path
+    child: subprocess.Popen[bytes] | None = None
 
     def start(self, *nodes: str) -> None:
         """Have nodes that are idle, and the commands."""
@@ -137,10 +140,22 @@ class SlurmStandIn:
         found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [words for words in found if words[0] == name]
 
-    def set_state(self, number: int, state: str) -> None:
+    def set_state(self, number: int, state: str, **more: Any) -> None:
         """Let Slurm say something else of a job."""
         path = self.folder / "jobs" / f"{number}.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "state": state}))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "state": state, **more}))
+
+    def put(self, state: str, *nodes: str) -> None:
+        """Have Slurm list a first attempt that it was not handed."""
+        self.child = subprocess.Popen(["sleep", "300"], start_new_session=True)
+        job = {"id": 100, "name": "primus-job-small-0a1b2c-1", "pid": self.child.pid, "words": [], "state": state, "nodes": nodes}
+        (self.folder / "jobs" / "100.json").write_text(json.dumps(job))
+
+    def silence(self, node: str) -> None:
+        """Cut a node's power: its launcher is gone without a word, and Slurm has not noticed."""
+        pid = int((self.folder / f"pid-{node}").read_text())
+        _kill((pid,))
+        _kill(process.descendants(pid))
 
     def lose(self, node: str) -> None:
         """Lose a node: its launcher is gone without a word, Slurm says that it is down and that the job has failed because of it."""
@@ -156,6 +171,8 @@ class SlurmStandIn:
         """End what runs."""
         for job in self.jobs():
             _kill((*process.descendants(job["pid"]), job["pid"]))
+        if self.child is not None:
+            self.child.wait(10)
 
 
 def break_command(rig: SlurmStandIn, name: str, *, broken: bool = True, after_s: float = 0.0) -> None:

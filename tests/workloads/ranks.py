@@ -53,7 +53,10 @@ class Ranks:
     """The processes of a run."""
 
     def __init__(self, folder: Path, count: int, *arguments: str, program: str = "pretrain", largest_file: int | None = None) -> None:
-        """Start so many ranks; a single one starts without torchrun's variables. `largest_file` in bytes is a limit of the system."""
+        """Start so many ranks; a single one starts without torchrun's variables.
+
+        `program` is a trainer's name or `module:function`; `largest_file` in bytes is a limit of the system.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}  # for the server, which starts with the first run
@@ -126,7 +129,8 @@ def _be_a_rank(folder: Path, announced: Mapping[str, str], program: str, argumen
     os.dup2(output, 2)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    sys.exit(getattr(importlib.import_module(f"workloads.train.{program}"), program)(arguments))
+    module, _, function = program.rpartition(":")
+    sys.exit(getattr(importlib.import_module(module or f"workloads.train.{program}"), function)(arguments))
 
 
 def _free_port() -> int:

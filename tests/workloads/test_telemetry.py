@@ -12,6 +12,7 @@ from workloads.train.schedule import learning_rate
 from workloads.train.settings import OptimizerSettings
 from workloads.train.telemetry import StepRecord, line, prometheus_text
 
+LABELS = {"run": '/jfs/a "b"', "host": "n1"}
 RECORD = StepRecord(
     time="2026-11-22T01:00:00.000+00:00",
     step=7,
@@ -36,18 +37,30 @@ RECORD = StepRecord(
 
 def test_the_prometheus_file_has_every_gauge_with_help_and_type() -> None:
     """Three lines a gauge, as the text format wants them."""
-    lines = prometheus_text(RECORD).splitlines()
+    lines = prometheus_text(RECORD, LABELS).splitlines()
+    series = r'{run="/jfs/a \"b\"",host="n1"}'
 
-    assert lines[:3] == ["# HELP primus_train_step Optimizer steps done", "# TYPE primus_train_step gauge", "primus_train_step 7"]
-    assert "primus_train_mfu 0.4" in lines
+    assert lines[3:6] == ["# HELP primus_train_step Optimizer steps done", "# TYPE primus_train_step gauge", f"primus_train_step{series} 7"]
+    assert f"primus_train_running{series} 1" in lines
+    assert f"primus_train_mfu{series} 0.4" in lines
     assert len(lines) % 3 == 0
+
+
+def test_a_run_that_has_ended_is_not_scraped_as_one_that_runs() -> None:
+    """Only that it ended, and at which step."""
+    lines = prometheus_text(RECORD, LABELS, running=False).splitlines()
+
+    assert [line.partition("{")[0] + line.partition("}")[2] for line in lines if not line.startswith("#")] == [
+        "primus_train_running 0",
+        "primus_train_step 7",
+    ]
 
 
 def test_an_unknown_peak_gives_no_mfu_anywhere() -> None:
     """None is left out of the gauges and of the line on the terminal: it is neither 0 nor a guess."""
     unknown = replace(RECORD, mfu=None)
 
-    assert "mfu" not in prometheus_text(unknown)
+    assert "mfu" not in prometheus_text(unknown, LABELS)
     assert "MFU" not in line(unknown)
     assert "MFU 40.0%" in line(RECORD)
 

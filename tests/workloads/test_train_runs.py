@@ -131,7 +131,8 @@ def test_torchrun_starts_it_and_every_file_is_there(tmp_path: Path) -> None:
     assert [line["tokens"] for line in run.steps()] == [512 * step for step in range(1, 6)]
     assert run.steps()[-1]["mfu"] is None
     assert run.steps()[-1]["tokens_per_s"] > 0
-    assert "primus_train_step 5" in (run.folder / "metrics.prom").read_text()
+    assert f'run="{run.folder}",job_id="",host="' in (run.folder / "metrics.prom").read_text()
+    assert [text.rpartition(" ")[2] for text in (run.folder / "metrics.prom").read_text().splitlines() if text[0] != "#"] == ["0", "5"]
     assert result["step_time_s"]["n"] == 2
     assert result["settings"] == json.loads((run.folder / "settings.json").read_text())
     assert result["outcome"] == "done"

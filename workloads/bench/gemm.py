@@ -1,17 +1,17 @@
-"""Measure matrix multiplication: TFLOP/s of one device a rank, with operands that do not stay in its caches.
+"""Measure matrix multiplication: TFLOP/s of each GPU (or of the CPU), with operands that are not in its caches.
 
-    torchrun … workloads/bench/gemm.py [--m 8192 --n 8192 --k 8192 --dtype bf16]
+    torchrun … workloads/bench/gemm.py [--shapes llama-3.1-8b,4096x4096x4096 --dtypes bf16,fp8]
 
 Shapes: a_MK @ b_KN = c_MN. 2*M*N*K floating-point operations (a multiplication and an addition each).
 """
 
 from __future__ import annotations
 
-import os
+import re
 import sys
-import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if not __package__:
     # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
@@ -19,91 +19,154 @@ if not __package__:
 
 import torch
 
-from workloads.bench._options import parse_options
-from workloads.common.device import device_name, synchronise
-from workloads.common.process_group import choose_device
-from workloads.common.results import append_result, spread, surroundings
+from workloads.bench._options import DEVICE, REPEATS, TIMEOUT_S, WARM_UP
+from workloads.bench._run import Benchmark, Run, run_benchmark
+from workloads.common.device import cold_bytes
+from workloads.common.errors import SettingsError
+from workloads.common.timing import time_samples
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-# More than the last-level cache of any device known here (256 MB Infinity Cache of MI300X), so that operands come from memory.
-_COLD_BYTES = 2**30
-# Relative error of a product whose sums are kept in fp32 and rounded once: the result's machine epsilon, with room for other orders.
-_TOLERANCE = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Shape = tuple[int, int, int]
+
+# M x N x K. M is 8192 tokens; N and K are those of the products of a block: query, key and value in one; the attention's output; gate and
+# up of the feed-forward network in one; down. Llama: arXiv:2407.21783, table 3. DeepSeek-V3: arXiv:2412.19437, section 4.2 (one expert).
+SHAPES: dict[str, tuple[Shape, ...]] = {
+    "square": ((8192, 8192, 8192),),
+    "llama-3.1-8b": ((8192, 6144, 4096), (8192, 4096, 4096), (8192, 28672, 4096), (8192, 4096, 14336)),
+    "llama-3.1-70b": ((8192, 10240, 8192), (8192, 8192, 8192), (8192, 57344, 8192), (8192, 8192, 28672)),
+    "deepseek-v3-expert": ((8192, 4096, 7168), (8192, 7168, 2048)),
+    "small": ((512, 512, 512),),
+}
+_GPU_SHAPES, _CPU_SHAPES = ("square", "llama-3.1-8b"), ("small",)
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
+# The relative error that is allowed. Sums are kept in fp32 and rounded once: the machine epsilon of the result's type, with room for
+# another order. The result of fp8 operands is bf16; their own rounding does not count: the rounded ones are compared.
+_TOLERANCE = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3, "fp8": 2e-2}
 
 
 @dataclass(frozen=True, slots=True)
 class GemmOptions:
     """What is measured."""
 
-    m: int = field(default=8192, metadata={"help": "rows of the result"})
-    n: int = field(default=8192, metadata={"help": "columns of the result"})
-    k: int = field(default=8192, metadata={"help": "length of each sum"})
-    dtype: str = field(default="bf16", metadata={"help": "type of the operands", "choices": tuple(_DTYPES)})
-    device: str = field(default="auto", metadata={"help": "auto, cpu or cuda (ROCm as well)", "choices": ("auto", "cpu", "cuda")})
-    warm_up: int = field(default=10, metadata={"help": "products before the clock starts"})
-    steps: int = field(default=50, metadata={"help": "products that are timed"})
+    shapes: tuple[str, ...] = field(
+        default=("auto",),
+        metadata={"help": f"MxNxK or a name: {', '.join(SHAPES)}; auto: {', '.join(_GPU_SHAPES)} on a GPU, small on a CPU"},
+    )
+    dtypes: tuple[str, ...] = field(
+        default=("auto",), metadata={"help": f"of {', '.join(_DTYPES)}; auto: those that the device is built for"}
+    )
+    device: str = field(default="auto", metadata=DEVICE)
+    warm_up: int = field(default=10, metadata=WARM_UP)
+    repeats: int = field(default=30, metadata=REPEATS)
+    timeout_s: float = field(default=600.0, metadata=TIMEOUT_S)
 
 
-def measure(options: GemmOptions, device: torch.device) -> list[float]:
-    """Return the time of each product, in seconds, after checking one result."""
-    dtype = _DTYPES[options.dtype]
-    pair_bytes = (options.m * options.k + options.k * options.n) * dtype.itemsize
-    count = max(1, min(_COLD_BYTES // pair_bytes + 1, options.warm_up + options.steps))
+def measure(options: GemmOptions, run: Run) -> None:
+    """Measure every shape with every type."""
+    # Without this the GPU may round fp32 operands to TF32: https://pytorch.org/docs/stable/notes/cuda.html, "TensorFloat-32".
+    torch.set_float32_matmul_precision("highest")
+    for dtype in _chosen_dtypes(options, run.device):
+        for m, n, k in _chosen_shapes(options, run.device):
+            with run.series("tflop_per_s", "TFLOP/s", "higher", {"m": m, "n": n, "k": k, "dtype": dtype}) as series:
+                pairs = _operands((m, n, k), dtype, run.device)
+                product = _product(pairs, dtype)
+                correct = _is_right(product(0), pairs[0], dtype)
+                times_s = time_samples(product, run.device, warm_up=options.warm_up, repeats=options.repeats)
+                series.done([2 * m * n * k / seconds / 1e12 for seconds in times_s], correct=correct)
+
+
+def _operands(shape: Shape, dtype: str, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return so many pairs of operands that none is left in a cache when its turn comes again."""
+    m, n, k = shape
+    kind = _fp8(device) if dtype == "fp8" else _DTYPES[dtype]
+    count = max(2, -(-cold_bytes(device) // ((m * k + k * n) * kind.itemsize)))
     generator = torch.Generator(device).manual_seed(0)
-    pairs = [_operands(options, dtype, device, generator) for _ in range(count)]
-    c_MN = torch.empty(options.m, options.n, dtype=dtype, device=device)
-    _check(pairs[0], options)
-    times = []
-    for step in range(options.warm_up + options.steps):
-        a_MK, b_KN = pairs[step % count]
-        synchronise(device)
-        started = time.perf_counter()
-        torch.matmul(a_MK, b_KN, out=c_MN)
-        synchronise(device)
-        times.append(time.perf_counter() - started)
-    return times[options.warm_up :]
+    a_MK, b_KN = (torch.randn(size, device=device, generator=generator).to(kind) for size in ((m, k), (k, n)))
+    all_a = a_MK.expand(count, m, k).contiguous()
+    # The hardware wants the second fp8 operand by columns.
+    all_b = b_KN.t().expand(count, n, k).contiguous().transpose(1, 2) if dtype == "fp8" else b_KN.expand(count, k, n).contiguous()
+    return list(zip(all_a, all_b, strict=True))
 
 
-def _operands(
-    options: GemmOptions, dtype: torch.dtype, device: torch.device, generator: torch.Generator
-) -> tuple[torch.Tensor, torch.Tensor]:
-    a_MK = torch.randn(options.m, options.k, device=device, generator=generator).to(dtype)
-    b_KN = torch.randn(options.k, options.n, device=device, generator=generator).to(dtype)
-    return a_MK, b_KN
+def _product(pairs: list[tuple[torch.Tensor, torch.Tensor]], dtype: str) -> Callable[[int], torch.Tensor]:
+    """Return the operation: it takes the next pair each time."""
+    device, (m, n) = pairs[0][0].device, (pairs[0][0].shape[0], pairs[0][1].shape[1])
+    if dtype == "fp8":
+        one = torch.ones((), device=device)
+
+        def scaled(number: int) -> torch.Tensor:
+            a_MK, b_KN = pairs[number % len(pairs)]
+            return torch._scaled_mm(a_MK, b_KN, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: SLF001 - no public name yet
+
+        return scaled
+    c_MN = torch.empty(m, n, dtype=pairs[0][0].dtype, device=device)
+
+    def plain(number: int) -> torch.Tensor:
+        a_MK, b_KN = pairs[number % len(pairs)]
+        return torch.matmul(a_MK, b_KN, out=c_MN)
+
+    return plain
 
 
-def _check(pair: tuple[torch.Tensor, torch.Tensor], options: GemmOptions) -> None:
-    """Compare a corner of the product with one in double precision: a wrong result has no speed."""
+def _is_right(c_MN: torch.Tensor, pair: tuple[torch.Tensor, torch.Tensor], dtype: str) -> bool:
+    """Return whether a corner of the product is that of double precision, and the whole of it finite."""
     a_MK, b_KN = pair
-    rows, columns = min(64, options.m), min(64, options.n)
+    rows, columns = min(64, c_MN.shape[0]), min(64, c_MN.shape[1])
     expected = a_MK[:rows].double() @ b_KN[:, :columns].double()
-    error = ((a_MK @ b_KN)[:rows, :columns].double() - expected).norm() / expected.norm()
-    if not error < _TOLERANCE[options.dtype]:
-        allowed = _TOLERANCE[options.dtype]
-        sys.exit(f"gemm: the product is wrong: relative error {error:.3g}, allowed {allowed}\n  fix: take the device out of use")
+    error = float((c_MN[:rows, :columns].double() - expected).norm() / expected.norm())
+    return error < _TOLERANCE[dtype] and bool(torch.isfinite(c_MN).all())
+
+
+def _chosen_shapes(options: GemmOptions, device: torch.device) -> list[Shape]:
+    names = options.shapes if options.shapes != ("auto",) else (_GPU_SHAPES if device.type == "cuda" else _CPU_SHAPES)
+    chosen: list[Shape] = []
+    for name in names:
+        numbers = re.fullmatch(r"(\d+)x(\d+)x(\d+)", name)
+        if name not in SHAPES and not numbers:
+            raise SettingsError(f"--shapes {name}: no such shape", fix=f"give MxNxK like 8192x4096x4096, or one of: {', '.join(SHAPES)}")
+        chosen += SHAPES[name] if not numbers else [(int(numbers[1]), int(numbers[2]), int(numbers[3]))]
+    return list(dict.fromkeys(chosen))
+
+
+def _chosen_dtypes(options: GemmOptions, device: torch.device) -> tuple[str, ...]:
+    unknown = [name for name in options.dtypes if name not in _DTYPES and options.dtypes != ("auto",)]
+    if unknown:
+        raise SettingsError(f"--dtypes {unknown[0]}: no such type", fix=f"choose from: {', '.join(_DTYPES)}")
+    if options.dtypes != ("auto",):
+        return options.dtypes
+    if device.type != "cuda":
+        return ("fp32", "bf16")
+    if _has_fp8(device):
+        return ("bf16", "fp16", "fp32", "fp8")
+    print("gemm: this device has no fp8: not measured")
+    return ("bf16", "fp16", "fp32")
+
+
+def _has_fp8(device: torch.device) -> bool:
+    """Return whether the matrix units take fp8.
+
+    NVIDIA: compute capability 8.9 and later (https://docs.nvidia.com/cuda/cublas/, "cublasLtMatmul", FP8 kernels).
+    AMD: gfx942 (MI300), gfx950 (MI350), gfx12 (https://rocm.docs.amd.com/en/latest/reference/precision-support.html).
+    """
+    if torch.version.hip:
+        return torch.cuda.get_device_properties(device).gcnArchName.startswith(("gfx942", "gfx950", "gfx12"))
+    return torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _fp8(device: torch.device) -> torch.dtype:
+    """Return the device's 8-bit type with 4 bits of exponent; MI300's has no negative zero (the same page of AMD: "FNUZ")."""
+    amd = device.type == "cuda" and torch.version.hip
+    return torch.float8_e4m3fnuz if amd and torch.cuda.get_device_properties(device).gcnArchName.startswith("gfx942") else _DTYPES["fp8"]
+
+
+BENCHMARK = Benchmark("gemm", "Measure matrix multiplication.", GemmOptions, measure)
 
 
 def main(argv: list[str]) -> int:
-    """Measure; every rank prints and keeps its own device's result; return the exit code."""
-    options = parse_options(GemmOptions, "Measure matrix multiplication.", argv)
-    device = choose_device(options.device)
-    times_s = measure(options, device)
-    flop = 2 * options.m * options.n * options.k
-    tflops = spread([flop / seconds / 1e12 for seconds in times_s])
-    rank = int(os.environ.get("RANK", "0"))
-    result = {
-        "benchmark": "gemm",
-        "options": asdict(options),
-        "rank": rank,
-        "device": device_name(device),
-        "time_s": spread(times_s),
-        "tflop_per_s": tflops,
-        **surroundings(),
-    }
-    shape = f"{options.m}x{options.n}x{options.k} {options.dtype}"
-    print(f"gemm {shape} on {device_name(device)}: median {tflops['median']:.2f} TFLOP/s of {tflops['n']}")
-    append_result(Path(os.environ.get("RUN_DIR", ".")), result)
-    return 0
+    """Measure; return the exit code."""
+    return run_benchmark(BENCHMARK, argv)
 
 
 if __name__ == "__main__":

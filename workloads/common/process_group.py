@@ -86,7 +86,7 @@ def choose_device(wanted: str) -> torch.device:
     if local_rank >= count:
         raise SettingsError(
             f"local rank {local_rank} has no GPU: torch sees {count}",
-            fix="start at most one process a GPU (torchrun --nproc-per-node), check the driver, or set compute.device=cpu",
+            fix="start at most one process a GPU (--nproc-per-node), check the driver, or set compute.device=cpu (benchmark: --device cpu)",
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)

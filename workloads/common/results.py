@@ -1,40 +1,100 @@
-"""A run's result: one JSON line with units in its keys, and what it was measured on."""
+"""Lines of `results.jsonl`: the record `primus.result/1` of a measured series, and what a line says of its surroundings."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import platform
 import statistics
 import subprocess
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
-def append_result(folder: Path, result: Mapping[str, Any]) -> None:
-    """Append a line to `results.jsonl`."""
-    with (folder / "results.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result) + "\n")
+SCHEMA = "primus.result/1"
+Sizes = dict[str, int | float | str]
+LARGEST_SAMPLES = 200
 
 
-def surroundings() -> dict[str, Any]:
-    """Return when, where and with which versions."""
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One series: what was measured, where, and how it came out.
+
+    `value` is the median of `samples`, None where `error` says why there is none. `device` is the GPU's index on its host; "" means the
+    host, or all ranks together. `serial` is "" where the device has none. `correct` is None where nothing was checked.
+    """
+
+    benchmark: str
+    metric: str
+    value: float | None
+    unit: str
+    better: Literal["higher", "lower"]
+    sizes: Sizes
+    host: str
+    device: str
+    model: str
+    serial: str
+    ranks: int
+    repeats: int
+    samples: list[float]
+    p95: float | None
+    correct: bool | None
+    error: str
+    versions: dict[str, str | None]
+    time: str
+    seconds: float
+    options: dict[str, Any]
+    schema: str = SCHEMA
+
+
+def append_result(folder: Path, result: Mapping[str, Any] | Result) -> None:
+    """Append a line to `results.jsonl`; ranks of one or several hosts may do so at once."""
+    line = json.dumps(asdict(result) if isinstance(result, Result) else result) + "\n"
+    descriptor = os.open(folder / "results.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        # Between hosts O_APPEND alone may overwrite (open(2), "O_APPEND" on NFS). Storage without locks: lines of one host stay whole.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        rest = line.encode()
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
+
+
+def host_name() -> str:
+    """Return this host's name: the one that the launcher uses, or the system's."""
+    return os.environ.get("PRIMUS_NODE") or platform.node()
+
+
+def now() -> str:
+    """Return the time as ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions that a speed may depend on; None where there is none, or none can be found."""
     return {
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "host": platform.node(),
-        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "rocm": torch.version.hip,
+        "driver": _driver(),
         "git_commit": _git_commit(),
     }
+
+
+def surroundings() -> dict[str, Any]:
+    """Return when, where and with which versions a training run ended."""
+    return {"finished": now(), "host": platform.node(), "world_size": int(os.environ.get("WORLD_SIZE", "1")), **versions()}
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
@@ -47,6 +107,21 @@ def spread(values: Sequence[float]) -> dict[str, float | int | None]:
         "p95": ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))],
         "n": len(ordered),
     }
+
+
+def thinned(samples: Sequence[float]) -> list[float]:
+    """Return at most `LARGEST_SAMPLES` of the samples, evenly spread and in order."""
+    if len(samples) <= LARGEST_SAMPLES:
+        return list(samples)
+    return [samples[index * len(samples) // LARGEST_SAMPLES] for index in range(LARGEST_SAMPLES)]
+
+
+def _driver() -> str | None:
+    """Return the version of the GPU driver that is loaded: both vendors' modules say it in sysfs; one built into the kernel does not."""
+    for module in ("nvidia", "amdgpu"):
+        with suppress(OSError):
+            return Path(f"/sys/module/{module}/version").read_text("utf-8").strip()
+    return None
 
 
 def _git_commit() -> str | None:

@@ -49,6 +49,13 @@ class Trainer:
     def run(self, samples: Samples) -> int:
         """Train to the last step; return the exit code."""
         telemetry = Telemetry(self.folder, self.settings, self.group) if self.group.is_first else None
+        try:
+            return self._run(samples, telemetry)
+        finally:
+            if telemetry:
+                telemetry.ended()
+
+    def _run(self, samples: Samples, telemetry: Telemetry | None) -> int:
         last, first = self.settings.train.steps, self.step + 1
         batches = Batches(
             samples,
@@ -65,7 +72,7 @@ class Trainer:
             if telemetry:
                 telemetry.write(self._record(telemetry, agreed, rate, step_time_s=ended - started, saving_s=saving_s))
             stopped = agreed.stop_asked and self.step < last
-            self._save_if_due(final=stopped or self.step == last)
+            self._save_if_due(final=stopped or (self.step == last and self.settings.checkpoint.at_end))
             saving_s = time.perf_counter() - ended
         batches.close()
         self.checkpoints.close()

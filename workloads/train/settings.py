@@ -108,6 +108,7 @@ class CheckpointSettings:
 
     folder: str = setting("", "shared by all nodes; empty means `checkpoints` in the run's folder")
     every_steps: int = setting(10, "steps between checkpoints; 0 writes one only at the end and on SIGTERM")
+    at_end: bool = setting(True, "write one after the last step; false is for runs that only measure")
     keep: int = setting(3, "complete checkpoints kept, newest first")
     asynchronous: bool = setting(True, "write while training goes on")
     failures_allowed: int = setting(2, "checkpoints in a row that may fail before the run stops")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +19,8 @@ from workloads.common.results import append_result, spread, surroundings
 from workloads.train.flops import FORMULA, active_parameters, flops_per_token, parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from workloads.common.process_group import Group
     from workloads.train.settings import Settings
 
@@ -26,6 +31,7 @@ _WARMUP_STEPS = 3
 _STEPS_KEPT = 10_000
 
 _GAUGES = {
+    "running": "1 while the run makes steps, 0 once it has ended",
     "step": "Optimizer steps done",
     "loss": "Mean loss of a target token in the newest step",
     "grad_norm": "Norm of the gradient before clipping",
@@ -82,6 +88,8 @@ class Telemetry:
         self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
         self._prometheus = Path(settings.telemetry.prometheus_file or folder / "metrics.prom")
         self._steps = (folder / "steps.jsonl").open("a", encoding="utf-8")
+        # Not `job`: that is the scrape's own label, and Prometheus would rename ours.
+        self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
         self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
 
     def speed(self, step_time_s: float) -> dict[str, Any]:
@@ -106,7 +114,7 @@ class Telemetry:
         try:
             self._steps.write(json.dumps(asdict(record)) + "\n")
             self._steps.flush()
-            replace_text(self._prometheus, prometheus_text(record), durable=False)
+            replace_text(self._prometheus, prometheus_text(record, self._labels), durable=False)
         except OSError as error:
             raise StorageError(
                 f"{self._folder}: telemetry cannot be written: {error}", fix="free space, or mend the storage; then resume"
@@ -114,9 +122,15 @@ class Telemetry:
         if record.step % self._settings.telemetry.print_every_steps == 0:
             print(line(record), flush=True)
 
+    def ended(self) -> None:
+        """Close the files, and say that nothing runs any more; a value that stays would be scraped as that of a run."""
+        self._steps.close()
+        if self._newest:
+            with suppress(OSError):  # whoever ends because the disk is full has said so already
+                replace_text(self._prometheus, prometheus_text(self._newest[-1], self._labels, running=False), durable=False)
+
     def close(self, outcome: str) -> None:
         """Write the result of this process's part of the run; `outcome` is `done` or `stopped early`."""
-        self._steps.close()
         timed = list(self._newest)[_WARMUP_STEPS:]
         median = spread([record.step_time_s for record in timed])
         speed = self.speed(median["median"]) if median["median"] else {}
@@ -151,11 +165,15 @@ def line(record: StepRecord) -> str:
     )
 
 
-def prometheus_text(record: StepRecord) -> str:
-    """Return the record in Prometheus' text format."""
-    values: dict[str, Any] = asdict(record)
+def prometheus_text(record: StepRecord, labels: Mapping[str, str], *, running: bool = True) -> str:
+    """Return the record in Prometheus' text format; of a run that has ended only its last step."""
+    values: dict[str, Any] = {**asdict(record), "running": int(running)}
+    # https://prometheus.io/docs/instrumenting/exposition_formats/#text-format-details
+    quoted = {name: value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for name, value in labels.items()}
+    series = ",".join(f'{name}="{value}"' for name, value in quoted.items())
     parts = []
     for name, meaning in _GAUGES.items():
-        if values[name] is not None:
-            parts.append(f"# HELP primus_train_{name} {meaning}\n# TYPE primus_train_{name} gauge\nprimus_train_{name} {values[name]}\n")
+        if values[name] is not None and (running or name in ("running", "step")):
+            full = f"primus_train_{name}"
+            parts.append(f"# HELP {full} {meaning}\n# TYPE {full} gauge\n{full}{{{series}}} {values[name]}\n")
     return "".join(parts)

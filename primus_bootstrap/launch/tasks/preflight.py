@@ -13,8 +13,8 @@ def program(request: Request) -> Program:
 
 TASK = Task(
     name="preflight",
-    meaning="Look at every node before a run: GPUs, environment, limits, space, torch, the way to node 0.",
-    usage="[--min-free-gib N] [--expect-gpus N]",
+    meaning="Look at every node before a run: GPUs, links, RDMA ports, memory, disks, kernel, limits, torch, the way to node 0.",
+    usage="[--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]",
     launcher=PYTHON,
     program=program,
     added=long_option,

@@ -61,7 +61,8 @@ class Lease:
     _read_at: float = field(default_factory=_now)
 
     def look(self) -> None:
-        """Read the lease once; what cannot be read leaves it as it is."""
+        """Read the lease once; what cannot be read leaves it as it is. It counts from before it was read."""
+        began = _now()
         state = None
         with suppress(LaunchError):
             state = self.folder.state()
@@ -70,7 +71,7 @@ class Lease:
         if state.attempt != self.attempt or state.revoked:
             self.revoked = f"attempt {self.attempt} has lost its lease to attempt {state.attempt}, or is to end"
         else:
-            self._read_at = _now()
+            self._read_at = began
 
     def start(self) -> None:
         """Go on reading until this process ends."""
@@ -182,7 +183,7 @@ class _Outcome:
 
 def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease) -> _Outcome:
     """Run the launcher to its end, or end it when the lease is gone."""
-    environment = {**os.environ, **job.environment}
+    environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
     with process.Signals() as signals:
         process.become_reaper()
         home = environment.get("HOME", "")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.diagnose_causes import CAUSE, HANG, HARDWARE, KILLED
 from primus_bootstrap.launch.watch import seen
+from primus_bootstrap.launch.watch.spec import SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,6 +42,8 @@ _BY_CODE = (
     (77, "no_progress", "a step took longer than the trainer's own limit", OTHER),
     (NOT_ITS_TURN, "not_its_turn", "a node refused to start: its lease was gone, or it had run already", OTHER),
 )
+# Of hosts that are kept off without anybody knowing that they are at fault.
+UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
 _MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
 
 
@@ -76,7 +79,10 @@ def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, s
     judged = _wanted(state) or _done(state) or _gone(job, state) or _early(state)
     if judged is not None:
         return judged
-    return _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
+    judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
+    if judged.kind != OTHER:
+        return judged
+    return _absent(state) if state.absent else _unclear(state) if state.unclear else judged
 
 
 def _wanted(state: State) -> Ending | None:
@@ -116,7 +122,21 @@ def _lost(job: Job, state: State) -> Ending:
     if not state.lost:
         return Ending(OTHER, "node_lost", "Slurm lost a node of the job")
     reason = f"{names} did not answer for {job.policy.lost_after_s} s, or started again in the middle"
+    if job.target == SLURM:
+        reason = f"Slurm did not hear from {names} any more, and its launcher fell silent"
     return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
+
+
+def _absent(state: State) -> Ending:
+    hosts = state.absent if _some(state, state.absent) else ()
+    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _MORE.format(attempt=state.attempt), hosts)
+
+
+def _unclear(state: State) -> Ending:
+    names = ", ".join(state.unclear)
+    reason = f"Slurm did not get {names} back from the attempt; whether the host is lost is unknown"
+    hosts = state.unclear if _some(state, state.unclear) else ()
+    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"look at {names}: scontrol show node", hosts)
 
 
 def _known(state: State, found: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:
@@ -153,7 +173,7 @@ def _unknown(state: State, told: str) -> Ending:
     if state.stopping == STOP_HANG:
         return Ending(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Ending(OTHER, "not_started", state.reason, more)
+        return Ending(OTHER, NOT_STARTED, state.reason, more)
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
             return Ending(kind, cause, f"{told or reason} (exit code {code})", more)

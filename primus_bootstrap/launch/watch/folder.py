@@ -14,17 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import PlanError, UsageError
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.spec import Job, read_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 CANCEL, RESUME = "cancel", "resume"
 REQUESTS = (CANCEL, RESUME)
 _FOLDERS = ("requests", "attempts", "run")
 # What belongs to one attempt although it is written into the run folder, which all attempts share.
-_OF_AN_ATTEMPT = ("logs", "failure.json", "plan*.json", "metrics.prom")
+GAUGES = "metrics.prom"
+_OF_AN_ATTEMPT = ("logs", "failure.json", "plan*.json", GAUGES)
 
 
 @dataclass(frozen=True)
@@ -85,8 +87,11 @@ class JobFolder:
         return frozenset(name for name in REQUESTS if (self.path / "requests" / name).exists())
 
     def request(self, name: str) -> None:
-        """Ask the watcher for something."""
+        """Ask the watcher for something; what was asked for before and not acted upon yet counts no more."""
         try:
+            for other in REQUESTS:
+                if other != name:
+                    self.answered(other)
             (self.path / "requests" / name).touch()
         except OSError as error:
             raise PlanError(f"{self.path}/requests: cannot be written: {error}", fix="run as the job's user") from error
@@ -107,11 +112,11 @@ class JobFolder:
                 line = line if file.read(1) == b"\n" else "\n" + line
             file.write(line.encode())
 
-    def set_aside(self, number: int) -> None:
+    def set_aside(self, number: int, patterns: Sequence[str] = _OF_AN_ATTEMPT) -> None:
         """Move what an attempt left in the run folder to what is kept of it; a second call moves what is left."""
         target = self.attempt(number)
         target.mkdir(parents=True, exist_ok=True)
-        for pattern in _OF_AN_ATTEMPT:
+        for pattern in patterns:
             for path in self.run.glob(pattern):
                 if not (target / path.name).exists():
                     path.rename(target / path.name)
@@ -138,8 +143,8 @@ def create(root: Path, text: str) -> tuple[JobFolder, bool]:
         temporary = Path(tempfile.mkdtemp(dir=root, prefix=f".{job.id}."))
         for name in _FOLDERS:
             (temporary / name).mkdir()
-        states.replace_text(temporary / "job.json", text if text.endswith("\n") else text + "\n")
-        states.replace_text(temporary / "key", secrets.token_hex(32) + "\n")
+        replace_text(temporary / "job.json", text if text.endswith("\n") else text + "\n", mode=0o600)
+        replace_text(temporary / "key", secrets.token_hex(32) + "\n", mode=0o600)
         temporary.rename(folder.path)
     except OSError as error:
         if temporary is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import diagnose, records
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.folder import REQUESTS
+from primus_bootstrap.launch.watch.folder import GAUGES, REQUESTS, RESUME
+from primus_bootstrap.launch.watch.leader import Leader
 from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
 
 if TYPE_CHECKING:
@@ -42,16 +45,25 @@ class Watcher:
     every_s: float = TICK_S
     watching_since: float = field(default_factory=time.time)
     stop: threading.Event = field(default_factory=threading.Event)
+    leader: Leader = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Have a name of its own."""
+        self.leader = Leader(self.folder)
 
     def run(self) -> State:
         """Watch until the job is in a terminal phase, or `stop` is set; return the last state."""
-        state = self.folder.state()
-        if state is None:
-            state = states.State(self.job.id, since=time.time(), reason="submitted")
-            self._write(state, (Event("submitted"),))
-        state = replace(state, unknown=())
+        found = self.folder.state()
+        self.leader.wait(found, self.stop)
+        if self.stop.is_set():
+            return found or states.State(self.job.id)
+        state = found or states.State(self.job.id, since=time.time(), reason="submitted")
+        state = replace(policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
+        begun = () if found else (Event("submitted"),)
         if state.phase not in states.TERMINAL:
-            self._write(state, (Event("watcher_started", state.reason),))
+            state = self._save(state, (*begun, Event("watcher_started", state.reason)))
+        elif self.folder.requests():
+            state = self._save(state, ())
         state = self._asked(state)
         while state.phase not in states.TERMINAL and not self.stop.is_set():
             before, state = state, self._step(state)
@@ -62,6 +74,7 @@ class Watcher:
 
     def _step(self, state: State) -> State:
         """Do what the phase says."""
+        self.leader.check()
         if state.phase in (states.PENDING, states.WAITING):
             return self._begin(state) if time.time() >= state.not_before else self._kept(state)
         if state.phase == states.ENDED:
@@ -87,12 +100,19 @@ class Watcher:
     def _judge(self, state: State) -> State:
         found = diagnose.diagnose(self.folder.run)
         attempt = self.folder.attempt(state.attempt)
-        hosts = {record.node: record.host for record in node_record.read_all(attempt).values()}
-        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt))
+        attempt.mkdir(parents=True, exist_ok=True)
+        # failure.json is of the node that failed last, and may know less.
+        replace_text(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
+        nodes = node_record.read_all(attempt).values()
+        hosts = {record.node: record.host for record in nodes}
+        # What this watcher asked for is no reason; what made a launcher end by itself is.
+        noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
+        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt) or noted)
         decision = policy.judge(self.job, state, judged, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:
                 self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())
+        self.folder.set_aside(state.attempt, [GAUGES])  # a rank that was killed could not say that nothing runs any more
         return self._take(state, decision)
 
     def _asked(self, state: State) -> State:
@@ -100,21 +120,31 @@ class Watcher:
         requests = self.folder.requests()
         if not requests:
             return state
-        state = self._take(state, policy.ask(self.job, state, requests, time.time()))
+        decision = policy.ask(self.job, state, requests, time.time())
+        state = self._take(state, decision) if decision.events else state
         for name in REQUESTS:
-            if name in requests:
+            # Who goes on with a job that is still being cancelled is heard when that is over.
+            if name in requests and not (name == RESUME and state.cancel and state.phase not in states.TERMINAL):
                 self.folder.answered(name)
         return state
 
     def _take(self, before: State, decision: Decision) -> State:
         if decision.state == before and not decision.events:
             return self._kept(before)
-        return self._write(decision.state, decision.events)
+        state = self._write(decision.state, decision.events)
+        if state.revoked and not before.revoked:
+            state = replace(state, revoked_at=time.time())  # nobody could read it before it was written
+        return state
 
     def _kept(self, state: State) -> State:
         return self._write(state, ()) if time.time() - state.updated > STALE_S / 3 else state
 
     def _write(self, state: State, events: tuple[Event, ...]) -> State:
+        """Write as long as this watcher leads."""
+        self.leader.check()
+        return self._save(state, events)
+
+    def _save(self, state: State, events: tuple[Event, ...]) -> State:
         """Write events, then the state: a crash in between repeats an event, and never loses one."""
         now = time.time()
         for event in events:
@@ -142,7 +172,7 @@ class Watcher:
         return records.Record(
             check="workload_node",
             host=item.host,
-            verdict=records.FAIL,
+            verdict=records.UNKNOWN if item.cause in (ending.UNCLEAR, ending.NOT_STARTED) else records.FAIL,
             expected="takes part in the job to its end",
             found=item.cause,
             source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",

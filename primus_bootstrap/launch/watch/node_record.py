@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.watch.state import replace_text
+from primus_bootstrap.launch.files import replace_text
+from primus_bootstrap.launch.watch.state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,9 +49,17 @@ def claim(folder: Path, record: NodeRecord) -> str:
     return "" if found == text else f"rank {record.rank} of an earlier start"
 
 
+def owner(folder: Path) -> str:
+    """Return the Slurm job that has an attempt; empty before one has begun."""
+    try:
+        return (folder / _CLAIM).read_text("utf-8")
+    except OSError:
+        return ""
+
+
 def close(folder: Path, record: NodeRecord, *, ended: float, exit_code: int, note: str = "") -> None:
     """Record the end."""
-    replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)))
+    replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)
 
 
 def read_all(folder: Path) -> dict[int, NodeRecord]:
@@ -71,7 +80,7 @@ def last_error(folder: Path) -> str:
 
 def _read(path: Path) -> Iterator[NodeRecord]:
     with suppress(OSError, ValueError, TypeError):
-        yield NodeRecord(**json.loads(path.read_text("utf-8")))
+        yield NodeRecord(**known(NodeRecord, json.loads(path.read_text("utf-8"))))
 
 
 def _text(record: NodeRecord) -> str:

@@ -18,7 +18,7 @@ from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.ending import Ending
-    from primus_bootstrap.launch.watch.seen import Candidates, Seen
+    from primus_bootstrap.launch.watch.seen import Candidates, NodeSeen, Seen
     from primus_bootstrap.launch.watch.spec import Job
 
 FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
@@ -52,6 +52,23 @@ class Decision:
 
     state: State
     events: tuple[Event, ...] = ()
+
+
+def taken_over(job: Job, state: State, now: float) -> State:
+    """Return the state as a watcher that begins may go on with it: what another host's clock said may be ahead of its own, or behind.
+
+    The time that nodes have to end counts anew, since nobody knows when they could read that they must.
+    """
+    return replace(
+        state,
+        unknown=(),
+        failing_since=0.0,
+        revoked_at=now if state.revoked else state.revoked_at,
+        not_before=min(state.not_before, now + max(job.policy.backoff_s)),
+        deadline=min(state.deadline, now + job.grace_s + AFTER_GRACE_S),
+        step_at=None if state.step_at is None else min(state.step_at, now),
+        since=min(state.since, now),
+    )
 
 
 def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decision:
@@ -103,6 +120,8 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, ste
         failing_since=0.0,
         unknown=(),
         lost=(),
+        unclear=(),
+        absent=(),
         step=None,
         step_at=None,
         excluded=choice.excluded,
@@ -121,6 +140,7 @@ def decide(job: Job, state: State, seen: Seen, moment: Moment) -> Decision:
     state = _take_over(state, seen)
     state, more = _note_answers(state, seen, now)
     events += more
+    seen = _without_a_word(job, state, seen, now)
     state, more = _note_progress(state, seen, now)
     events += more
     lost = _lost(job, state, seen, now)
@@ -201,11 +221,28 @@ def _take_over(state: State, seen: Seen) -> State:
 
 
 def _note_answers(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+    if seen.status == seeing.SILENT and not seen.nodes:
+        return state, []  # the target itself did not answer, and says nothing of nodes
     before = dict(state.unknown)
     silent = {node.host: node.why for node in seen.nodes if node.state == seeing.SILENT}
     events = [Event("node_unknown", why, host) for host, why in silent.items() if host not in before]
     events += [Event("node_back", "answers again", host) for host in before if host not in silent]
     return replace(state, unknown=tuple(sorted((host, before.get(host, now)) for host in silent))), events
+
+
+def _without_a_word(job: Job, state: State, seen: Seen, now: float) -> Seen:
+    """Take launchers that have been silent for long on hosts that the platform hears from for ended: that is no loss of a host.
+
+    Not before their lease is over: a platform that has forgotten the job would say the same of launchers that run.
+    """
+    since = dict(state.unknown)
+    fenced = state.revoked and now - state.revoked_at >= job.policy.lease_s + FENCE_S
+
+    def judged(node: NodeSeen) -> NodeSeen:
+        over = fenced and node.heard and node.state == seeing.SILENT and now - since[node.host] >= job.policy.lost_after_s
+        return replace(node, state=seeing.ENDED) if over else node
+
+    return replace(seen, nodes=tuple(judged(node) for node in seen.nodes))
 
 
 def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
@@ -225,12 +262,13 @@ def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Ev
 
 def _lost(job: Job, state: State, seen: Seen, now: float) -> tuple[str, ...]:
     """Return the nodes that have not answered for long; as long as steps are made every node is there, whatever SSH says."""
+    silent = {node.host for node in seen.nodes if node.state == seeing.SILENT}
     if seen.verdict == seeing.NODE_FAIL:  # Slurm has waited already: SlurmdTimeout
-        return tuple(host for host, _ in state.unknown)
+        return tuple(host for host, _ in state.unknown if host in silent)
     limit = job.policy.lost_after_s
     if state.step_at is not None and now - state.step_at < limit:
         return ()
-    return tuple(host for host, since in state.unknown if now - since >= limit)
+    return tuple(host for host, since in state.unknown if host in silent and now - since >= limit)
 
 
 def _over(state: State, seen: Seen) -> bool:
@@ -266,16 +304,19 @@ def _stopping(job: Job, state: State, seen: Seen, now: float, lost: tuple[str, .
     fenced = state.revoked_at + job.policy.lease_s + FENCE_S
     if now < fenced:
         return state, []
-    silent = {host for host, _ in state.unknown}
+    silent = {node.host for node in seen.nodes if node.state == seeing.SILENT}
     running = {node.host for node in seen.nodes if node.state == seeing.RUNNING}
     nobody_known = not seen.nodes and seen.status != seeing.ENDED
     if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nobody_known):
         return state, []
-    gone = tuple(sorted(silent | running))
+    # A host that answers and still runs it is at fault; what Slurm still collects from, and does not call silent, nobody knows.
+    unclear = tuple(sorted(running)) if job.target == SLURM else ()
+    gone = tuple(sorted((silent | running) - set(unclear)))
     events = [
         Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host) for host in gone
     ]
-    state, more = _end(state, seen, now, lost=gone)
+    events += [Event("node_unclear", f"Slurm has not got it back {now - state.revoked_at:.0f} s after the stop", host) for host in unclear]
+    state, more = _end(replace(state, unclear=unclear), seen, now, lost=gone)
     return state, [*events, *more]
 
 
@@ -290,6 +331,8 @@ def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, 
         return _stop(state, endings.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
     if state.phase == states.STARTING:
         return _starting(job, state, seen, moment)
+    if seen.paused:
+        return replace(state, since=now, step_at=None if state.step_at is None else now), []
     limit, since, what = job.policy.progress_timeout_s, state.step_at or 0.0, "no new step"
     if state.current.first_step_at is None:
         limit, since, what = job.policy.first_step_timeout_s, state.since, "no first step"
@@ -315,8 +358,11 @@ def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State
         text = f"attempt {state.attempt} runs on {', '.join(host.name for host in state.hosts)}"
         return _to(state, states.RUNNING, text, now), [Event("attempt_running", text)]
     queued = job.target == SLURM and seen.status in (seeing.QUEUED, seeing.RUNNING)
+    if seen.status == seeing.QUEUED and seen.why:
+        state = replace(state, reason=seen.why)
     limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S
     if not queued and now - max(state.since, moment.watching_since) > limit:
+        state = replace(state, absent=tuple(node.host for node in absent))
         said = "; ".join([*(f"{node.host}: {node.why}" for node in seen.nodes if node.why), *([seen.why] if seen.why else [])])
         return _stop(state, endings.STOP_NOT_STARTED, f"it did not start within {limit:.0f} s: {said}", now, deadline=now)
     return state, []

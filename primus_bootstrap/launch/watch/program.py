@@ -13,6 +13,7 @@ import argparse
 import fcntl
 import json
 import logging
+import pwd
 import sys
 import time
 from contextlib import suppress
@@ -23,6 +24,7 @@ from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
 from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID
 from primus_bootstrap.launch.watch.ssh import Channel
@@ -35,15 +37,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.targets import Target
 
+log = logging.getLogger(__name__)
+
 STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
-_LOCKED = 5
 _EVENTS = 20
-
-
-class LockedError(LaunchError):
-    """Another watcher has the job."""
-
-    exit_code = _LOCKED
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -89,6 +86,9 @@ def _create(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     folder = JobFolder(options.folder)
+    if _removed(folder):
+        log.info("%s: the job's folder was removed: there is nothing to watch", folder.path)
+        return 0
     job = folder.job()
     with _lock(folder).open("w", encoding="utf-8") as held:
         try:
@@ -103,6 +103,14 @@ def _run(options: argparse.Namespace) -> int:
             fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
             raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
     return 0
+
+
+def _removed(folder: JobFolder) -> bool:
+    """Tell a job whose folder was removed from storage that is away: there, the folder of all jobs is not to be read, or empty."""
+    try:
+        return not folder.path.exists() and any(folder.path.parent.iterdir())
+    except OSError:
+        return False
 
 
 def make_target(job: Job, folder: JobFolder) -> Target:
@@ -127,8 +135,11 @@ def _list(options: argparse.Namespace) -> int:
     except OSError as error:
         raise PlanError(f"{options.root}: cannot be read: {error}", fix="give the folder of all jobs") from error
     for name in names:
-        with suppress(LaunchError):  # of somebody else's
-            found.append(_status(JobFolder(options.root / name)))
+        folder = JobFolder(options.root / name)
+        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile; of somebody else's
+            folder.job_file.stat()
+            folder.job_file.open("rb").close()
+            found.append(_listed(folder))
     if options.json:
         sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
     else:
@@ -144,7 +155,7 @@ def _request(options: argparse.Namespace) -> int:
     return 0
 
 
-def _status(folder: JobFolder) -> dict[str, Any]:
+def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
     """Return a job with its state and newest events as plain data."""
     folder.job()
     state = folder.state()
@@ -154,8 +165,28 @@ def _status(folder: JobFolder) -> dict[str, Any]:
         "job": json.loads(folder.job_file.read_text("utf-8")),
         "state": None if state is None else state.to_json(),
         "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
-        "events": _events(folder.path / "events.jsonl"),
+        "events": _events(folder.path / "events.jsonl")[-events:] if events else [],
     }
+
+
+def _listed(folder: JobFolder) -> dict[str, Any]:
+    """Return a job for a list of all: without its events, and with its newest attempt only. One that cannot be read says why."""
+    try:
+        status = _status(folder, events=0)
+    except (LaunchError, OSError) as error:
+        owner = folder.path.stat().st_uid
+        job = {"id": folder.path.name, "name": folder.path.name[:-7], "user": _account(owner), "target": ""}
+        return {"schema": STATUS_SCHEMA, "job": job, "state": None, "stale": False, "events": [], "problem": str(error)}
+    if status["state"]:
+        status["state"]["attempts"] = status["state"]["attempts"][-1:]
+    return status
+
+
+def _account(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _events(path: Path) -> list[Any]:
@@ -168,7 +199,9 @@ def _events(path: Path) -> list[Any]:
 
 
 def _line(status: dict[str, Any]) -> str:
-    job, state = status["job"], status["state"] or {"phase": states.PENDING, "step": None, "attempt": 0, "reason": "not watched yet"}
+    job, problem = status["job"], status.get("problem", "")
+    unread = {"phase": "unknown" if problem else states.PENDING, "step": None, "attempt": 0, "reason": problem or "not watched yet"}
+    state = status["state"] or unread
     step = "-" if state["step"] is None else state["step"]
     stale = " (its watcher is gone)" if status["stale"] else ""
     return (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TAIL_BYTES = 1 << 16
-_GAUGE = re.compile(r"^primus_train_step (\d+)(?:\.0)?$", re.MULTILINE)
+_GAUGE = re.compile(r"^primus_train_step(?:\{.*\})? (\d+)(?:\.0)?$", re.MULTILINE)
 _CHECKPOINT = re.compile(r"step-(\d+)")
 
 

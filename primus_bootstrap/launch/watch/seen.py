@@ -19,20 +19,26 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 @dataclass(frozen=True)
 class NodeSeen:
-    """One node of an attempt. `exit_code` None at an end: it ended without a word; `restarted`: because the host was."""
+    """One node of an attempt.
+
+    `exit_code` None at an end: it ended without a word; `restarted`: because the host was. `heard`: its launcher is silent, and the
+    platform hears from the host.
+    """
 
     host: str
     state: str
     exit_code: int | None = None
     restarted: bool = False
     why: str = ""
+    heard: bool = False
 
 
 @dataclass(frozen=True)
 class Seen:
     """An attempt as its target sees it.
 
-    `status` is the attempt's as a whole. `hosts` are filled in where the target chooses them. `target_id` is the target's own id.
+    `status` is the attempt's as a whole. `paused`: the target has stopped it for a while. `hosts` are filled in where the target chooses
+    them. `target_id` is the target's own id.
     """
 
     status: str
@@ -41,6 +47,7 @@ class Seen:
     target_id: str = ""
     hosts: tuple[Host, ...] = ()
     why: str = ""
+    paused: bool = False
     progress: Progress = field(default_factory=Progress)
     requests: frozenset[str] = frozenset()
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch.spec import Host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 SCHEMA = "primus.job-state/1"
 PENDING, STARTING, RUNNING, STOPPING, ENDED, WAITING = "pending", "starting", "running", "stopping", "ended", "waiting"
@@ -59,7 +57,9 @@ class State:
 
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
-    `unknown` says since when a node has not answered. `step_at` is when the newest step was seen, not when it was made.
+    `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
+    called lost, `absent` where it never started. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when
+    it was made.
     """
 
     job: str
@@ -87,8 +87,11 @@ class State:
     failing_since: float = 0.0
     unknown: tuple[tuple[str, float], ...] = ()
     lost: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     attempts: tuple[Attempt, ...] = ()
+    watcher: str = ""
 
     @property
     def current(self) -> Attempt:
@@ -102,6 +105,11 @@ class State:
         return {"schema": SCHEMA, **data, "attempts": data["attempts"][-_KEPT_ATTEMPTS:]}
 
 
+def known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what this version knows: nodes that still run an older one must be able to read their lease."""
+    return {name: value for name, value in data.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
+
+
 def from_json(data: Mapping[str, Any]) -> State:
     """Return the state that `to_json` wrote.
 
@@ -111,11 +119,12 @@ def from_json(data: Mapping[str, Any]) -> State:
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema {data['schema']!r}, this program reads {SCHEMA}")
     values = {name: data[name] for name in State.__dataclass_fields__ if name in data}
-    values["hosts"] = tuple(Host(**item) for item in values["hosts"])
-    values["excluded"] = tuple(Excluded(**item) for item in values["excluded"])
-    values["attempts"] = tuple(Attempt(**{**item, "hosts": tuple(item["hosts"])}) for item in values["attempts"])
+    values["hosts"] = tuple(Host(**known(Host, item)) for item in values["hosts"])
+    values["excluded"] = tuple(Excluded(**known(Excluded, item)) for item in values["excluded"])
+    values["attempts"] = tuple(Attempt(**known(Attempt, {**item, "hosts": tuple(item["hosts"])})) for item in values["attempts"])
     values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
-    values["lost"] = tuple(values["lost"])
+    for name in ("lost", "unclear", "absent"):
+        values[name] = tuple(values.get(name, ()))
     return State(**values)
 
 
@@ -134,30 +143,10 @@ def load(path: Path) -> State | None:
     try:
         return from_json(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix="use the version of primus-watch that wrote it") from error
+        fix = "use the version of primus-watch that wrote it; restore a damaged file, or submit the job anew with its checkpoints"
+        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix=fix) from error
 
 
 def save(path: Path, state: State) -> None:
     """Replace the state, durable before this returns."""
-    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n")
-
-
-def replace_text(path: Path, text: str, *, mode: int = 0o600) -> None:
-    """Give a file its whole content at once and make it durable."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n", mode=0o600)

@@ -7,6 +7,7 @@ job's folder decides whose processes run, job.json decides what runs, and only w
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hmac
 import json
 import os
@@ -39,6 +40,7 @@ SITE_SCHEMA = "primus.workload-site/1"
 QUARANTINE = Path("/var/lib/primus/quarantine.json")  # written by the role quarantine
 _GPUS = Path("/etc/primus/gpu.json")
 _GATE = Path("/usr/local/lib/primus/health_gate.py")
+_LOCK, _LOCK_S = Path("/run/primus-unit.lock"), 10.0
 _READ_S, _COMMAND_S, _OLDER_GONE_S = 10.0, 10.0, 12.0
 _LARGEST_BYTES = 1 << 20
 _UNIT = re.compile(r"primus-job-(?P<job>" + JOB_ID.pattern + r")-(?P<attempt>[0-9]{1,6})\.service")
@@ -186,7 +188,7 @@ def _probe() -> dict[str, Any]:
         health.update(verdict="fail", reason=held)
     units = [name for name in _units("*") if _active(name)]
     told = {"health": health.get("verdict"), "written": health.get("written"), "reason": health.get("reason")}
-    return {"node": socket.gethostname(), "boot_id": read_boot_id(), "units": units, "gpus": _gpus(), **told}
+    return {"node": socket.gethostname(), "boot_id": read_boot_id(), "units": units, "gpus": _gpus(), "now": time.time(), **told}
 
 
 def _quarantine(path: Path = QUARANTINE) -> str:
@@ -210,7 +212,21 @@ def _gpus() -> int | None:
 
 
 def _start(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
-    """Start the attempt's unit, once nothing of an older attempt runs here."""
+    """Start the attempt's unit, once nothing of an older one runs here; one start at a time: two jobs must not both find it free."""
+    with _LOCK.open("w", encoding="utf-8") as held:
+        deadline = time.monotonic() + _LOCK_S
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise PlanError("another job is being started here", fix="nothing; the watcher asks again") from error
+            time.sleep(0.2)
+        return _start_alone(asked, site, rank)
+
+
+def _start_alone(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
     if _active(asked.unit):
         return {"state": "running", "boot_id": read_boot_id()}
     mine = {name: int(match["attempt"]) for name in _units("*") if (match := _UNIT.fullmatch(name)) and match["job"] == asked.job.id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.state import State
 
 _LOOK_S, _START_S = 12.0, 30.0
-_AT_ONCE = 32
+AT_ONCE = 32
 
 
 @dataclass
@@ -91,7 +92,7 @@ class DirectTarget:
             host,
             answers=True,
             health=str(answer.get("health", seeing.UNKNOWN)),
-            written=float(answer.get("written", 0.0)),
+            written=_by_our_clock(answer),
             spare=spare,
             busy=", ".join(str(name) for name in others),
             gpus=answer.get("gpus"),
@@ -118,6 +119,12 @@ class DirectTarget:
         return NodeSeen(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
 
 
+def _by_our_clock(answer: dict[str, Any]) -> float:
+    """Return when a host's health was looked at by this host's clock: theirs may be ahead, or behind."""
+    written, now = float(answer.get("written", 0.0)), float(answer.get("now", 0.0))
+    return time.time() - (now - written) if written and now else written
+
+
 def _status(nodes: Sequence[NodeSeen]) -> str:
     found = {node.state for node in nodes}
     if seeing.RUNNING in found:
@@ -127,6 +134,6 @@ def _status(nodes: Sequence[NodeSeen]) -> str:
 
 def _each(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
     """Return the answers of all hosts, asked at once."""
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _AT_ONCE) or 1) as pool:
+    with ThreadPoolExecutor(max_workers=min(len(hosts), AT_ONCE) or 1) as pool:
         asked = {host: pool.submit(one, host) for host in hosts}
         return {host: answer.result() for host, answer in asked.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.own_program import own_command
@@ -22,15 +22,20 @@ from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, 
 from primus_bootstrap.launch.watch.spec import Host
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.node_record import NodeRecord
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.state import State
 
 _COMMAND_S = 20.0
 _SHOWN = 300
+_COLUMNS = 3
 _SETTINGS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")  # variables that change what the commands do
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
+_PAUSED = ("SUSPENDED", "STOPPED")
 _VERDICTS = {
     "NODE_FAIL": seeing.NODE_FAIL,
     "BOOT_FAIL": seeing.NODE_FAIL,
@@ -60,6 +65,7 @@ class Listed:
     job_id: str
     state: str
     nodes: tuple[str, ...]
+    reason: str = ""
 
 
 @dataclass
@@ -100,17 +106,25 @@ class SlurmTarget:
         if found is None:
             if not records and not state.target_id:
                 return Seen(seeing.ABSENT, why=self.refused)
-            found = Listed(state.target_id, "FORGOTTEN", tuple(host.name for host in state.hosts) or tuple(records))
+            found = Listed(state.target_id, "FORGOTTEN", tuple(records))
+        # While a job completes, Slurm lists only the nodes that it has not got back: https://slurm.schedmd.com/squeue.html (%N)
+        names = tuple(host.name for host in state.hosts) or found.nodes
+        found = replace(found, nodes=names)
         status = seeing.QUEUED if found.state in _QUEUED else seeing.RUNNING if found.state in _RUNNING else seeing.ENDED
-        down = self._down(found.nodes) if found.state == "COMPLETING" else frozenset()
-        nodes = tuple(_node(name, records.get(name), status, down=name in down) for name in found.nodes)
         verdict = _VERDICTS.get(found.state, "")
         if verdict == seeing.CANCELLED and state.stopping:
             verdict = ""  # by this watcher
-        if verdict != seeing.NODE_FAIL and (verdict or all(node.state == seeing.SILENT for node in nodes)):
-            nodes = tuple(NodeSeen(node.host, seeing.ENDED) if node.state == seeing.SILENT else node for node in nodes)
-        hosts = tuple(Host(name, name) for name in found.nodes)
-        return Seen(status, nodes, verdict, found.job_id, hosts, why=f"Slurm job {found.job_id} is {found.state}")
+        nodes = self._nodes(found, status, verdict, records, asked=bool(state.stopping))
+        waits = _waits(found) if found.state in _QUEUED else ""
+        return Seen(
+            status,
+            nodes,
+            verdict,
+            found.job_id,
+            tuple(Host(name, name) for name in names),
+            why=f"Slurm job {found.job_id} is {found.state}{waits}",
+            paused=found.state in _PAUSED,
+        )
 
     def stop(self, state: State, *, force: bool) -> None:
         """Send SIGTERM to the launchers once, or cancel the job."""
@@ -132,13 +146,15 @@ class SlurmTarget:
         """Return the Slurm job of an attempt by its name: from the queue, or from the accounting where the queue has forgotten it."""
         name = self.job.unit(state.attempt)
         user = f"--user={self.job.user}"
-        listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N"]))
+        # An sbatch that was given up may have been heard all the same: of two jobs the one counts that began the attempt.
+        mine = node_record.owner(self.folder.attempt(state.attempt)) or state.target_id
+        listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N|%r"]), mine)
         if listed is not None or (state.phase == states.STARTING and not state.target_id):
             return listed
         columns = "--format=JobIDRaw,State,NodeList"
         try:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", user, "--starttime=now-30days", columns]
-            return _listed(_run(words))
+            return _listed(_run(words), mine)
         except SlurmSilentError:  # without accounting the launchers' own records are what is left
             return None
 
@@ -159,38 +175,64 @@ class SlurmTarget:
         words += [f"--exclude={excluded}"] if excluded else []
         return [*words, *job.slurm.options, str(script)]
 
-    def _down(self, names: tuple[str, ...]) -> frozenset[str]:
-        """Return which nodes Slurm itself does not hear from."""
+    def _nodes(self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, asked: bool) -> tuple[NodeSeen, ...]:
+        """Put together what Slurm says of nodes and what their launchers wrote."""
+        ended = {name: records[name] for name in found.nodes if name in records and records[name].ended is not None}
+        silent = [name for name in found.nodes if name not in ended]
+        # As long as the job runs and nobody has failed there is nothing to ask.
+        doubtful = status == seeing.ENDED or (status == seeing.RUNNING and (found.state == "COMPLETING" or bool(ended) or asked))
+        heard = self._heard(silent) if silent and doubtful else {}
+        others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
+        began = any(name in records for name in found.nodes)
+        if not began and status == seeing.ENDED and verdict != seeing.NODE_FAIL and False not in heard.values():
+            others = {name: NodeSeen(name, seeing.ENDED) for name in silent}  # it ended before a launcher began
+        told = {name: NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
+        return tuple({**told, **others}[name] for name in found.nodes)
+
+    def _heard(self, names: Sequence[str]) -> dict[str, bool]:
+        """Return whether Slurm itself hears from nodes; nothing where it cannot be asked."""
         try:
             lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]).splitlines()
         except SlurmSilentError:
-            return frozenset()
-        pairs = [line.partition("|") for line in lines if line]
-        return frozenset(name for name, _, state in pairs if state.startswith("down") or state.endswith("*"))
+            return {}
+        pairs = [line.strip().partition("|") for line in lines if line]
+        # The sign * is for a node that does not respond: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
+        return {name: not (state.startswith("down") or "*" in state) for name, _, state in pairs}
 
 
-def _node(name: str, record: node_record.NodeRecord | None, status: str, *, down: bool) -> NodeSeen:
-    if record is not None and record.ended is not None:
-        return NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note)
-    if down:
+def _waits(found: Listed) -> str:
+    """Say why a job waits, and what lets it go on where a person holds it."""
+    held = found.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD") or found.reason.startswith("JobHeld")
+    return f" ({found.reason or 'no reason given'})" + (f"; scontrol release {found.job_id} lets it go on" if held else "")
+
+
+def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeSeen:  # noqa: FBT001 - None: Slurm does not say
+    """Judge a node whose launcher has not said how it ended."""
+    if verdict not in ("", seeing.NODE_FAIL):
+        return NodeSeen(name, seeing.ENDED)
+    if heard is False:
         return NodeSeen(name, seeing.SILENT, why="Slurm does not hear from it")
-    if status == seeing.ENDED:
-        return NodeSeen(name, seeing.SILENT, why="Slurm says that the job is over, and the launcher there has not said how it ended")
-    return NodeSeen(name, seeing.RUNNING)
+    if status != seeing.ENDED:
+        return NodeSeen(name, seeing.RUNNING)
+    if verdict == seeing.NODE_FAIL and heard:
+        return NodeSeen(name, seeing.ENDED, why="another node was lost")
+    why = "Slurm says that the job is over, and the launcher there has not said how it ended"
+    return NodeSeen(name, seeing.SILENT, why=why, heard=bool(heard))
 
 
 def _usable(state: str) -> bool:
     return state.rstrip("+-") in _USABLE  # a sign like * or ~ after it means that the node does not answer or is switched off
 
 
-def _listed(text: str) -> Listed | None:
-    """Return the newest job of a list; sacct writes `CANCELLED by 1000`."""
-    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == 2]
+def _listed(text: str, mine: str) -> Listed | None:
+    """Return one job of a list, else its newest: number, state, nodes, and why it waits; sacct writes `CANCELLED by 1000` and no reason."""
+    rows = [(*line.strip().split("|", 3), "")[:4] for line in text.splitlines() if line.count("|") >= _COLUMNS - 1]
     if not rows:
         return None
-    number, state, nodes = max(rows, key=lambda row: int(row[0]) if row[0].isdecimal() else 0)
+    number, state, nodes, reason = max(rows, key=lambda row: (row[0] == mine, int(row[0]) if row[0].isdecimal() else 0))
     words = state.split()
-    return Listed(number, words[0] if words else "", expand_nodes(nodes) if nodes.strip("() ") not in ("", "null", "None assigned") else ())
+    named = nodes.strip("() ") not in ("", "null", "None assigned")
+    return Listed(number, words[0] if words else "", expand_nodes(nodes) if named else (), "" if reason == "None" else reason)
 
 
 def _run(words: list[str]) -> str:

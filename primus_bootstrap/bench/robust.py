@@ -1,0 +1,72 @@
+"""Statistics that a few bad nodes do not move. Pure functions."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from itertools import combinations
+from statistics import NormalDist, median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# C. Croux, P. J. Rousseeuw, "Time-efficient algorithms for two highly robust estimators of scale", Computational Statistics 1 (1992),
+# 411-428: what makes the estimates of few values right on average, for the MAD and for Qn.
+_MAD_FEW = {2: 1.196, 3: 1.495, 4: 1.363, 5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
+_QN_FEW = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
+# The median of |x| of a normal distribution is 0.6745 sigma; Qn's factor: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute
+# Deviation", Journal of the American Statistical Association 88 (1993), 1273-1283, section 3.
+_MAD_TO_SIGMA, _QN_TO_SIGMA = 1 / NormalDist().inv_cdf(0.75), 2.2219
+# Up to so many values Qn is worth its n^2 steps: it knows a spread from half the values that the MAD needs.
+_QN_MOST = 128
+# The standard error of a median is this times sigma / sqrt(n), for a normal distribution and many values.
+MEDIAN_ERROR = math.sqrt(math.pi / 2)
+
+
+class Spread(NamedTuple):
+    """Where values lie: their median, their standard deviation, and how many they are (`size`)."""
+
+    center: float
+    sigma: float
+    size: int
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return median and spread of values, of which nearly half may be anywhere; there must be at least one."""
+    size, center = len(values), median(values)
+    if size < 2:
+        return Spread(center, 0.0, size)
+    return Spread(center, _qn(values) if size <= _QN_MOST else _mad(values, center), size)
+
+
+def noise(samples: Sequence[float]) -> float:
+    """Return the standard deviation of one run's samples; 0 where there are fewer than two."""
+    return _mad(samples, median(samples)) if len(samples) > 1 else 0.0
+
+
+def _mad(values: Sequence[float], center: float) -> float:
+    """Return the standard deviation that the median absolute deviation stands for."""
+    size = len(values)
+    return _MAD_TO_SIGMA * _MAD_FEW.get(size, size / (size - 0.8)) * median([abs(value - center) for value in values])
+
+
+def _qn(values: Sequence[float]) -> float:
+    """Return the standard deviation that the first quartile of all pairs' distances stands for."""
+    size, half = len(values), len(values) // 2 + 1
+    few = _QN_FEW.get(size, size / (size + 1.4) if size % 2 else size / (size + 3.8))
+    return _QN_TO_SIGMA * few * sorted([abs(one - other) for one, other in combinations(values, 2)])[half * (half - 1) // 2 - 1]
+
+
+@lru_cache(maxsize=4096)
+def multiplier(chance: float, size: int) -> float:
+    """Return within how many sigmas a healthy value stays but for `chance`, where sigma is estimated from `size` other values.
+
+    Student's t by the Cornish-Fisher expansion (M. Abramowitz, I. A. Stegun, "Handbook of Mathematical Functions", 26.7.5), with as many
+    degrees of freedom as the estimate is worth; tests/unit/test_bench_robust.py holds it against a simulation.
+    """
+    z = NormalDist().inv_cdf(1 - chance)
+    freedom = (0.5 if 5 < size <= _QN_MOST else 0.37) * (size - 1)
+    if freedom <= 0:
+        return math.inf
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -1,0 +1,98 @@
+"""What the inventory expects of a node: --expect-json, and below it what /etc/primus/gpu.json recorded when the host was set up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.checks.data import table
+from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.render.facts import FACTS, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.launch import sysfs
+
+_TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "text": (str,), "switch": (bool,), "texts": (dict,)}
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Expectations by name (data/checks/expected.yml) with where each comes from. `problem` says why gpu.json told nothing."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+    def get(self, name: str) -> Any:
+        """Return what is expected, None where nothing is."""
+        return self.values.get(name)
+
+    def source(self, name: str) -> str:
+        """Return who expects it, an empty string where nobody does."""
+        return self.origins.get(name, "")
+
+
+def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | None = None) -> Expected:
+    """Return the expectations: flags over the file over what gpu.json recorded.
+
+    Args:
+        host: The root below which etc/primus/gpu.json lies.
+        file: A JSON file, `-` for standard input, empty for none.
+        flags: Expectations of the command line.
+
+    Raises:
+        UsageError: The file is no JSON object with known names and fitting values.
+    """
+    recorded = _recorded(host.path(FACTS))
+    problem = recorded if isinstance(recorded, str) else ""
+    layers = [(f"/{FACTS}", recorded if isinstance(recorded, dict) else {})]
+    if file:
+        layers.append(("--expect-json", _parsed(file)))
+    layers.append(("command line", {name: value for name, value in (flags or {}).items() if value is not None}))
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        values.update(layer)
+        origins.update(dict.fromkeys(layer, origin))
+    return Expected(values, origins, problem)
+
+
+def _recorded(path: Path) -> dict[str, Any] | str:
+    """Return what gpu.json recorded; a text is the reason why it tells nothing although it is there."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be read: {error}"
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        return f"{path} is no {SCHEMA}"
+    if data.get("verdict") != "ok":
+        return {}
+    ports = [port for port in data.get("network", {}).get("ports", ()) if port.get("chosen")]
+    found = {"gpus": data.get("count"), "gpu_model": data.get("model"), "rdma_ports": len(ports) or None}
+    return {name: value for name, value in found.items() if value}
+
+
+def _parsed(file: str) -> dict[str, Any]:
+    fix = f"give a JSON object with {', '.join(table('expected'))}"
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        data = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--expect-json {file}: {error}", fix=fix) from error
+    if not isinstance(data, dict):
+        raise UsageError(f"--expect-json {file}: no JSON object", fix=fix)
+    for name, value in data.items():
+        entry = table("expected").get(name)
+        if entry is None:
+            raise UsageError(f"--expect-json {file}: nothing is called {name}", fix=nearest(name, table("expected")))
+        wrong = not isinstance(value, _TYPES[entry["type"]]) or (isinstance(value, bool) and entry["type"] != "switch")
+        if value is not None and wrong:
+            raise UsageError(f"--expect-json {file}: {name} is {value!r}, no {entry['type']}", fix=str(entry["meaning"]))
+    return {name: value for name, value in data.items() if value is not None}

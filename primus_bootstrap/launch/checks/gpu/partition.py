@@ -1,0 +1,56 @@
+"""Are all GPUs cut up in the same way, and in the expected one: AMD's compute partitions, NVIDIA's MIG?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import sysfs
+from primus_bootstrap.launch.checks import nvidia
+from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.records import Record
+
+_FIX = "amd-smi set --compute-partition, or nvidia-smi -mig, on a drained node"
+
+
+def _look(node: Node) -> Iterator[Record]:
+    modes: dict[str, tuple[str, str]] = {}
+    for gpu in node.gpus_of("amd"):
+        path = node.pci(gpu.address)
+        parts = [sysfs.read_text(path / f"current_{kind}_partition") for kind in ("compute", "memory")]
+        modes[gpu.address] = (" ".join(part for part in parts if part), "")
+    for one in nvidia.query(node) if node.gpus_of("nvidia") else ():
+        try:
+            modes[one.address] = (one.text("mig_mode/current_mig") or "", one.serial)
+        except CannotTellError as error:
+            yield unknown(error.reason, fix=error.fix, device=one.address, serial=one.serial)
+    yield from _compared(node, modes)
+
+
+def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Iterator[Record]:
+    wanted = node.expected.get("gpu_partition")
+    usual = Counter(mode for mode, _ in modes.values() if mode).most_common(1)
+    for address, (mode, serial) in modes.items():
+        if not mode and (wanted is None and not usual):
+            yield skipped("this GPU cannot be cut up", device=address, serial=serial)
+            continue
+        expected = wanted or usual[0][0]
+        fields = {"device": address, "serial": serial, "expected": expected, "found": mode or "none"}
+        source = node.expected.source("gpu_partition") or "what most of the node's GPUs have"
+        good = mode == expected or mode.split()[:1] == [expected]
+        yield judged(good=good, reason="another mode", fix=_FIX, source=source, **fields)
+
+
+CHECK = Check(
+    "gpu_partition",
+    "All GPUs are in the same partition or MIG mode, and in the expected one.",
+    "AMD: current_compute_partition in sysfs; NVIDIA: nvidia-smi",
+    _look,
+    needs=(GPU,),
+    timeout_s=nvidia.TIMEOUT_S,
+)

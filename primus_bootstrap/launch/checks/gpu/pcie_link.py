@@ -1,0 +1,86 @@
+"""Does every GPU have all lanes of its PCI Express link, and its speed? An idle GPU may lower the speed: that alone is never a fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import sysfs
+from primus_bootstrap.launch.checks import nvidia, pcie
+from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, passed, skipped, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.gpus import Gpu
+    from primus_bootstrap.launch.records import Record
+
+_WIDTH, _SPEED = "gpu_pcie_width", "gpu_pcie_speed"
+
+
+def _look(node: Node) -> Iterator[Record]:
+    for gpu in node.gpu_findings.gpus:
+        if gpu.virtual:
+            for name in (_WIDTH, _SPEED):
+                yield _named(skipped("a virtual function has no link of its own", device=gpu.address), name)
+            continue
+        try:
+            link = pcie.read_link(node.pci(gpu.address))
+        except CannotTellError as error:
+            for name in (_WIDTH, _SPEED):
+                yield _named(unknown(error.reason, fix=error.fix, device=gpu.address), name)
+            continue
+        fields = {
+            "device": gpu.address,
+            "expected": f"x{link.max_width}",
+            "found": f"x{link.width}",
+            "unit": "lanes",
+            "source": pcie.SOURCE,
+        }
+        reason = f"{link.width} of {link.max_width} lanes"
+        yield _named(judged(good=link.width >= link.max_width, reason=reason, fix=pcie.FIX, **fields), _WIDTH)
+        yield _named(_speed(node, gpu, link), _SPEED)
+
+
+def _speed(node: Node, gpu: Gpu, link: pcie.Link) -> Record:
+    fields = {"device": gpu.address, "expected": f"{link.max_speed:g}", "found": f"{link.speed:g}", "unit": "GT/s", "source": pcie.SOURCE}
+    if link.speed >= link.max_speed:
+        return passed(**fields)
+    try:
+        busy = _busy_percent(node, gpu)
+    except CannotTellError as error:
+        return unknown(
+            f"lower than the link can do, which is normal for an idle GPU; how busy it is: {error.reason}", fix=error.fix, **fields
+        )
+    if busy < limit("gpu_busy_percent").value:
+        return skipped(f"the GPU is idle ({busy:g} % busy) and may lower its link's speed; judged under load", **fields)
+    return judged(good=False, reason=f"slower than both ends can do, at {busy:g} % load", fix=pcie.FIX, **fields)
+
+
+def _busy_percent(node: Node, gpu: Gpu) -> float:
+    if gpu.vendor == "amd":
+        busy = sysfs.read_int(node.pci(gpu.address) / "gpu_busy_percent")
+    else:
+        one = next(one for one in nvidia.query(node) if one.address == gpu.address)
+        found = one.number("utilization/gpu_util")
+        busy = None if found is None else int(found)
+    if busy is None:
+        raise CannotTellError("the driver does not say")
+    return busy
+
+
+def _named(record: Record, name: str) -> Record:
+    return replace(record, check=name)
+
+
+CHECK = Check(
+    "gpu_pcie",
+    "The PCIe link of every GPU has the width and speed that both its ends can do.",
+    "current_link_* and max_link_* in sysfs; how busy the GPU is",
+    _look,
+    needs=(GPU,),
+    records=(_WIDTH, _SPEED),
+    timeout_s=nvidia.TIMEOUT_S,
+)

@@ -1,0 +1,66 @@
+"""May every GPU draw the power that it was made for? A cap that somebody left lowered makes a slow GPU that nothing else explains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.checks import nvidia
+from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, listed, number_of, skipped, unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.gpus import Gpu
+    from primus_bootstrap.launch.records import Record
+
+_AMD = "hwmon power1_cap_default, https://docs.kernel.org/gpu/amdgpu/thermal.html"
+_NVIDIA = "nvidia-smi -q -d POWER: default power limit"
+
+
+def _look(node: Node) -> Iterator[Record]:
+    for gpu in node.gpus_of("amd"):
+        try:
+            yield _amd(node, gpu)
+        except CannotTellError as error:
+            yield unknown(error.reason, fix=error.fix, device=gpu.address, source=_AMD)
+    if node.gpus_of("nvidia"):
+        yield from map(_nvidia, nvidia.query(node))
+
+
+def _amd(node: Node, gpu: Gpu) -> Record:
+    folder = node.pci(gpu.address) / "hwmon"
+    monitor = next(iter(listed(folder)), "")
+    names = listed(folder / monitor) if monitor else ()
+    if gpu.virtual or (monitor and "power1_cap" not in names):
+        return skipped("the driver shows no power cap for this GPU", device=gpu.address)
+    cap, default = (number_of(folder / monitor / name) / 1e6 for name in ("power1_cap", "power1_cap_default"))
+    return _record(gpu.address, "", cap, default, "amd-smi set --power-cap", _AMD)
+
+
+def _nvidia(one: nvidia.Smi) -> Record:
+    try:
+        cap, default = (
+            one.number(f"gpu_power_readings/{name}", f"power_readings/{old}")
+            for name, old in (("current_power_limit", "power_limit"), ("default_power_limit", "default_power_limit"))
+        )
+    except CannotTellError as error:
+        return unknown(error.reason, fix=error.fix, device=one.address, serial=one.serial, source=_NVIDIA)
+    if cap is None or default is None:
+        return skipped("this GPU has no power cap that can be set", device=one.address, serial=one.serial)
+    return _record(one.address, one.serial, cap, default, "nvidia-smi -pl", _NVIDIA)
+
+
+def _record(device: str, serial: str, cap: float, default: float, command: str, source: str) -> Record:  # noqa: PLR0913, PLR0917
+    fields = {"device": device, "serial": serial, "expected": f">= {default:g}", "found": f"{cap:g}", "unit": "W", "source": source}
+    return judged(good=cap >= default, reason="the power cap is lowered", fix=f"give it its default again: {command}", **fields)
+
+
+CHECK = Check(
+    "gpu_power_cap",
+    "Every GPU may draw its default power.",
+    "AMD: hwmon in sysfs; NVIDIA: nvidia-smi",
+    _look,
+    needs=(GPU,),
+    timeout_s=nvidia.TIMEOUT_S,
+)

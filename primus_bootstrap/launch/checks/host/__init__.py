@@ -1,0 +1,1 @@
+"""Checks of the machine around the GPUs: one module a check."""

@@ -1,0 +1,29 @@
+"""Are transparent huge pages set as expected?"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.checks.model import CannotTellError, Check, skipped, text_of
+from primus_bootstrap.launch.checks.settings import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.records import Record
+
+
+def _look(node: Node) -> Iterator[Record]:
+    path = node.host.path("sys", "kernel", "mm", "transparent_hugepage", "enabled")
+    if not path.exists():
+        yield skipped("this kernel has no transparent huge pages")
+        return
+    match = re.search(r"\[(\w+)\]", text_of(path))  # always [madvise] never
+    if match is None:
+        raise CannotTellError(f"{path} marks no choice")
+    yield compare(node, "transparent_hugepages", match[1], reason=f"transparent huge pages are {match[1]}")
+
+
+CHECK = Check("transparent_hugepages", "Transparent huge pages are set as expected.", "/sys/kernel/mm/transparent_hugepage", _look)

@@ -1,0 +1,26 @@
+"""Does the kernel move pages between NUMA nodes behind the programs' backs?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.checks.model import Check, number_of, skipped
+from primus_bootstrap.launch.checks.settings import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.records import Record
+
+
+def _look(node: Node) -> Iterator[Record]:
+    path = node.host.path("proc", "sys", "kernel", "numa_balancing")
+    if not path.exists():
+        yield skipped("this kernel has no NUMA balancing")
+        return
+    found = "on" if number_of(path) else "off"
+    yield compare(node, "numa_balancing", found, reason=f"NUMA balancing is {found}")
+
+
+CHECK = Check("numa_balancing", "NUMA balancing is off, or as expected.", "/proc/sys/kernel/numa_balancing", _look)

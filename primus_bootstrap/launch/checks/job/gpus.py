@@ -1,0 +1,21 @@
+"""How many GPUs are on the PCI bus?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import node_preflight
+from primus_bootstrap.launch.checks.model import Check, unknown
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.checks.model import Node
+    from primus_bootstrap.launch.records import Record
+
+
+def _look(node: Node) -> list[Record]:
+    if node.expected.problem and node.expected.get("gpus") is None:
+        return [unknown(f"how many there should be: {node.expected.problem}", fix="apply the phase gpu again, which writes the file")]
+    return [node_preflight.gpu_count(node.host.root, node.expected.get("gpus"), node.expected.source("gpus"))]
+
+
+CHECK = Check("gpus", "As many GPUs are on the PCI bus as expected, all of one known model.", "PCI ids in sysfs", _look)

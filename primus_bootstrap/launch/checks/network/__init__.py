@@ -1,0 +1,1 @@
+"""Checks of the RDMA devices and network links: one module a check."""

@@ -1,0 +1,57 @@
+"""The PCI Express link of a device: its width and speed against what both its ends can do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import sysfs
+from primus_bootstrap.launch.checks.model import CannotTellError, text_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SOURCE = "max_link_width and max_link_speed of both ends; Linux drivers/pci/pci-sysfs.c"
+FIX = "reseat the card or its riser; see the slot's settings in the firmware and `lspci -vv`"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link now, and what the weaker of its two ends can do (lanes, GT/s)."""
+
+    width: int
+    max_width: int
+    speed: float
+    max_speed: float
+
+
+def read_link(device: Path) -> Link:
+    """Read the link of a PCI device.
+
+    Raises:
+        CannotTellError: sysfs does not say.
+    """
+    width, max_width = (_width(device / f"{which}_link_width") for which in ("current", "max"))
+    speed, max_speed = (_speed(device / f"{which}_link_speed") for which in ("current", "max"))
+    bridge = device.resolve().parent
+    if sysfs.read_text(bridge / "max_link_width") is not None:
+        max_width = min(max_width, _width(bridge / "max_link_width"))
+        max_speed = min(max_speed, _speed(bridge / "max_link_speed"))
+    return Link(width, max_width, speed, max_speed)
+
+
+def _width(path: Path) -> int:
+    text = text_of(path)
+    # 255 is what the kernel says of a link that it cannot read, 0 of one that is down (pci-sysfs.c, pcie_capability_read_word).
+    if not text.isdecimal() or int(text) in (0, 255):
+        raise CannotTellError(f"{path} holds no width: {text[:60]!r}", fix="see that the device answers: lspci -vv")
+    return int(text)
+
+
+def _speed(path: Path) -> float:
+    text = text_of(path)
+    match = re.match(r"(\d+(?:\.\d+)?) GT/s", text)
+    if match is None:
+        raise CannotTellError(f"{path} holds no speed: {text[:60]!r}", fix="see that the device answers: lspci -vv")
+    return float(match[1])

@@ -1,0 +1,128 @@
+"""Floors of GPU models: what is shipped, who is matched, and what a wrong file says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap.bench.floors import SHIPPED, Floors, load_floors
+from primus_bootstrap.bench.results import Series, canonical
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GEMM = Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}), 1)
+COPY = Series("memory_bandwidth", "gb_per_s", canonical({"operation": "copy", "bytes": 2**30, "dtype": "fp32"}), 1)
+PINNED = Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pinned", "bytes": 2**28}), 1)
+
+
+@pytest.mark.parametrize(
+    ("reported", "model"),
+    [
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI300X OAM", "MI300X"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+        ("MI325X", "MI325X"),
+        ("AMD Instinct MI355X", "MI355X"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 NVL", "H100-NVL"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+    ],
+)
+def test_a_model_is_found_by_the_name_that_torch_reports(reported: str, model: str) -> None:
+    """Each has floors for products, memory and the path to the host, and says where they come from."""
+    floors = [load_floors().find(series, reported) for series in (GEMM, COPY, PINNED)]
+
+    assert [floor.model for floor in floors if floor] == [model] * 3
+    assert all(floor.source.startswith("https://") and 0 < floor.value < floor.peak for floor in floors if floor)
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "NVIDIA H100 PCIe",
+        "NVIDIA H200 NVL",
+        "AMD Instinct MI300A",
+        "AMD Instinct MI308X",
+        "AMD Instinct MI999X",
+        "NVIDIA A100-SXM4-40GB",
+        "cpu",
+        "",
+    ],
+)
+def test_an_unknown_model_has_no_floor(reported: str) -> None:
+    """A part of a GPU, a sibling, and a model of the future borrow nobody's floor."""
+    assert [load_floors().find(series, reported) for series in (GEMM, COPY, PINNED)] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        Series("gemm", "tflop_per_s", canonical({"m": 512, "n": 8192, "k": 8192, "dtype": "bf16"}), 1),
+        Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192, "dtype": "fp32"}), 1),
+        Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "dtype": "bf16"}), 1),
+        Series("gemm", "time_us", GEMM.sizes, 1),
+        Series("memory_bandwidth", "gb_per_s", canonical({"operation": "copy", "bytes": 2**20}), 1),
+        Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pageable", "bytes": 2**28}), 1),
+    ],
+)
+def test_sizes_that_no_rule_covers_have_no_floor(series: Series) -> None:
+    """Small products, other types, memory that is in a cache, pageable copies."""
+    assert load_floors().find(series, "AMD Instinct MI300X") is None
+
+
+def test_a_floor_is_its_share_of_the_published_peak() -> None:
+    """Of 1307.4 TFLOP/s 40 %, said in words."""
+    floor = load_floors().find(GEMM, "AMD Instinct MI300X")
+
+    assert floor is not None
+    assert floor.value == pytest.approx(522.96)
+    assert floor.text() == (
+        "40 % of the 1307.4 that MI300X has at most (https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html)"
+    )
+
+
+def test_no_floors_at_all_find_nothing() -> None:
+    """The empty set is a set of floors too."""
+    assert Floors().find(GEMM, "AMD Instinct MI300X") is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("schema: primus.floors/1", "schema: other", "schema is 'other', not primus.floors/1"),
+        ("hbm_gb_per_s: {value: 5300, source: mi300x}", "hbm_gb_per_s: {value: 5300, source: nowhere}", "no such source: nowhere"),
+        ("hbm_gb_per_s: {value: 5300,", "hbm_gb_per_s: {value: fast,", "models.MI300X.peaks.hbm_gb_per_s.value is 'fast'"),
+        ("share_percent: 30", "share_percent: 130", "is 130 %: a floor is below the peak"),
+        ("share_percent: 30", "share_percent: other_share", "MI300X has no other_share"),
+        ("peak: host_gb_per_s", "peak: hots_gb_per_s", "no model has this peak"),
+        ("    why: >-\n      a link", "    becuase: >-\n      a link", "it must have benchmark, metric, peak, share_percent, sizes, why"),
+        ("models:", "models: [", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """A misspelt name, a number that is none, and a floor above the peak."""
+    text = SHIPPED.read_text("utf-8")
+    assert old in text
+    path = tmp_path / "floors.yml"
+    path.write_text(text.replace(old, new), "utf-8")
+
+    with pytest.raises(PlanError) as caught:
+        load_floors(path)
+
+    assert message in caught.value.what
+
+
+def test_every_shipped_source_is_used_and_every_share_has_a_reason() -> None:
+    """The data carry where they come from, and nothing else."""
+    data = yaml.safe_load(SHIPPED.read_text("utf-8"))
+
+    used = {peak["source"] for model in data["models"].values() for peak in model["peaks"].values()}
+    assert used == set(data["sources"])
+    assert all("https://" in rule["why"] for rule in data["floors"])

@@ -1,0 +1,171 @@
+"""The history file: what is appended is read again, whatever killed its writer, and a change of what a device runs with is seen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primus_bootstrap.bench.history import Changed, Fingerprint, History, Past, Record, append_history, changed, make_history, read_history
+from primus_bootstrap.bench.results import Series
+from primus_bootstrap.errors import RunError
+
+VALUE = Past(Series("gemm", "tflop_per_s", '{"m":4}', 1), "TFLOP/s", 2.5, 0.001)
+PRINT = Fingerprint(driver="6.14", firmware="1.2", kernel="6.8", profile="abc")
+RECORD = Record("serial1", "node1", "0", "MI300X", ("2.13", "", "7.0", "6.14"), 100.0, "pass", PRINT, (VALUE,))
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_what_is_appended_is_read_again_by_serial(tmp_path: Path) -> None:
+    """Two benches of one device, in order, and another device; no file yet is an empty history."""
+    path = tmp_path / "state" / "history.jsonl"
+    assert read_history(path) == History()
+    later, other = replace(RECORD, time=200.0, verdict="fail", host="node2"), replace(RECORD, serial="serial2")
+
+    append_history(path, [RECORD, other])
+    append_history(path, [later])
+    append_history(path, [])
+
+    history = read_history(path)
+    assert history == make_history([later, RECORD, other])
+    assert history.records["serial1"] == (RECORD, later)
+    assert history.last_pass("serial1") == RECORD
+    assert history.last_pass("serial3") is None
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_line_that_a_killed_writer_left_costs_only_itself(tmp_path: Path) -> None:
+    """It is said with file:line; the next record starts on a line of its own and is read."""
+    path = tmp_path / "history.jsonl"
+    append_history(path, [RECORD, RECORD])
+    path.write_bytes(path.read_bytes()[:-40])
+
+    torn = read_history(path)
+    append_history(path, [replace(RECORD, time=300.0)])
+    after = read_history(path)
+
+    assert [record.time for record in torn.records["serial1"]] == [100.0]
+    assert [record.time for record in after.records["serial1"]] == [100.0, 300.0]
+    assert torn.problems == after.problems
+    assert torn.problems[0].startswith(f"{path}:2: is no record of primus.bench-history/1: ")
+
+
+@given(st.integers(0, 2000))
+def test_wherever_the_file_was_cut_all_whole_lines_are_read(cut: int) -> None:
+    """Of three records every one whose line is whole is there, and a remainder is said."""
+    path = Path(os.environ.get("TMPDIR", "/tmp")) / f"bench-history-{os.getpid()}.jsonl"  # noqa: S108 - hypothesis runs have no tmp_path each
+    try:
+        append_history(path, [replace(RECORD, time=float(number)) for number in range(3)])
+        data = path.read_bytes()[:cut]
+        path.write_bytes(data)
+        history = read_history(path)
+    finally:
+        path.unlink()
+
+    records = [record for each in history.records.values() for record in each]
+    whole = data.count(b"\n")
+    assert whole <= len(records) <= whole + 1
+    assert len(records) + len(history.problems) == whole + bool(data.rsplit(b"\n", 1)[-1])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "[]",
+        "7",
+        "null",
+        '{"schema": "primus.bench-history/2"}',
+        '{"schema": "primus.bench-history/1", "verdict": "good"}',
+    ],
+)
+def test_other_json_is_said_and_passed_over(tmp_path: Path, line: str) -> None:
+    """A line of another kind is no record, and not nothing."""
+    path = tmp_path / "history.jsonl"
+    path.write_text(line + "\n")
+    append_history(path, [RECORD])
+
+    history = read_history(path)
+
+    assert history.records == {"serial1": (RECORD,)}
+    assert len(history.problems) == 1
+
+
+def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Six processes append at once; every record is there and every line is whole."""
+    path = tmp_path / "history.jsonl"
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
+        "from tests.unit.test_bench_history import RECORD\n"
+        "from primus_bootstrap.bench.history import append_history\n"
+        "for number in range(40):\n"
+        "    append_history(Path(sys.argv[1]), [replace(RECORD, serial=sys.argv[2], time=float(number))] * 3)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [subprocess.Popen([sys.executable, "-c", program, str(path), str(one)], cwd=ROOT, env=environment) for one in range(6)]
+    assert [writer.wait(timeout=120) for writer in writers] == [0] * 6
+
+    history = read_history(path)
+
+    assert history.problems == ()
+    assert {key: len(records) for key, records in history.records.items()} == {str(one): 120 for one in range(6)}
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    """A write that stops half-way is taken back, and the error says what to do."""
+    path = tmp_path / "history.jsonl"
+    append_history(path, [RECORD])
+    before = path.read_bytes()
+    program = (
+        "import resource, signal, sys\nfrom pathlib import Path\n"
+        "from tests.unit.test_bench_history import RECORD\n"
+        "from primus_bootstrap.bench.history import append_history\nfrom primus_bootstrap.errors import RunError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "size = Path(sys.argv[1]).stat().st_size\nresource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))\n"
+        "try:\n    append_history(Path(sys.argv[1]), [RECORD])\nexcept RunError as error:\n    print(error.what)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    assert done.stdout == f"{path}: cannot be written: File too large\n"
+    assert path.read_bytes() == before
+
+
+def test_a_history_that_cannot_be_read_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
+    """A folder in its place is not a fleet without a past."""
+    with pytest.raises(RunError, match="cannot be read: Is a directory"):
+        read_history(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (PRINT, Changed((), ())),
+        (replace(PRINT, driver="6.15", profile="def"), Changed(("driver", "profile"), ())),
+        (replace(PRINT, firmware=""), Changed((), ("firmware",))),
+    ],
+)
+def test_what_differs_since_the_last_pass_is_named(now: Fingerprint, expected: Changed) -> None:
+    """Another driver and profile; a firmware that cannot be told any more is not taken for the same."""
+    found = changed(PRINT, now)
+
+    assert found == expected
+    assert bool(found) == (expected != ((), ()))
+
+
+def test_what_a_node_never_had_has_not_changed() -> None:
+    """A host without a GPU driver, then and now."""
+    assert not changed(replace(PRINT, driver=""), replace(PRINT, driver=""))

@@ -1,0 +1,173 @@
+"""primus_bootstrap.launch.watch.leader: one watcher leads a job, and no two hosts' clocks are compared."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import policy
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.attempt import Lease
+from primus_bootstrap.launch.watch.leader import Leader, LockedError
+from primus_bootstrap.launch.watch.loop import Watcher
+from primus_bootstrap.launch.watch.policy import Decision, Moment
+from primus_bootstrap.launch.watch.program import make_target
+from primus_bootstrap.launch.watch.spec import Host, Job
+from tests.unit.watch_rig import Site, needs_sshd, steps, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+
+STATE = states.State("a-000000", states.RUNNING, watcher="elsewhere/boot/1", updated=5.0)
+JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    """Give a job's folder with a state that a watcher of another host wrote."""
+    found = folders.JobFolder(tmp_path)
+    states.save(found.state_file, STATE)
+    return found
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Give a site with one node."""
+    made = Site(tmp_path)
+    made.start("node1")
+    yield made
+    made.end()
+
+
+def test_a_watcher_of_another_host_that_still_writes_is_left_alone(folder: JobFolder) -> None:
+    """Whatever its clock says: what counts is that it wrote while this one listened."""
+    later = threading.Timer(0.2, states.save, (folder.state_file, replace(STATE, updated=1.0)))
+    later.start()
+    with pytest.raises(LockedError, match="the watcher on elsewhere has this job"):
+        Leader(folder).wait(STATE, threading.Event(), listen_s=0.6)
+    later.join()
+
+
+def test_a_watcher_that_is_gone_is_replaced(folder: JobFolder) -> None:
+    """On another host after listening, on this host at once: the lock of the job has told."""
+    began = time.monotonic()
+    Leader(folder).wait(STATE, threading.Event(), listen_s=0.4)
+    listened = time.monotonic() - began
+    mine = Leader(folder)
+    Leader(folder).wait(replace(STATE, watcher=mine.name), threading.Event(), listen_s=60)
+
+    assert listened >= 0.4
+    assert time.monotonic() - began < 30
+    assert Leader(folder).name != mine.name
+
+
+@needs_sshd
+def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) -> None:
+    """Both would start attempts, where locks do not reach from host to host; the job itself runs on."""
+    folder = site.submit(site.job(words=["500", "0.2"]))
+    watcher = site.watch(folder)
+    wait_until(lambda: len(steps(folder)) >= 2)
+    state = folder.state()
+    assert state is not None
+    taken = replace(state, watcher="elsewhere/boot/1", updated=1.0)
+    states.save(folder.state_file, taken)
+
+    assert watcher.wait(60) == 5
+    assert folder.state() == taken
+    assert site.nodes["node1"].launchers()
+
+
+@needs_sshd
+def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site: Site) -> None:
+    """It wanted to start the next attempt; the other one has, and its logs stay where they are."""
+    folder = site.submit(site.job())
+    (folder.run / "logs").mkdir()
+    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder))
+    states.save(folder.state_file, replace(STATE, job=folder.path.name, attempt=2))
+    mine = replace(STATE, phase=states.WAITING, attempt=1, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
+    with pytest.raises(LockedError):
+        watcher._step(mine)
+
+    assert (folder.run / "logs").is_dir()
+
+
+def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
+    """The host before was an hour ahead: nobody waits for that hour, and the lease of nodes that must end counts from now."""
+    ahead = 4600.0
+    state = replace(
+        STATE, phase=states.STOPPING, revoked=True, revoked_at=900.0, not_before=ahead, deadline=ahead, step_at=ahead, since=ahead,
+        unknown=(("h1", ahead),), failing_since=ahead,
+    )  # fmt: skip
+    found = policy.taken_over(JOB, state, 1000.0)
+
+    assert (found.revoked_at, found.step_at, found.since, found.unknown, found.failing_since) == (1000.0, 1000.0, 1000.0, (), 0.0)
+    assert found.not_before == 1000.0 + 300
+    assert found.deadline == 1000.0 + JOB.grace_s + policy.AFTER_GRACE_S
+
+
+@needs_sshd
+def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow storage shows them the end of their lease later than it was decided; the next attempt must wait for that as well."""
+    folder = site.submit(site.job())
+    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder))
+    before = replace(STATE, job=folder.path.name, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
+    states.save(folder.state_file, before)
+    save = states.save
+
+    def slow(path: Path, state: states.State) -> None:
+        time.sleep(0.5)
+        save(path, state)
+
+    monkeypatch.setattr(states, "save", slow)
+    decided = time.time()
+    after = watcher._take(before, Decision(replace(before, revoked=True, revoked_at=decided)))
+
+    assert after.revoked_at >= decided + 0.5
+
+
+def test_a_lease_counts_from_before_it_was_read(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that was long under way is as old as the question."""
+    read = states.load
+
+    def slow(path: Path) -> states.State | None:
+        found = read(path)
+        time.sleep(1.2)
+        return found
+
+    monkeypatch.setattr(states, "load", slow)
+    lease = Lease(folder, 0, 1.0)
+    lease.look()
+
+    assert lease.problem.startswith("the lease could not be read for 1")
+
+
+def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
+    """Watchers are upgraded while jobs run; a node of before reads its lease all the same."""
+    state = replace(
+        STATE, hosts=(Host("h1", "a"),), excluded=(states.Excluded("h2", 1.0, "x", "y"),), attempts=(states.Attempt(1, ("h1",)),)
+    )
+    data = state.to_json()
+    for item in (data, data["hosts"][0], data["excluded"][0], data["attempts"][0]):
+        item["new"] = 1
+    (tmp_path / "state.json").write_text(json.dumps(data))
+
+    assert states.load(tmp_path / "state.json") == state
+
+
+def test_a_controller_that_does_not_answer_says_nothing_of_nodes() -> None:
+    """A node that was silent before is not called back because its target fell silent too."""
+    state = replace(STATE, unknown=(("h1", 900.0),), hosts=(Host("h1", "a"),), attempts=(states.Attempt(1, ("h1",)),))
+    after = policy.decide(JOB, state, seeing.Seen(seeing.SILENT), Moment(910.0))
+
+    assert after.state.unknown == (("h1", 900.0),)
+    assert after.events == ()

@@ -1,0 +1,73 @@
+"""Benchmarks on a device that lies or hangs: what torch does is spoilt in this process, as a broken device would do it."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from workloads.bench import collectives, gemm, memory_bandwidth
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def gemm_wrong(argv: list[str]) -> int:
+    """Multiply, with one element that is far off."""
+    right = torch.matmul
+
+    def wrong(*operands: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        right(*operands, out=out)
+        out[0, 0] += 1000
+        return out
+
+    torch.matmul = wrong  # type: ignore[assignment]
+    return gemm.main(argv)
+
+
+def gemm_stuck(argv: list[str]) -> int:
+    """Multiply, without ever coming back."""
+    torch.matmul = lambda *_operands, **_more: time.sleep(60)  # type: ignore[assignment]
+    return gemm.main(argv)
+
+
+def memory_full(argv: list[str]) -> int:
+    """Copy on a device that has no memory left for the third array of the first operation."""
+    right, count = torch.full, 0
+
+    def full(*size: Any, **more: Any) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB.")
+        return right(*size, **more)
+
+    torch.full = full
+    return memory_bandwidth.main(argv)
+
+
+def exchange_wrong_at_first(argv: list[str]) -> int:
+    """Exchange, with one element that rank 1 gets wrong the first time only."""
+    return _exchange_wrong(argv, lambda count: count == 1)
+
+
+def exchange_wrong_later(argv: list[str]) -> int:
+    """Exchange, with one element that rank 1 gets wrong from the fourth time on."""
+    return _exchange_wrong(argv, lambda count: count > 3)
+
+
+def _exchange_wrong(argv: list[str], is_wrong: Callable[[int], bool]) -> int:
+    right, count = dist.all_to_all_single, 0
+
+    def exchange(output: torch.Tensor, *more: Any) -> object:
+        nonlocal count
+        count += 1
+        done = right(output, *more)
+        if dist.get_rank() == 1 and is_wrong(count):
+            output[-1] += 1
+        return done
+
+    dist.all_to_all_single = exchange  # type: ignore[assignment]
+    return collectives.main(argv)

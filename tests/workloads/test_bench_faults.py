@@ -1,0 +1,135 @@
+"""workloads.bench on devices that lie, hang or have no room: every end has its line, and none passes for a measurement."""
+
+from __future__ import annotations
+
+import math
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.workloads.ranks import Ranks, Run
+from tests.workloads.result_contract import read_results
+from workloads.bench.trial import loss_goes_down
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHORT = ("--device=cpu", "--repeats=3", "--warm-up=1")
+SMALL = ("--shapes=32x32x32", "--dtypes=fp32")
+
+
+def bench(folder: Path, program: str, *words: str, ranks: int = 1) -> tuple[Run, list[dict[str, Any]]]:
+    """Run `module:function` to its end; return it with its lines."""
+    run = Ranks(folder, ranks, *words, program=program).wait()
+    return run, read_results(folder)
+
+
+def test_a_wrong_product_is_a_measured_one_that_is_not_correct(tmp_path: Path) -> None:
+    """The speed is kept beside `correct: false`, and the exit code says that not all is well."""
+    run, lines = bench(tmp_path, "tests.workloads.lying_device:gemm_wrong", *SHORT, *SMALL)
+
+    assert run.codes == [1]
+    assert [(line["correct"], line["error"], line["value"] > 0) for line in lines] == [(False, "", True)]
+    assert "WRONG RESULT" in run.outputs[0]
+
+
+@pytest.mark.parametrize("when", ["at_first", "later"])
+def test_a_rank_that_receives_wrong_data_makes_the_result_wrong(tmp_path: Path, when: str) -> None:
+    """Rank 0 writes the line although only rank 1 saw the error, before or after the timing; rank 1's log names it, no other collective."""
+    words = (*SHORT, "--collectives=all_gather,all_to_all", "--smallest-kib=4", "--largest-kib=4")
+    run, lines = bench(tmp_path, f"tests.workloads.lying_device:exchange_wrong_{when}", *words, ranks=2)
+
+    assert run.codes == [1, 1]
+    assert [(line["sizes"]["collective"], line["correct"]) for line in lines[::2]] == [("all_gather", True), ("all_to_all", False)]
+    assert "collectives: rank 1 got a wrong result" in run.outputs[1]
+    assert "wrong result" not in run.outputs[0]
+
+
+def test_a_device_that_hangs_is_ended_at_the_limit(tmp_path: Path) -> None:
+    """The line says which series it was, with no value; exit code 77."""
+    run, lines = bench(tmp_path, "tests.workloads.lying_device:gemm_stuck", *SHORT, *SMALL, "--timeout-s=1")
+
+    assert run.codes == [77]
+    assert [(line["sizes"]["m"], line["error"]) for line in lines] == [(32, "took longer than 1 s")]
+    assert "gemm_stuck" in run.outputs[0]  # the stack of the hang
+
+
+def test_one_series_without_memory_does_not_cost_the_others(tmp_path: Path) -> None:
+    """The operation that found no memory has an error, the others are measured, and the exit code is not 0."""
+    run, lines = bench(tmp_path, "tests.workloads.lying_device:memory_full", *SHORT, "--array-mib=1")
+
+    assert run.codes == [1]
+    assert [line["sizes"]["operation"] for line in lines] == ["copy", "scale", "triad"]
+    assert lines[0]["error"].startswith("OutOfMemoryError: CUDA out of memory")
+    assert [line["correct"] for line in lines[1:]] == [True, True]
+
+
+def test_being_stopped_leaves_a_line(tmp_path: Path) -> None:
+    """SIGTERM in the middle of the second series ends it with an error, not with half a measurement, and begins no third; exit code 143."""
+    ranks = Ranks(tmp_path, 1, "--device=cpu", "--repeats=200", "--array-mib=16", program="workloads.bench.memory_bandwidth:main")
+    ranks.wait_for("memory_bandwidth copy")
+    ranks.signal(0, signal.SIGTERM)
+    run = ranks.wait()
+
+    assert run.codes == [143], run.outputs
+    lines = read_results(tmp_path)
+    assert [(line["sizes"]["operation"], line["error"]) for line in lines] == [("copy", ""), ("scale", "stopped by SIGTERM")]
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "error"),
+    [
+        ("gemm", ("--shapes=cube",), "--shapes cube: no such shape"),
+        ("gemm", ("--dtypes=fp7",), "--dtypes fp7: no such type"),
+        ("attention", ("--backends=quick",), "--backends quick: no such backend"),
+        ("trial", ("--settings=train.micro_batch=3",), "train.global_batch (8) is no multiple of 3"),
+        ("storage", (), "--folder is missing"),
+    ],
+)
+def test_a_wrong_option_ends_in_a_line_and_an_instruction(tmp_path: Path, program: str, words: tuple[str, ...], error: str) -> None:
+    """Exit code 2, and what is to be done."""
+    run, lines = bench(tmp_path, f"workloads.bench.{program}:main", "--device=cpu", *words)
+
+    assert run.codes == [2]
+    assert [line["error"][: len(error)] for line in lines] == [error]
+    assert "\n  fix: " in run.outputs[0]
+
+
+def test_a_backend_that_was_asked_for_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """What `auto` leaves out with a message is unknown where it was asked for; the other backend is measured."""
+    words = (*SHORT, "--length=32", "--heads=2", "--kv-heads=2", "--head-width=16", "--backends=cudnn,math")
+    run, lines = bench(tmp_path, "workloads.bench.attention:main", *words)
+
+    assert run.codes == [1]
+    assert [(line["sizes"]["backend"], bool(line["error"])) for line in lines] == [
+        ("cudnn", True),
+        ("cudnn", True),
+        ("math", False),
+        ("math", False),
+    ]
+
+
+def test_a_loss_that_is_not_finite_is_a_wrong_result(tmp_path: Path) -> None:
+    """The trainer stops at the NaN; what it did before counts, and is not correct."""
+    run, lines = bench(tmp_path, "workloads.bench.trial:main", "--device=cpu", "--settings=drill.kind=nan,drill.step=6")
+
+    assert run.codes == [1]
+    assert [(line["metric"], line["correct"], line["error"]) for line in lines] == [("tokens_per_s", False, ""), ("loss", False, "")]
+
+
+def test_a_trainer_that_dies_is_unknown(tmp_path: Path) -> None:
+    """Its exit code is in the line, and there is no speed."""
+    run, lines = bench(tmp_path, "workloads.bench.trial:main", "--device=cpu", "--settings=drill.kind=crash,drill.step=6")
+
+    assert run.codes == [1]
+    assert [(line["value"], line["error"].split(":")[0]) for line in lines] == [(None, "the trainer ended with -9")]
+
+
+def test_what_counts_as_a_loss_that_goes_down() -> None:
+    """The mean of the last quarter is below that of the first; a flat one, a rising one, NaN and too few are not."""
+    down = [5.0, 4.9, 4.7, 4.8, 4.5, 4.6, 4.2, 4.3]
+
+    assert [
+        loss_goes_down(losses) for losses in (down, down[::-1], [5.0] * 8, [*down[:-1], math.nan], [*down[:-1], -math.inf], down[:3])
+    ] == [True, False, False, False, False, False]
