@@ -38,26 +38,25 @@ class FabricVerdicts(NamedTuple):
 
 
 def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> FabricVerdicts:
-    """Return what a bisection found: a verdict a host, and one a path that is suspect."""
+    """Return what a bisection found: a verdict a host, and one a path that is suspect. One host alone is skipped: it has no fabric."""
     source = f"bisection of {len(found.hosts)} hosts in {found.runs} runs"
-    made = [_verdict("fabric_bisection", each, source, started, seconds) for each in (*found.hosts, *found.paths)]
+    alone = len(found.hosts) == 1
+    made = [_verdict(each, source, started, seconds, alone=alone) for each in (*found.hosts, *found.paths)]
     return FabricVerdicts(tuple(verdict for verdict, _ in made), {verdict: code for verdict, code in made if code})
 
 
-def _verdict(check: str, found: Found, source: str, started: float, seconds: float) -> tuple[Verdict, Code | None]:
-    outcome, code = _SAID[found.state]
-    fix = (
-        "" if outcome == "pass" else _FIX_PATH if len(found.hosts) > 1 else _FIX_HOST if found.state in ("fail", "suspect") else _FIX_AGAIN
-    )
+def _verdict(found: Found, source: str, started: float, seconds: float, *, alone: bool) -> tuple[Verdict, Code | None]:
+    outcome, code = ("skipped", None) if alone else _SAID[found.state]
+    fix = _FIX_PATH if len(found.hosts) > 1 else _FIX_HOST if found.state in ("fail", "suspect") else _FIX_AGAIN
     verdict = Verdict(
-        check=check,
+        check="fabric_bisection",
         host=",".join(found.hosts),
         verdict=outcome,
         expected="groups pass with it as they pass without it" if len(found.hosts) == 1 else "the two pass together",
         found=found.state,
         source=source,
         reason=f"suspect: {found.reason}" if code == "suspect" else found.reason,
-        fix=fix,
+        fix="" if outcome in ("pass", "skipped") else fix,
         started=started,
         seconds=seconds,
     )

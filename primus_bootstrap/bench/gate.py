@@ -1,4 +1,4 @@
-"""Who joins, who goes out of service, and who stays as it is, by what the bench said. A pure function: it is told what is, and changes nothing.
+"""Who joins, who goes out of service and who stays, by what the bench said. A pure function: it is told what is, and changes nothing.
 
 quarantine  it failed where the policy quarantines: to be taken out of service, in the bench's name
 release     the bench had it out of service, and it has passed since: to be put back
@@ -9,6 +9,7 @@ leave       nothing is to be done: it passed, nothing is proved, or it is somebo
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,6 +27,9 @@ OWNER = "primus-bench"
 PENDING = "bench pending"
 BREAKER_SCHEMA = "primus.bench-breaker/1"
 DECISION_SCHEMA = "primus.bench-decision/1"
+# How reasons begin in Slurm: the role `slurm` writes them.
+_QUARANTINE = re.compile(r"primus quarantine: ([^:]+): (.+)")
+_HEALTH = "primus:"
 _NAMED = 3
 # How many characters a quarantine's reason may have, and what it may not hold; the role `quarantine` refuses the rest.
 _REASON_CHARS = 160
@@ -56,6 +60,14 @@ class Standing:
     def pending(self) -> bool:
         """Whether it is a host that waits for its first bench."""
         return self.ours and self.reason == PENDING
+
+
+def standing_of_drain(reason: str) -> Standing | None:
+    """Return what a drained or cordoned host's reason means; None for a drain of the health checks, which come and go by themselves."""
+    quarantine = _QUARANTINE.fullmatch(reason)
+    if quarantine:
+        return Standing(quarantine[1], quarantine[2])
+    return None if reason.startswith(_HEALTH) else Standing("an administrator", reason or "no reason given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +102,9 @@ class Breaker:
 def parse_breaker(data: Mapping[str, Any]) -> Breaker:
     """Read a record; one that is damaged is a breaker all the same, and says so."""
     try:
-        if data["schema"] != BREAKER_SCHEMA:
-            raise ValueError(f"schema {data['schema']!r}")
         return Breaker(str(data["reason"]), float(data["since"]), tuple(map(str, data["hosts"])), float(data["limit_percent"]))
     except (KeyError, TypeError, ValueError) as error:
-        return Breaker(f"a breaker stands whose record cannot be read: {error}", 0.0, (), 0.0)
+        return Breaker(f"a breaker stands whose record cannot be read: {error!r}", 0.0, (), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +173,7 @@ def decide(  # noqa: PLR0913 - the whole of what a decision rests on; all by nam
     judge = _Judge(policy, tier, now, codes)
     wished = [judge.decide(state, by_host.get(state.host, [])) for state in states]
     fresh = tuple(decision.host for decision in wished if decision.action == "quarantine")
-    ours = sum(any(each.ours and not each.pending for each in state.standing) and state.host not in fresh for state in states)
+    ours = sum(any(each.ours and not each.pending for each in state.standing) for state in states)
     limit = may_quarantine(gpu_nodes, policy.limit_percent)
     tripped = breaker is None and bool(fresh) and ours + len(fresh) > limit
     if tripped:
@@ -194,26 +204,22 @@ class _Judge:
     def decide(self, state: HostState, verdicts: Sequence[Verdict]) -> Decision:
         """Decide for one host, as if there were no limit."""
         failed = tuple(each for each in verdicts if each.verdict == "fail" and self._policy.rule(each.check).fail == "quarantine")
-        if not state.known:
-            reason = "whether it is out of service could not be found out" + (f"; it failed {_names(failed)}" if failed else "")
-            return Decision(state.host, "leave", reason, failed)
-        foreign = next((each for each in state.standing if not each.ours), None)
-        ours = next((each for each in state.standing if each.ours), None)
-        if foreign is not None:
-            reason = f"out of service by {foreign.owner}: {foreign.reason}" + (f"; it failed {_names(failed)}" if failed else "")
-            return Decision(state.host, "leave", reason, failed)
+        others = _others(state)
+        if others:
+            return Decision(state.host, "leave", others + (f"; it failed {_names(failed)}" if failed else ""), failed)
+        ours = next(iter(state.standing), None)
         if failed and (ours is None or ours.pending):
             return Decision(state.host, "quarantine", _record_reason(failed), failed)
         if failed:
             return Decision(state.host, "leave", f"in quarantine already; it failed {_names(failed)} again", failed)
         if ours is not None:
             return self._may_release(state.host, ours, verdicts)
-        unknown = tuple(each for each in verdicts if each.verdict == "unknown")
-        if unknown:
-            return Decision(state.host, "leave", f"in service, and nothing is proved: {_names(unknown)} unknown", unknown)
-        warned = tuple(each for each in verdicts if each.verdict == "fail")
-        reason = "it was not benched" if not verdicts else f"the policy only warns of {_names(warned)}" if warned else "it passes"
-        return Decision(state.host, "leave", reason, warned)
+        told = tuple(each for each in verdicts if each.verdict == "unknown") or tuple(each for each in verdicts if each.verdict == "fail")
+        if told and told[0].verdict == "unknown":
+            reason = f"in service, and nothing is proved: {_names(told)} unknown"
+        else:
+            reason = f"the policy only warns of {_names(told)}" if told else "it passes" if verdicts else "it was not benched"
+        return Decision(state.host, "leave", reason, told)
 
     def _may_release(self, host: str, standing: Standing, verdicts: Sequence[Verdict]) -> Decision:
         """Release where everything that matters passed after the quarantine; say what is missing elsewhere."""
@@ -234,7 +240,8 @@ class _Judge:
             return Decision(host, "hold", f"{_names(old)} did not start after the quarantine{seconds}. Fix: bench it again", old)
         ahead = tuple(each for each in counted if each.started > self._now + self._policy.clock_skew_s)
         if ahead:
-            reason = f"{_names(ahead)} started {ahead[0].started - self._now:.0f} s from now: its clock is wrong. Fix: set it, and bench it again"
+            early = ahead[0].started - self._now
+            reason = f"{_names(ahead)} started {early:.0f} s from now: its clock is wrong. Fix: set it, and bench it again"
             return Decision(host, "hold", reason, ahead)
         tolerated = tuple(each for each in verdicts if each.verdict in ("fail", "unknown"))
         reason = f"passed {self._tier.name}" + (f"; the policy only warns of {_names(tolerated)}" if tolerated else "")
@@ -242,6 +249,14 @@ class _Judge:
 
     def _means(self, verdict: Verdict) -> str:
         return self._policy.rule(verdict.check).on_unknown(self._codes.get(verdict))
+
+
+def _others(state: HostState) -> str:
+    """Return why a host is not the bench's to decide about; empty where it is."""
+    if not state.known:
+        return "whether it is out of service could not be found out"
+    foreign = next((each for each in state.standing if not each.ours), None)
+    return f"out of service by {foreign.owner}: {foreign.reason}" if foreign else ""
 
 
 def _says(verdict: Verdict, pattern: str) -> bool:

@@ -134,6 +134,13 @@ def test_verdicts_of_a_bisection() -> None:
     assert codes == {path: "suspect"}
 
 
+def test_a_host_alone_is_skipped() -> None:
+    """A cluster of one host has no fabric to judge: that is no doubt about the host."""
+    verdicts, _ = bisection_verdicts(Fabric(1).bisect(), started=1.0, seconds=0.0)
+
+    assert [verdict.verdict for verdict in verdicts] == ["skipped"]
+
+
 def test_pairs_tell_a_bad_host_from_a_bad_path() -> None:
     """A host that fails with everybody fails; two that fail only together are a suspect path and pass both."""
     hosts = Fabric(6).hosts
