@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 from bench_fabric_rig import Fabric, draw_fabric, tally
@@ -13,6 +14,9 @@ from hypothesis import strategies as st
 from primus_bootstrap.bench.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric import bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.rounds import round_robin
+
+if TYPE_CHECKING:
+    from primus_bootstrap.bench.bisection import Answer
 
 CONSTANT_RUNS = 24
 
@@ -84,6 +88,25 @@ def test_a_host_that_hangs_runs_is_unknown() -> None:
 
     assert states.pop("gpu0003") == "unknown"
     assert set(states.values()) == {"pass"}
+
+
+def test_nobody_is_convicted_by_partners_who_fail_alone() -> None:
+    """Where a group of bad hosts passed by mistake, those who fail beside them are not held to be bad."""
+    fabric = Fabric(16)
+
+    def probe(group: tuple[str, ...]) -> Answer:
+        answer = fabric.probe(group)
+        if len(fabric.asked) == 1:
+            return "fail"
+        if len(fabric.asked) == 2:
+            fabric.bad = frozenset(group)
+            return "pass"
+        return answer
+
+    found = bisect_fabric(fabric.hosts, probe)
+
+    assert len(fabric.bad) == 8
+    assert {each.hosts[0] for each in found.hosts if each.state == "fail"} <= fabric.bad
 
 
 @pytest.mark.parametrize("answer", ["fail", "unknown"])

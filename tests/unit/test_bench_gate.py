@@ -118,6 +118,14 @@ def test_a_lost_result_is_no_pass(missing: str) -> None:
     assert _one((JOINING,), []).action == "hold"
 
 
+def test_a_step_that_not_every_node_has_is_not_missed() -> None:
+    """A node joins without verdicts of steps that are not needed: a single node has no fabric, a CPU no path to a GPU."""
+    verdicts = [*_bench("gpu1"), *(Verdict(name, "gpu1", "pass", started=BENCHED) for name in ("bench_attention", "bench_launch_overhead"))]
+    gate = decide([HostState("gpu1", (JOINING,))], verdicts, policy=POLICY, tier=POLICY.tiers["standard"], gpu_nodes=1, now=NOW)
+
+    assert [each.action for each in gate.decisions] == ["release"]
+
+
 def test_only_a_newer_pass_releases() -> None:
     """A pass from before the quarantine, or at its very moment, is no proof."""
     assert _one((OURS,), _bench("gpu1", started=500.0)).action == "hold"
