@@ -6,17 +6,13 @@ A flaky host spoils half of its runs; with noise, one answer in a hundred is the
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
-from bench_fabric_rig import draw_fabric, tally
+from tests.unit.bench_fabric_rig import draw_fabric, tally
 
 pytestmark = pytest.mark.perf
 
@@ -72,8 +68,9 @@ def _share(counted: Counter[str], kind: str, *states: str) -> float:
 def _print_head(title: str) -> None:
     print(f"\n{title}")
     print(
-        "  hosts  bad paths flaky noise | runs mean worst  2 b log2 N | bad found | flaky named | good: fail  unknown (%) | paths right wrong"
+        "  hosts  bad paths flaky noise | runs mean worst  2 b log2 N | bad found | flaky not | good: fail  unknown (%) | path: right wrong"
     )
+    print("                               |                             |           |    passed |                         |")
 
 
 def _print_row(row: Row, counted: Counter[str], runs: list[int]) -> None:
@@ -81,7 +78,7 @@ def _print_row(row: Row, counted: Counter[str], runs: list[int]) -> None:
     unknown = _share(counted, "good", "unknown", "suspect", "unsteady")
     print(
         f"  {row.size:>5} {row.bad:>4} {row.paths:>5} {row.flaky:>5} {row.noise:>5} | {sum(runs) / len(runs):>9.0f} {max(runs):>5} "
-        f"{2 * row.bad * math.log2(row.size):>11.0f} | {_share(counted, 'bad', 'fail'):>7.1f} % | {flaky:>8.1f} % |"
+        f"{2 * row.bad * math.log2(row.size):>11.0f} | {_share(counted, 'bad', 'fail'):>7.1f} % | {flaky:>7.1f} % |"
         f" {_share(counted, 'good', 'fail'):>10.3f} {unknown:>12.2f} | {counted['path right']:>11} {counted['path wrong']:>5}"
     )
 

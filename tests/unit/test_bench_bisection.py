@@ -7,13 +7,13 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from bench_fabric_rig import Fabric, draw_fabric, tally
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap.bench.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric import bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.rounds import round_robin
+from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
 
 if TYPE_CHECKING:
     from primus_bootstrap.bench.bisection import Answer

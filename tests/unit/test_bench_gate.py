@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,10 +27,13 @@ from primus_bootstrap.bench.policy import load_policy
 from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from primus_bootstrap.bench.codes import Code
 
 POLICY = load_policy()
 TIER = POLICY.tiers["quick"]
+PASS: Outcome = "pass"
 CHECKS = ("preflight_gpu_ecc", "preflight_swap", "bench_gemm", "bench_memory_bandwidth")
 BENCHED, NOW = 1000.0, 1100.0
 OURS = Standing(OWNER, "bench: bench_gemm failed", 500.0, own_clock=True)
@@ -37,11 +41,10 @@ JOINING = Standing(OWNER, PENDING, 500.0, own_clock=True)
 ADA = Standing("ada", "fan broken", 500.0)
 
 
-def _bench(host: str, started: float = BENCHED, **outcomes: Outcome) -> list[Verdict]:
-    said = {**dict.fromkeys(CHECKS, "pass"), **outcomes}
-    return [
-        Verdict(check, host, parse_verdict({"verdict": word}).verdict, reason="because", started=started) for check, word in said.items()
-    ]
+def _bench(host: str, outcomes: Mapping[str, Outcome] = MappingProxyType({}), started: float = BENCHED) -> list[Verdict]:
+    """Return verdicts of the quick tier: a pass each, but for those that are given."""
+    said: dict[str, Outcome] = {**dict.fromkeys(CHECKS, PASS), **outcomes}
+    return [Verdict(check, host, word, reason="because", started=started) for check, word in said.items()]
 
 
 def _gate(
@@ -64,7 +67,7 @@ def test_a_new_node_that_passes_joins() -> None:
 def test_a_failing_node_is_quarantined_with_its_verdicts() -> None:
     """A node in service, and one that joins, is quarantined with the failing verdicts and a reason that the record takes."""
     for standing in ((), (JOINING,)):
-        decision = _one(standing, _bench("gpu1", bench_gemm="fail"))
+        decision = _one(standing, _bench("gpu1", {"bench_gemm": "fail"}))
 
         assert decision.action == "quarantine"
         assert [verdict.check for verdict in decision.verdicts] == ["bench_gemm"]
@@ -82,7 +85,7 @@ def test_a_reason_is_one_short_line_without_quotes() -> None:
 
 def test_what_the_policy_only_warns_of_keeps_nobody_out() -> None:
     """A failing check that only warns neither quarantines a node nor keeps one from joining; it is named."""
-    verdicts = _bench("gpu1", preflight_swap="fail")
+    verdicts = _bench("gpu1", {"preflight_swap": "fail"})
 
     assert _one((), verdicts).action == "leave"
     assert _one((JOINING,), verdicts).action == "release"
@@ -92,7 +95,7 @@ def test_what_the_policy_only_warns_of_keeps_nobody_out() -> None:
 @pytest.mark.parametrize("check", ["bench_gemm", "preflight_gpu_ecc", "bench_results"])
 def test_no_answer_is_neither_good_nor_bad(check: str) -> None:
     """An unknown without a code (a hang, a tool that lies) keeps a joining node out, and a node in service in it."""
-    verdicts = _bench("gpu1", **{check: "unknown"})
+    verdicts = _bench("gpu1", {check: "unknown"})
 
     assert _one((JOINING,), verdicts).action == "hold"
     assert _one((), verdicts).action == "leave"
@@ -100,7 +103,7 @@ def test_no_answer_is_neither_good_nor_bad(check: str) -> None:
 
 def test_a_new_cluster_without_a_yardstick_joins() -> None:
     """Measured, but nobody to be compared with: that alone keeps no node out; noise does."""
-    verdicts = _bench("gpu1", bench_gemm="unknown")
+    verdicts = _bench("gpu1", {"bench_gemm": "unknown"})
 
     assert _one((JOINING,), verdicts, {verdicts[2]: "no_yardstick"}).action == "release"
     assert _one((JOINING,), verdicts, {verdicts[2]: "noise"}).action == "hold"
@@ -151,7 +154,7 @@ def test_a_clock_that_runs_ahead_proves_nothing() -> None:
 @pytest.mark.parametrize("outcome", ["pass", "fail"])
 def test_what_is_anothers_is_left_alone(outcome: Outcome) -> None:
     """Another's quarantine or drain, also beside ours, and a state that is not known, are never touched, whatever the bench says."""
-    verdicts = _bench("gpu1", bench_gemm=outcome)
+    verdicts = _bench("gpu1", {"bench_gemm": outcome})
 
     assert _one((ADA,), verdicts).action == "leave"
     assert _one((OURS, ADA), verdicts).action == "leave"
@@ -161,7 +164,7 @@ def test_what_is_anothers_is_left_alone(outcome: Outcome) -> None:
 
 def test_a_node_in_quarantine_is_not_quarantined_twice() -> None:
     """A node that the bench has out of service and that fails again stays as it is."""
-    assert _one((OURS,), _bench("gpu1", bench_gemm="fail")).action == "leave"
+    assert _one((OURS,), _bench("gpu1", {"bench_gemm": "fail"})).action == "leave"
 
 
 def test_a_bad_path_is_nobodys_fault() -> None:
@@ -179,7 +182,7 @@ def test_how_many_may_be_quarantined(nodes: int, percent: float, most: int) -> N
 
 def _fleet(failing: int, size: int = 20) -> tuple[list[HostState], list[Verdict]]:
     states = [HostState(f"gpu{number}") for number in range(size)]
-    verdicts = [each for n, state in enumerate(states) for each in _bench(state.host, bench_gemm="fail" if n < failing else "pass")]
+    verdicts = [each for n, state in enumerate(states) for each in _bench(state.host, {"bench_gemm": "fail" if n < failing else "pass"})]
     return states, verdicts
 
 
@@ -208,7 +211,9 @@ def test_nodes_that_are_ours_already_count() -> None:
 def test_only_a_person_resets_the_breaker() -> None:
     """A standing breaker holds a single new quarantine too, keeps its record, and does not keep who passes from coming back."""
     standing = Breaker("the switch", 7.0, ("gpu3",), 10.0)
-    gate = _gate([HostState("gpu1"), HostState("gpu2", (OURS,))], [*_bench("gpu1", bench_gemm="fail"), *_bench("gpu2")], breaker=standing)
+    gate = _gate(
+        [HostState("gpu1"), HostState("gpu2", (OURS,))], [*_bench("gpu1", {"bench_gemm": "fail"}), *_bench("gpu2")], breaker=standing
+    )
 
     assert [each.action for each in gate.decisions] == ["hold", "release"]
     assert (gate.breaker, gate.tripped) == (standing, False)
@@ -216,7 +221,7 @@ def test_only_a_person_resets_the_breaker() -> None:
 
 def test_a_failing_joiner_stays_out_under_the_breaker() -> None:
     """Whoever fails while it joins is not quarantined by a standing breaker, and not released either."""
-    gate = _gate([HostState("gpu1", (JOINING,))], _bench("gpu1", bench_gemm="fail"), breaker=Breaker("the switch", 7.0, (), 10.0))
+    gate = _gate([HostState("gpu1", (JOINING,))], _bench("gpu1", {"bench_gemm": "fail"}), breaker=Breaker("the switch", 7.0, (), 10.0))
 
     assert [each.action for each in gate.decisions] == ["hold"]
 
@@ -264,11 +269,11 @@ def test_never_more_than_the_limit_and_never_anothers(data: st.DataObject) -> No
     standings = st.sampled_from([(), (JOINING,), (OURS,), (ADA,), (OURS, ADA)])
     states = [HostState(f"gpu{number}", data.draw(standings)) for number in range(data.draw(st.integers(1, 12)))]
     words = st.sampled_from(OUTCOMES)
-    verdicts = [each for state in states for each in _bench(state.host, bench_gemm=data.draw(words), preflight_gpu_ecc=data.draw(words))]
+    verdicts = [each for state in states for each in _bench(state.host, {name: data.draw(words) for name in CHECKS})]
     gate = _gate(states, verdicts)
     new = [each for each in gate.decisions if each.action == "quarantine"]
     ours = sum(OURS in state.standing for state in states)
-    failing = {each.host for each in verdicts if each.verdict == "fail"}
+    failing = {each.host for each in verdicts if each.verdict == "fail" and each.check != "preflight_swap"}
 
     assert not new or len(new) + ours <= may_quarantine(max(10, len(states)), POLICY.limit_percent)
     assert all(gate.decisions[n].action == "leave" for n, state in enumerate(states) if ADA in state.standing)
