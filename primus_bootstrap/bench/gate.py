@@ -273,4 +273,4 @@ def _record_reason(failed: Sequence[Verdict]) -> str:
     first = failed[0]
     where = f" (device {first.device})" if first.device else ""
     text = f"bench: {_names(failed)} failed{where}: {first.reason}".translate(_UNWELCOME)
-    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 1].rstrip()}…"
+    return text if len(text) <= _REASON_CHARS else f"{text[: _REASON_CHARS - 3].rstrip()}..."
