@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 
@@ -32,7 +33,7 @@ class ActionModule(ActionBase):
             program=str(args["program"]),
             image=str(args["image"]),
             storage_folder=str(args["storage_folder"]),
-            force=bool(args["force"]),
+            force=boolean(args["force"]),
         )
         try:
             desk, round_ = Desk(Path(args["folder"])), int(args["round"])
