@@ -34,7 +34,7 @@ _STYLE = Path(__file__).parent / "data" / "report.css"
 # The page may load nothing and run nothing, whatever is in it.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 # A cause with more places than this shows them when asked.
-_OPEN_PLACES = 6
+_OPEN_PLACES = 4
 _NAMED = 8
 
 
@@ -102,9 +102,9 @@ def _findings(run: BenchRun, numbers: dict[str, int]) -> Markup:
         tag(
             "tr",
             tag("td", tag("span", finding.verdict, class_=f"badge {finding.verdict}")),
-            tag("th", finding.check, tag("small", finding.subject), scope="row"),
+            tag("th", finding.check, scope="row"),
             tag("td", _places(finding, numbers)),
-            tag("td", finding.reason or "no reason was given", *([tag("p", f"fix: {finding.fix}", class_="fix")] if finding.fix else [])),
+            tag("td", _reason(finding), *([tag("p", f"fix: {finding.fix}", class_="fix")] if finding.fix else [])),
         )
         for finding in found
     ]
@@ -112,11 +112,17 @@ def _findings(run: BenchRun, numbers: dict[str, int]) -> Markup:
 
 
 def _places(finding: Finding, numbers: dict[str, int]) -> Markup:
-    items = [tag("li", _link(verdict, numbers), *_compared(verdict)) for verdict in finding.places]
+    own = len(finding.reasons) > 1
+    items = [tag("li", _link(verdict, numbers), *_compared(verdict, own=own)) for verdict in finding.places]
     if len(items) <= _OPEN_PLACES:
         return tag("ul", *items)
-    hosts = len({verdict.host for verdict in finding.places})
-    return tag("details", tag("summary", f"{len(items)} places on {hosts} hosts"), tag("ul", *items))
+    summary_text = f"{len(items)} results: {_named(dict.fromkeys(map(place, finding.places)))}"
+    return tag("details", tag("summary", summary_text), tag("ul", *items))
+
+
+def _reason(finding: Finding) -> str:
+    first = finding.reasons[0] or "no reason was given"
+    return f"{first} (this is the first; each has its own figures)" if len(finding.reasons) > 1 else first
 
 
 def _link(verdict: Verdict, numbers: dict[str, int]) -> Markup:
@@ -124,12 +130,13 @@ def _link(verdict: Verdict, numbers: dict[str, int]) -> Markup:
     return tag("a", place(verdict) + device, href=f"#node-{numbers[place(verdict)]}")
 
 
-def _compared(verdict: Verdict) -> list[str]:
-    """Return what was found and expected, and where the expectation and the device come from."""
+def _compared(verdict: Verdict, *, own: bool) -> list[str]:
+    """Return what was found and expected, and where the expectation and the device come from; with its `own` reason where asked."""
     limit = verdict.expected.removeprefix(f"{subject(verdict)}: ") if subject(verdict) else verdict.expected
     found = with_unit(verdict.found, verdict.unit)
     parts = [found, f"expected {limit}" if limit and limit != subject(verdict) else ""]
-    small = [f"source: {verdict.source}" if verdict.source else "", f"serial {verdict.serial}" if verdict.serial else ""]
+    source, serial = f"source: {verdict.source}" if verdict.source else "", f"serial {verdict.serial}" if verdict.serial else ""
+    small = [subject(verdict), verdict.reason if own else "", source, serial]
     text = "; ".join(part for part in parts if part)
     return [f": {text}" if text else "", tag("small", " · ".join(part for part in small if part))]
 
@@ -174,8 +181,13 @@ def _in_words(values: Sequence[Value]) -> str:
 def _outside(values: Iterable[Value]) -> str:
     out = [value for word in ("fail", "unknown") for value in values if value.verdict == word]
     named = [f"{value.host}{f' device {value.device}' if value.device else ''} {number(value.value)} ({value.verdict})" for value in out]
-    more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return f" Not passing: {', '.join(named[:_NAMED])}{more}." if named else ""
+    return f" Not passing: {_named(named)}." if named else ""
+
+
+def _named(names: Iterable[str]) -> str:
+    """Return the first of many names, and how many more there are."""
+    every = list(names)
+    return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
 
 
 def _skipped(run: BenchRun) -> Markup:
@@ -183,8 +195,8 @@ def _skipped(run: BenchRun) -> Markup:
     rows = [
         tag(
             "tr",
-            tag("th", finding.check, tag("small", finding.subject), scope="row"),
-            tag("td", finding.reason or "no reason was given"),
+            tag("th", finding.check, scope="row"),
+            tag("td", _reason(finding)),
             tag("td", _hosts_text(finding)),
         )
         for finding in found

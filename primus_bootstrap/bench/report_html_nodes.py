@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.report_markup import Markup, join, tag
-from primus_bootstrap.bench.report_rows import WORST_FIRST, by_place, natural, subject, worst_of
+from primus_bootstrap.bench.report_rows import WORST_FIRST, all_verdicts, by_place, natural, subject, worst_of
 from primus_bootstrap.bench.report_svg import sparkline
 from primus_bootstrap.verdicts import OUTCOMES
 
@@ -41,7 +41,7 @@ class _Shown(NamedTuple):
 
 def heat_map(run: BenchRun, rows: Sequence[HostRow]) -> Markup:
     """Return a table of hosts by checks, the worst hosts first; each cell says the worst of its devices, and how many."""
-    checks = sorted({verdict.check for verdict in run.verdicts})
+    checks = sorted({verdict.check for verdict in all_verdicts(run)})
     found: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for host, verdicts in by_place(run).items():
         for verdict in verdicts:

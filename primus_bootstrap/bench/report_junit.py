@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from primus_bootstrap.bench.report_rows import by_place, moment, natural, subject, with_unit
-from primus_bootstrap.verdicts import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from primus_bootstrap.bench.report import BenchRun
-    from primus_bootstrap.verdicts import Outcome
+    from primus_bootstrap.verdicts import Outcome, Verdict
 
 _ELEMENTS: dict[Outcome, str] = {"fail": "failure", "unknown": "error", "skipped": "skipped"}
 # What XML 1.0 cannot hold, not even escaped: https://www.w3.org/TR/xml/#charsets
@@ -29,7 +28,7 @@ _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit_text(run: BenchRun) -> str:
-    """Return the whole file. A host that was benched and has no verdict is an error: unknown is not good."""
+    """Return the whole file."""
     suites = [_suite(host, verdicts, run) for host, verdicts in sorted(by_place(run).items(), key=lambda item: natural(item[0]))]
     root = ET.Element("testsuites", {"name": _clean(f"bench {run.cluster}"), "time": _time(run.seconds)})
     for name in ("tests", "failures", "errors"):
@@ -40,7 +39,6 @@ def junit_text(run: BenchRun) -> str:
 
 
 def _suite(host: str, verdicts: Sequence[Verdict], run: BenchRun) -> ET.Element:
-    verdicts = verdicts or [_nothing(host)]
     counts = Counter(verdict.verdict for verdict in verdicts)
     started = min(verdict.started or run.started for verdict in verdicts)
     suite = ET.Element(
@@ -97,10 +95,6 @@ def _details(verdict: Verdict) -> str:
         "serial": verdict.serial,
     }
     return "\n".join(f"{name}: {text}" for name, text in shown.items() if text)
-
-
-def _nothing(host: str) -> Verdict:
-    return Verdict("bench", host, "unknown", reason="no verdict: nothing was measured on this host", fix="bench it again")
 
 
 def _time(seconds: float) -> str:

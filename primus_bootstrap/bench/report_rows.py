@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WORST_FIRST: tuple[Outcome, ...] = ("fail", "unknown", "pass", "skipped")
 # What a verdict without a host is about.
 CLUSTER = "(cluster)"
+# Reasons that differ in figures only ("3.1 % below the floor") are one cause.
+_FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class HostRow(NamedTuple):
@@ -34,12 +36,11 @@ class HostRow(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One cause with every place that has it; `subject` is what of the check it is about (a series, or nothing)."""
+    """One cause with every place that has it. `reasons` are those of the places, which differ in their figures only."""
 
     verdict: Outcome
     check: str
-    subject: str
-    reason: str
+    reasons: tuple[str, ...]
     fix: str
     places: tuple[Verdict, ...]
 
@@ -94,20 +95,32 @@ def moment(seconds: float) -> str:
         return "1970-01-01T00:00:00"
 
 
+def all_verdicts(run: BenchRun) -> tuple[Verdict, ...]:
+    """Return the verdicts, and one `unknown` for each host that was benched and has none: it must not look as if nothing was wrong."""
+    known = {verdict.host for verdict in run.verdicts}
+    reason, fix = "no verdict: nothing is known of this host", "see whether it is reachable, then bench it again"
+    lost = [Verdict("bench", host, "unknown", reason=reason, fix=fix) for host, _ in run.hosts if host not in known]
+    return (*run.verdicts, *lost)
+
+
 def by_place(run: BenchRun) -> dict[str, list[Verdict]]:
-    """Return all verdicts by host; a host that was benched and has none is there, too."""
-    found: dict[str, list[Verdict]] = {host: [] for host, _ in run.hosts}
-    for verdict in run.verdicts:
+    """Return all verdicts by host or path."""
+    found: dict[str, list[Verdict]] = {}
+    for verdict in all_verdicts(run):
         found.setdefault(place(verdict), []).append(verdict)
     return found
 
 
 def host_rows(run: BenchRun) -> tuple[HostRow, ...]:
-    """Return one row a host, the worst first; paths between hosts come last."""
+    """Return one row a host, the worst first, of these the one with most failures; paths between hosts come last."""
     said = dict(run.hosts)
     decided: Mapping[str, str] = {decision.host: decision.action for decision in run.decisions}
     rows = [_host_row(host, verdicts, said.get(host), decided.get(host, "")) for host, verdicts in by_place(run).items()]
-    return tuple(sorted(rows, key=lambda row: ("," in row.host, WORST_FIRST.index(row.verdict), natural(row.host))))
+    return tuple(sorted(rows, key=_badness))
+
+
+def _badness(row: HostRow) -> tuple[Any, ...]:
+    return "," in row.host, WORST_FIRST.index(row.verdict), -row.counts[OUTCOMES.index("fail")], natural(row.host)
 
 
 def _host_row(host: str, verdicts: Sequence[Verdict], said: Outcome | None, decision: str) -> HostRow:
@@ -120,17 +133,20 @@ def _host_row(host: str, verdicts: Sequence[Verdict], said: Outcome | None, deci
 
 def findings(run: BenchRun, words: Sequence[Outcome] = ("fail", "unknown")) -> tuple[Finding, ...]:
     """Return the verdicts of these words, each cause once with every place that has it; the words' order is the order."""
-    found: dict[tuple[Outcome, str, str, str, str], list[Verdict]] = defaultdict(list)
-    for verdict in run.verdicts:
+    found: dict[tuple[Outcome, str, str, str], list[Verdict]] = defaultdict(list)
+    for verdict in all_verdicts(run):
         if verdict.verdict in words:
-            found[verdict.verdict, verdict.check, subject(verdict), verdict.reason, verdict.fix].append(verdict)
-    rows = [Finding(*key, tuple(sorted(places, key=_where))) for key, places in found.items()]
-    return tuple(sorted(rows, key=lambda row: (words.index(row.verdict), -len(row.places), _where(row.places[0]), row.check, row.subject)))
+            found[verdict.verdict, verdict.check, _FIGURE.sub("0", verdict.reason), verdict.fix].append(verdict)
+    rows = [
+        Finding(outcome, check, tuple(dict.fromkeys(each.reason for each in places)), fix, tuple(sorted(places, key=_where)))
+        for (outcome, check, _, fix), places in found.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (words.index(row.verdict), -len(row.places), _where(row.places[0]), row.check, row.reasons)))
 
 
 def verdict_rows(run: BenchRun) -> tuple[VerdictRow, ...]:
     """Return one row a verdict, by host, the worst first."""
-    ordered = sorted(run.verdicts, key=lambda verdict: (*_where(verdict), WORST_FIRST.index(verdict.verdict), verdict.check))
+    ordered = sorted(all_verdicts(run), key=lambda verdict: (*_where(verdict), WORST_FIRST.index(verdict.verdict), verdict.check))
     return tuple(
         VerdictRow(
             host=place(verdict),
@@ -149,7 +165,7 @@ def verdict_rows(run: BenchRun) -> tuple[VerdictRow, ...]:
 
 def totals(run: BenchRun) -> tuple[Counter[Outcome], Counter[Outcome]]:
     """Return how many hosts, and how many verdicts, there are of each word."""
-    return Counter(row.verdict for row in host_rows(run) if "," not in row.host), Counter(verdict.verdict for verdict in run.verdicts)
+    return Counter(row.verdict for row in host_rows(run) if "," not in row.host), Counter(verdict.verdict for verdict in all_verdicts(run))
 
 
 def summary(run: BenchRun) -> str:
