@@ -1,11 +1,11 @@
 """The controller's folder of one cluster's benches: what each host said of itself, what is to be run again, what was decided.
 
-    incoming/HOST.json   what a host runs with and what its steps gave, of the bench under way
-    again.json           what more repeats can decide, by host
-    decisions.json       who goes, who comes back, who has passed: what the role `bench` carries out
-    history.jsonl        what every device showed before
-    breaker.json         stands while nobody may be quarantined
-    runs/TIME/           the reports of each bench
+incoming/HOST.json   what a host runs with and what its steps gave, of the bench under way
+again.json           what more repeats can decide, by host
+decisions.json       who goes, who comes back, who has passed: what the role `bench` carries out
+history.jsonl        what every device showed before
+breaker.json         stands while nobody may be quarantined
+runs/TIME/           the reports of each bench
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.desk import read_policy, tier_of
+from primus_bootstrap.bench.finished import make_run, write_run
 from primus_bootstrap.bench.floors import load_floors
 from primus_bootstrap.bench.gate import OWNER, PENDING, HostState, Standing, decide
 from primus_bootstrap.bench.history import Fingerprint, History, append_history, read_history
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.results import Result
 
 QUARANTINE_SCHEMA = "primus.quarantine/1"
-PASS_SCHEMA = "primus.bench-pass/1"
+PASSED_SCHEMA = "primus.bench-pass/1"
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _SAID_CHARS = 300
@@ -80,6 +81,10 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
     judgement = _judge(desk, found)
     gate, passes = _gate(desk, case, found, judgement, policy, tier)
+    run = make_run(
+        cluster=case.cluster, tier=case.tier, now=case.now, results=found.results, judgement=judgement, gate=gate, history=_history(desk)
+    )
+    write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now)
     prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
     append_history(desk.folder / "history.jsonl", new_records(judgement, prints, time=case.now))
     if gate.breaker and gate.tripped:
@@ -184,7 +189,12 @@ def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
 
 def _lost(host: str) -> Verdict:
     return Verdict(
-        check="bench_host", host=host, verdict="unknown", expected="an answer", reason="it was lost during the bench", fix="bring it up, then bench it"
+        check="bench_host",
+        host=host,
+        verdict="unknown",
+        expected="an answer",
+        reason="it was lost during the bench",
+        fix="bring it up, then bench it",
     )
 
 
@@ -203,7 +213,9 @@ def _history(desk: Desk) -> History:
     return read_history(desk.folder / "history.jsonl")
 
 
-def _gate(desk: Desk, case: Case, found: Found, judgement: Judgement, policy: Policy, tier: Tier) -> tuple[Gate, tuple[str, ...]]:
+def _gate(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
+    desk: Desk, case: Case, found: Found, judgement: Judgement, policy: Policy, tier: Tier
+) -> tuple[Gate, tuple[str, ...]]:
     """Return the decisions, and the hosts that would join if they were new: those have passed."""
     verdicts = list(judgement.verdicts)
     common: dict[str, Any] = {"policy": policy, "tier": tier, "gpu_nodes": case.fleet, "now": case.now, "codes": judgement.codes}
@@ -247,7 +259,7 @@ def _record(desk: Desk, decision: Decision) -> dict[str, Any]:
 def _pass(desk: Desk, case: Case, host: str) -> dict[str, Any]:
     said = desk.said(host)
     return {
-        "schema": PASS_SCHEMA,
+        "schema": PASSED_SCHEMA,
         "host": host,
         "tier": case.tier,
         "time": said["measured"][-1]["now"],

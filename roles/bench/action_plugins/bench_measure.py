@@ -13,9 +13,7 @@ from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
     """Arguments: those of tasks/measure.yml. A host for which no bench is due is not contacted."""
 
-    _VALID_ARGS = frozenset(
-        {"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "round"}
-    )
+    _VALID_ARGS = frozenset({"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "round"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return how many steps were run; what they found is in the folder."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PASSED = Path("/var/lib/primus/bench/passed.json")
 RECORD = Path("/var/lib/primus/quarantine.json")
 OWNER, PENDING = "primus-bench", "bench pending"
-PASS_SCHEMA = "primus.bench-pass/1"
+PASSED_SCHEMA = "primus.bench-pass/1"
 LOCK = Path("/run/primus-bench.lock")
 KEPT_CHARS = 2000
 # How long a bench waits for another one on this host, as one whose controller was killed.
@@ -68,7 +68,7 @@ def count_gpus(root: Path = Path("/")) -> int:
 
 def why_due(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers: Sequence[str]) -> str:
     """Return why the host has to be benched; empty where its last pass still holds: same software, and a tier that is no lower."""
-    if passed.get("schema") != PASS_SCHEMA:
+    if passed.get("schema") != PASSED_SCHEMA:
         return "it has never passed"
     before = passed.get("fingerprint") or {}
     changed = [name for name in now if before.get(name, "") != now[name]]
@@ -211,7 +211,9 @@ def main() -> None:
         if not free:
             module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")
         Path(folder, "expected.json").write_text(json.dumps(wanted["expected"]), encoding="utf-8")
-        steps = [{**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in wanted["steps"]]
+        steps = [
+            {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in wanted["steps"]
+        ]
         module.exit_json(changed=False, steps=measure(steps, Path(folder)), now=time.time())
 
 
