@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -33,11 +34,13 @@ _PROOFS = 3
 _SETS = 2
 _PARTNERS = 2
 _PAIR_RUNS = 3
+_LARGE_RUNS = 4
 # So many pairs are tried before it is given up that any group passes.
 _MOST_PAIRS = 16
 # So many failures may turn out to be bad moments (in a large fabric one for each halving); then it is too restless to go on.
 _LEAST_PATIENCE = 3
 _UNSTEADY_RUNS = 6
+_UNSTEADY_ROUNDS = 2
 # More bad paths at one host than this are rather the host's own doing, which is then not proved.
 _MOST_LINKS = 2
 
@@ -272,7 +275,7 @@ class _Search:
         return True
 
     def _fails_again(self, host: str) -> bool:
-        return all(self.passes(self.good) and not self.passes([*self.good, host]) for _ in range(_SETS))
+        return all(self.passes(self.good) and not self.passes([*self.good, host]) for _ in range(_LARGE_RUNS))
 
     def _expel(self, host: str, reason: str) -> None:
         self.good.remove(host)
@@ -299,15 +302,18 @@ class _Search:
 
     def _caught(self, host: str) -> bool:
         """Return whether a host fails again and again, though not always, with each of two sets of partners, who never fail without it."""
-        sets = self._partners(host, frozenset())
-        fails = [0] * len(sets)
-        for number in range(_UNSTEADY_RUNS if len(sets) >= _SETS else 0):
-            fails[number % len(sets)] += not self.passes([host, *sets[number % len(sets)]])
-            if not self.passes([partner for partners in sets for partner in partners]):
-                return False
-        if sum(count > 0 for count in fails) < _SETS:
+        fails: Counter[tuple[str, ...]] = Counter()
+        for _ in range(_UNSTEADY_ROUNDS):
+            sets = self._partners(host, frozenset())
+            everybody = [partner for partners in sets for partner in partners]
+            for partners in sets * 2:
+                fails[tuple(sorted(partners))] += not self.passes([host, *partners])
+                if not self.passes(everybody):
+                    return False
+        failing = sum(count > 0 for count in fails.values())
+        if failing < _SETS or 2 * failing <= len(fails):
             return False
         if host in self.good:
             self.good.remove(host)
-        self.say("suspect", f"{sum(fails)} of {_UNSTEADY_RUNS} runs with it fail: unsteady", host)
+        self.say("suspect", f"{fails.total()} runs with it fail, with {failing} of {len(fails)} sets of partners: unsteady", host)
         return True

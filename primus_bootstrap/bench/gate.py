@@ -244,7 +244,7 @@ class _Judge:
             reason = f"{_names(ahead)} started {early:.0f} s from now: its clock is wrong. Fix: set it, and bench it again"
             return Decision(host, "hold", reason, ahead)
         tolerated = tuple(each for each in verdicts if each.verdict in ("fail", "unknown"))
-        reason = f"passed {self._tier.name}" + (f"; the policy only warns of {_names(tolerated)}" if tolerated else "")
+        reason = f"passed {self._tier.name}" + (f"; not held against it: {_names(tolerated)}" if tolerated else "")
         return Decision(host, "release", reason, tolerated)
 
     def _means(self, verdict: Verdict) -> str:

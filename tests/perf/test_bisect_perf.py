@@ -19,7 +19,8 @@ pytestmark = pytest.mark.perf
 CONSTANT_RUNS = 24
 # What a bad path, a flaky host and noise may take beside: searches for the other end, and repeats.
 RUNS_PER_PATH, RUNS_PER_FLAKY = 3, 12
-MOST_FALSE_PERCENT = 0.1
+# Of a hundred searches among flaky hosts and noise, so many hold something against a healthy host or path.
+MOST_FALSE_IN_100, MOST_SUSPECT_IN_100 = 0.1, 1.0
 MOST_SECONDS = 60.0
 
 
@@ -103,7 +104,7 @@ def test_bad_paths() -> None:
         extra = RUNS_PER_PATH * math.log2(row.size)
 
         assert counted["path right"] == row.fabrics
-        assert set(counted) <= {"bad fail", "good pass", "path right"}
+        assert set(counted) <= {"bad fail", "good pass", "end pass", "path right"}
         assert max(runs) <= 2 * row.bad * math.log2(row.size) + CONSTANT_RUNS + extra
 
 
@@ -114,14 +115,18 @@ def test_flaky_hosts_and_noise() -> None:
     for row in RESTLESS:
         counted, runs = _measure(row)
         _print_row(row, counted, runs)
-        total += counted
+        total += counted + Counter({"fabrics": row.fabrics})
 
         assert max(runs) <= 2 * row.bad * math.log2(row.size) + CONSTANT_RUNS + RUNS_PER_FLAKY * math.log2(row.size) * 3
-    false = _share(total, "good", "fail")
-    print(f"\n  healthy hosts accused: {false:.4f} % of all; flaky hosts that pass: {_share(total, 'flaky', 'pass'):.1f} %")
+    false, suspect = (100 * sum(total[f"{kind} {state}"] for kind in ("good", "end")) / total["fabrics"] for state in ("fail", "suspect"))
+    named, paths = 100 * total["good suspect"] / total["fabrics"], 100 * total["path wrong"] / total["fabrics"]
+    print(f"\n  in a hundred searches: {false:.2f} healthy hosts fail, {named:.2f} are suspect ({suspect:.2f} with the ends of bad paths)")
+    print(f"  and {paths:.2f} good paths are; of a hundred flaky hosts {_share(total, 'flaky', 'pass'):.1f} pass")
 
-    assert false <= MOST_FALSE_PERCENT
-    assert _share(total, "bad", "fail") >= 85
+    assert false <= MOST_FALSE_IN_100
+    assert named <= MOST_SUSPECT_IN_100
+    assert paths <= MOST_SUSPECT_IN_100
+    assert _share(total, "bad", "fail") >= 75
     assert _share(total, "flaky", "pass") <= 20
 
 

@@ -64,8 +64,17 @@ def draw_fabric(seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: in
 
 
 def tally(fabric: Fabric, found: Bisection) -> Counter[str]:
-    """Return how the hosts ended, by what they are: `bad fail`, `flaky suspect`, `good fail`, …; and paths, right or wrong."""
-    kinds = {**dict.fromkeys(fabric.bad, "bad"), **dict.fromkeys(fabric.flaky, "flaky"), **dict.fromkeys(fabric.hangs, "hanging")}
+    """Return how the hosts ended, by what they are: `bad fail`, `flaky suspect`, `good fail`, …; and paths, right or wrong.
+
+    `end` is a healthy host at the end of a bad path.
+    """
+    ends = {host for path in fabric.paths for host in path}
+    kinds = {
+        **dict.fromkeys(ends, "end"),
+        **dict.fromkeys(fabric.bad, "bad"),
+        **dict.fromkeys(fabric.flaky, "flaky"),
+        **dict.fromkeys(fabric.hangs, "hanging"),
+    }
     counted = Counter(f"{kinds.get(each.hosts[0], 'good')} {each.state}" for each in found.hosts)
     counted.update("path right" if frozenset(path.hosts) in fabric.paths else "path wrong" for path in found.paths)
     return counted
