@@ -168,8 +168,8 @@ def _preflight(host: str, step: Mapping[str, Any]) -> list[Verdict]:
         records = json.loads(step["stdout"])["verdicts"]
         verdicts = [parse_verdict({**record, "host": host}) for record in records]
     except (ValueError, KeyError, TypeError):
-        return [_no_answer(host, "preflight_program", step)]
-    return verdicts or [_no_answer(host, "preflight_program", step)]
+        return [_no_answer(host, "preflight", step)]
+    return verdicts or [_no_answer(host, "preflight", step)]
 
 
 def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
