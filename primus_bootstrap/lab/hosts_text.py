@@ -23,8 +23,6 @@ all:
     # The lab's own key, and the host keys that `lab up` made: plain Ansible checks them strictly as well.
     ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/.primus/{name}/ssh/id_ed25519"
     ansible_ssh_common_args: -o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/.primus/{name}/known_hosts"'
-    # Before a host takes jobs it shows that it is well; to measure as well (quick, standard, deep) it would need torch.
-    bench_tier: checks
 """
 _SETTINGS = """
     # A person who uses the cluster; `lab up` made the key: ssh -i .primus/{name}/ssh/{person}_ed25519 {person}@{login}
