@@ -148,7 +148,7 @@ def _decisions(run: BenchRun) -> Markup:
     done = [each for each in ordered if each.action != LEAVE]
     left = [each for each in ordered if each.action == LEAVE]
     parts = [_decision_table(done)] if done else []
-    parts += [tag("details", tag("summary", f"{len(left)} hosts are left as they are"), _decision_table(left))] if left else []
+    parts += [tag("details", tag("summary", f"left as they are: {len(left)} hosts"), _decision_table(left))] if left else []
     return join(parts)
 
 
