@@ -74,7 +74,7 @@ def _header(run: BenchRun) -> Markup:
     minutes = f"{run.seconds / 60:.0f} min" if run.seconds >= 120 else f"{run.seconds:.0f} s"
     facts = f"tier {run.tier} · {moment(run.started).replace('T', ' ')} UTC · took {minutes} · {hosts.total()} hosts"
     counts = [
-        tag("li", tag("b", str(hosts[word])), f" {word}", tag("small", f"{verdicts[word]} verdicts"), class_=f"count {word}")
+        tag("li", tag("b", str(hosts[word])), f" {word}", tag("small", f"verdicts: {verdicts[word]}"), class_=f"count {word}")
         for word in WORST_FIRST
     ]
     return tag("header", tag("h1", f"Bench of {run.cluster}"), tag("p", facts), tag("ul", *counts, class_="counts"))
@@ -148,7 +148,7 @@ def _decisions(run: BenchRun) -> Markup:
     done = [each for each in ordered if each.action != LEAVE]
     left = [each for each in ordered if each.action == LEAVE]
     parts = [_decision_table(done)] if done else []
-    parts += [tag("details", tag("summary", f"left as they are: {len(left)} hosts"), _decision_table(left))] if left else []
+    parts += [tag("details", tag("summary", f"hosts left as they are: {len(left)}"), _decision_table(left))] if left else []
     return join(parts)
 
 
