@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SCHEMA = "primus.bench/1"
 
+# The gate's word for a host with which nothing is done.
+LEAVE = "leave"
+
 Better = Literal["higher", "lower", ""]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.bench.report import LEAVE
 from primus_bootstrap.bench.report_html_nodes import heat_map, node_sections
 from primus_bootstrap.bench.report_markup import Markup, join, tag
 from primus_bootstrap.bench.report_rows import (
@@ -27,7 +28,7 @@ from primus_bootstrap.bench.report_svg import distribution, number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from primus_bootstrap.bench.report import BenchRun, Value
+    from primus_bootstrap.bench.report import BenchRun, Decision, Value
     from primus_bootstrap.verdicts import Verdict
 
 _STYLE = Path(__file__).parent / "data" / "report.css"
@@ -73,7 +74,7 @@ def _header(run: BenchRun) -> Markup:
     minutes = f"{run.seconds / 60:.0f} min" if run.seconds >= 120 else f"{run.seconds:.0f} s"
     facts = f"tier {run.tier} · {moment(run.started).replace('T', ' ')} UTC · took {minutes} · {hosts.total()} hosts"
     counts = [
-        tag("li", tag("b", str(hosts[word])), f" {word}", tag("small", f"{verdicts[word]} verdicts"), class_=f"count {word}")
+        tag("li", tag("b", str(hosts[word])), f" {word}", tag("small", f"verdicts: {verdicts[word]}"), class_=f"count {word}")
         for word in WORST_FIRST
     ]
     return tag("header", tag("h1", f"Bench of {run.cluster}"), tag("p", facts), tag("ul", *counts, class_="counts"))
@@ -142,12 +143,17 @@ def _compared(verdict: Verdict, *, own: bool) -> list[str]:
 
 
 def _decisions(run: BenchRun) -> Markup:
-    if not run.decisions:
-        return Markup()
-    rows = [
-        tag("tr", tag("th", decision.host, scope="row"), tag("td", decision.action), tag("td", decision.reason))
-        for decision in sorted(run.decisions, key=lambda each: natural(each.host))
-    ]
+    """Return what the gate does; hosts that it leaves alone are folded, because on a good day that is all of them."""
+    ordered = sorted(run.decisions, key=lambda each: natural(each.host))
+    done = [each for each in ordered if each.action != LEAVE]
+    left = [each for each in ordered if each.action == LEAVE]
+    parts = [_decision_table(done)] if done else []
+    parts += [tag("details", tag("summary", f"hosts left as they are: {len(left)}"), _decision_table(left))] if left else []
+    return join(parts)
+
+
+def _decision_table(decisions: Sequence[Decision]) -> Markup:
+    rows = [tag("tr", tag("th", each.host, scope="row"), tag("td", each.action), tag("td", each.reason)) for each in decisions]
     return _table(("host", "decision", "why"), rows)
 
 

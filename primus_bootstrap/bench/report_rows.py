@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from primus_bootstrap.bench.report import LEAVE
 from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _FIGURE = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 class HostRow(NamedTuple):
-    """One host: what the bench says of it, its verdicts by word, the checks that are worst, and what the gate decided.
+    """One host: what the bench says of it, its verdicts by word, the checks that are worst, and what the gate does.
 
     `host` may also be a path ("a,b": verdicts about two hosts together), or `CLUSTER`. `counts` are (pass, fail, unknown, skipped).
     """
@@ -114,7 +115,7 @@ def by_place(run: BenchRun) -> dict[str, list[Verdict]]:
 def host_rows(run: BenchRun) -> tuple[HostRow, ...]:
     """Return one row a host, the worst first, of these the one with most failures; paths between hosts come last."""
     said = dict(run.hosts)
-    decided: Mapping[str, str] = {decision.host: decision.action for decision in run.decisions}
+    decided: Mapping[str, str] = {decision.host: decision.action for decision in run.decisions if decision.action != LEAVE}
     rows = [_host_row(host, verdicts, said.get(host), decided.get(host, "")) for host, verdicts in by_place(run).items()]
     return tuple(sorted(rows, key=_badness))
 

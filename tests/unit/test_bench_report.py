@@ -203,7 +203,8 @@ def _judged(serial: str) -> _Judged:
 
 def test_judged_values_become_those_of_the_report() -> None:
     """With the versions by name, and which way is better where it was said."""
-    known, unsaid = (report_values([_judged("SN1")], better)[0] for better in ({("gemm", SERIES): "higher"}, {}))
+    known = report_values([_judged("SN1")], {("gemm", SERIES): "higher"})[0]
+    unsaid = report_values([_judged("SN1")], {})[0]
 
     assert (known.series, known.stack, known.better, known.floor) == (SERIES, "torch 2.13, rocm 7.0", "higher", 426.0)
     assert unsaid.better == ""

@@ -95,12 +95,13 @@ def test_the_breaker_and_what_could_not_be_read_stand_above_all() -> None:
 
 
 def test_decisions_of_the_gate_are_shown() -> None:
-    """Each host that the gate decided about has a line with the reason."""
-    run = replace(full_run(), decisions=(Decision("node10", "quarantine", "bench_gemm failed"),), breaker=Breaker("many", STARTED, ()))
+    """Each host that the gate does something with has a line with the reason; those that it leaves alone are folded and counted."""
+    decisions = (Decision("node10", "quarantine", "bench_gemm failed"), Decision("node2", "leave", "it passes"))
+    page = Page(html_text(replace(full_run(), decisions=decisions, breaker=Breaker("many", STARTED, ()))))
 
-    text = Page(html_text(run)).text
-
-    assert re.search(r"Quarantine .*node10 quarantine bench_gemm failed", text)
+    assert re.search(r"host decision why node10 quarantine bench_gemm failed hosts left as they are: 1 .*node2 leave it passes", page.text)
+    assert "gate: quarantine" in page.text
+    assert "gate: leave" not in page.text
 
 
 def test_a_drawing_says_in_words_what_it_shows() -> None:
