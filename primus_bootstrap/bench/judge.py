@@ -247,6 +247,7 @@ class _Bench:
                 if "," not in host:
                     given[key.series.benchmark][host].add(device)
         known = {(verdict.check, verdict.host, verdict.device) for verdict in self.verdicts}
+        told = {(check, host) for check, host, _ in known}
         for benchmark, by_host in given.items():
             everybody = set(hosts) | by_host.keys()
             if 2 * len(by_host) <= len(everybody):
@@ -254,7 +255,7 @@ class _Bench:
             counts = Counter(device for devices in by_host.values() for device in devices)
             usual = {device for device, count in counts.items() if 2 * count > len(by_host)}
             for host in sorted(everybody):
-                missing = usual - by_host[host] if host in by_host else {""}
+                missing = usual - by_host[host] if host in by_host else {""} if (f"bench_{benchmark}", host) not in told else set()
                 lost = sorted(device for device in missing if not {(f"bench_{benchmark}", host, one) for one in (device, "")} & known)
                 if lost:
                     self._say_lost(host, benchmark, lost)
