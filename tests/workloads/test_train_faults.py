@@ -62,6 +62,37 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(whole: Run, 
     assert again.checkpoints() == ["latest", "step-00000006", "step-00000008", "step-00000008.corrupt"]
 
 
+@pytest.mark.parametrize("trouble", ["input/output error", "another format"])
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(whole: Run, tmp_path: Path, trouble: str) -> None:
+    """Storage that fails, or a newer program's format, says nothing about the checkpoint: the run ends with 74 and renames nothing."""
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    newest = tmp_path / "checkpoints/step-00000008"
+    if trouble == "another format":
+        (newest / "manifest.json").write_text('{"format": 99}')
+    else:
+        victim = next(newest.glob("*.distcp"))
+        victim.unlink()
+        victim.symlink_to("/proc/self/mem")  # whose first page is not there: EIO
+    run = Ranks(tmp_path, 2, *DENSE, "checkpoint.keep=2").wait()
+
+    assert run.codes == [74, 74], run.outputs
+    assert "cannot read it" in run.outputs[0]
+    assert run.checkpoints() == whole.checkpoints()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(whole: Run, tmp_path: Path) -> None:
+    """Weeks of training are not thrown away in silence: 74, and again 74 when a watcher tries again; `never` starts over."""
+    shutil.copytree(whole.folder / "checkpoints", tmp_path / "checkpoints")
+    for victim in tmp_path.glob("checkpoints/*/manifest.json"):
+        victim.write_text("{}")
+    for _ in range(2):
+        run = Ranks(tmp_path, 1, *DENSE, "checkpoint.keep=2").wait()
+
+        assert run.codes == [74], run.outputs
+        assert "no usable checkpoint is left, only step-00000006.corrupt, step-00000008.corrupt" in run.outputs[0]
+    assert train(tmp_path, 1, *DENSE, "checkpoint.resume=never").losses() == whole.losses()
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_rank(tmp_path: Path) -> None:
     """NaN in one rank ends all with 76, names that rank and step, and leaves the checkpoint before it as the newest."""
     run = Ranks(tmp_path, 2, *DENSE, "drill.kind=nan", "drill.step=4", "drill.rank=1").wait()
