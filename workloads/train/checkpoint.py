@@ -9,6 +9,7 @@ import os
 import socket
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -248,10 +249,12 @@ class Checkpoints:
         return files.read_manifest(path)
 
     def load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-        """Restore the whole state, on any number of ranks."""
+        """Restore the whole state, on any number of ranks; weight decay and the like are those of the settings, not of the checkpoint."""
         model_state, optimizer_state = get_state_dict(model, optimizer)
+        wanted = deepcopy(optimizer_state["param_groups"])
         state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
         load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
+        state["optimizer"]["param_groups"] = wanted
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.last_step = files.read_manifest(path).step
 
