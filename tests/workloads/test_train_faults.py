@@ -164,3 +164,16 @@ def test_the_watchdog_lets_a_slow_step_pass(tmp_path: Path) -> None:
 
     assert time.monotonic() - started > 4
     assert [round(line["data_wait_s"]) for line in run.steps()] == [0, 2, 2]
+
+
+def test_a_line_that_was_cut_does_not_spoil_the_one_after_it(whole: Run, tmp_path: Path) -> None:
+    """After a crash or a full disk the next line of steps.jsonl can be read, and nothing that somebody may have read is gone."""
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "steps.jsonl").open("a") as file:
+        file.write('{"time": "2026-11-22T01:0')
+    before = (tmp_path / "steps.jsonl").read_text()
+    train(tmp_path, 1, *DENSE, "train.steps=9")
+    after = (tmp_path / "steps.jsonl").read_text()
+
+    assert after.startswith(before + "\n")
+    assert json.loads(after.splitlines()[-1])["step"] == 9
