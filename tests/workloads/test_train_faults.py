@@ -93,6 +93,21 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(whole: Run,
     assert train(tmp_path, 1, *DENSE, "checkpoint.resume=never").losses() == whole.losses()
 
 
+def test_a_run_resumed_from_a_path_does_not_go_back_to_it_after_a_failure(whole: Run, tmp_path: Path) -> None:
+    """The path counts once, also where it was removed since; the losses are those of a run without a break."""
+    shutil.copytree(whole.folder / "checkpoints/step-00000006", tmp_path / "origin/step-00000006")
+    arguments = (*DENSE, "checkpoint.every_steps=1", "train.steps=9", "optimizer.decay_steps=8")
+    path = f"checkpoint.resume={tmp_path}/origin/step-00000006"
+    first = Ranks(tmp_path / "run", 1, *arguments, path, "drill.kind=crash", "drill.step=9").wait()
+    shutil.rmtree(tmp_path / "origin")
+    second = train(tmp_path / "run", 1, *arguments, path)
+
+    assert "origin/step-00000006: step 6" in first.outputs[0]
+    assert "run/checkpoints/step-0000000" in second.outputs[0]
+    assert second.losses()[:2] == whole.losses()[6:]
+    assert second.steps()[-1]["step"] == 9
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_rank(tmp_path: Path) -> None:
     """NaN in one rank ends all with 76, names that rank and step, and leaves the checkpoint before it as the newest."""
     run = Ranks(tmp_path, 2, *DENSE, "drill.kind=nan", "drill.step=4", "drill.rank=1").wait()

@@ -213,6 +213,22 @@ class Checkpoints:
                 problem = f"cannot be read: {error}"
         return self._from_first(name), self._from_first(problem)
 
+    def were_resumed_from(self, wanted: str) -> bool:
+        """Return whether the newest checkpoint is of a run that was told to resume from this path, as this one is.
+
+        Then it is the same run, started again after a failure: going back to the path each time would repeat the same steps for ever.
+        """
+        answer = problem = ""
+        if self._group.is_first:
+            try:
+                answer = "same" if files.newest_setting(self.folder, "checkpoint", "resume") == wanted else ""
+            except (StorageError, OSError) as error:
+                problem = str(error)
+        problem = self._from_first(problem)
+        if problem:
+            raise StorageError(f"{self.folder}: {problem}", fix="mount the folder of checkpoints, readable for this user")
+        return bool(self._from_first(answer))
+
     def damage(self, path: Path) -> str:
         """Check the files of a checkpoint, each by one rank; return what is wrong, or an empty string.
 

@@ -151,6 +151,16 @@ def read_manifest(path: Path) -> Manifest:
         raise DamagedError(f"{path / _MANIFEST}: cannot be read: {error}", fix=fix) from error
 
 
+def newest_setting(folder: Path, section: str, name: str) -> object:
+    """Return a setting of the run that wrote the newest checkpoint whose manifest is one; None where there is none."""
+    for path in complete_checkpoints(folder):
+        try:
+            return read_manifest(path).facts["settings"][section][name]
+        except DamagedError:
+            continue
+    return None
+
+
 def checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
