@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +25,7 @@ from workloads.train.checkpoint_folder import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -151,6 +154,51 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_spoil_the_new_one(tmp
     assert names(tmp_path) == ["step-00000010"]
     save(tmp_path, 15)
     assert names(tmp_path) == ["step-00000015", "step-00000010"]
+
+
+def test_a_kill_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    """A process that ends before its 1st, 2nd, … change of the folder, with one kept and a left branch in the way: old or new is whole."""
+    seen, moment, code = set(), 0, KILLED
+    while code == KILLED:
+        folder = tmp_path / str(moment)
+        for step in (10, 5):
+            save(folder, step, keep=1, content="left branch" if step == 10 else "old")
+        code = fork_and_end_at(moment, lambda folder=folder: save(folder, 10, keep=1, content="new"))
+        best = complete_checkpoints(folder)[0]
+        manifest = read_manifest(best)
+
+        assert damage(best, manifest, part=0, parts=1) == ""
+        assert (best / "__0_0.distcp").read_text() in {"old__0_0.distcp", "new__0_0.distcp"}
+        assert save(folder, 15) in complete_checkpoints(folder)
+        assert not list(folder.glob("*.partial")) + list(folder.glob("*.removed"))
+        seen.add(best.name)
+        moment += 1
+
+    assert code == 0
+    assert moment > 10
+    assert seen == {"step-00000005", "step-00000010"}
+
+
+KILLED = 9
+CHANGES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
+
+
+def fork_and_end_at(moment: int, work: Callable[[], object]) -> int:
+    """Do work in a child that ends without a word before its change number `moment`; return its exit code."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    left = [moment]
+
+    def count(event: str, _arguments: object) -> None:
+        if event in CHANGES:
+            if not left[0]:
+                os._exit(KILLED)
+            left[0] -= 1
+
+    sys.addaudithook(count)
+    work()
+    os._exit(0)
 
 
 def test_a_left_branch_stays_left_when_the_latest_is_set_aside(tmp_path: Path) -> None:
