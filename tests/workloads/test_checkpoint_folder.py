@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -163,7 +164,7 @@ def test_a_kill_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> No
         folder = tmp_path / str(moment)
         for step in (10, 5):
             save(folder, step, keep=1, content="left branch" if step == 10 else "old")
-        code = fork_and_end_at(moment, lambda folder=folder: save(folder, 10, keep=1, content="new"))
+        code = fork_and_end_at(moment, partial(save, folder, 10, keep=1, content="new"))
         best = complete_checkpoints(folder)[0]
         manifest = read_manifest(best)
 
