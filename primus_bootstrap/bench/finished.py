@@ -12,22 +12,34 @@ from primus_bootstrap.bench.report_junit import junit_text
 from primus_bootstrap.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from primus_bootstrap.bench.gate import Gate
     from primus_bootstrap.bench.history import History
     from primus_bootstrap.bench.judge import Judgement
     from primus_bootstrap.bench.results import Result
+    from primus_bootstrap.verdicts import Outcome
 
 RUNS = "runs"
 FIX_BREAKER = "look at what these hosts share; then primus-bootstrap bench --reset-breaker --confirm CLUSTER_NAME, and bench again"
 
 
 def make_run(  # noqa: PLR0913 - all that a report shows; by name
-    *, cluster: str, tier: str, now: float, results: Iterable[Result], judgement: Judgement, gate: Gate, history: History
+    *,
+    cluster: str,
+    tier: str,
+    now: float,
+    hosts: Mapping[str, Outcome],
+    results: Iterable[Result],
+    judgement: Judgement,
+    gate: Gate,
+    history: History,
 ) -> BenchRun:
-    """Return a bench as its reports show it; it began with its first measurement."""
+    """Return a bench as its reports show it; it began with its first measurement.
+
+    `hosts` is what the policy makes of each host's verdicts: a check that it only warns of fails no host.
+    """
     better = {(each.series.benchmark, each.series.text()): each.better for each in results}
     values = report_values(judgement.values, better)
     started = min((verdict.started for verdict in judgement.verdicts if verdict.started), default=now)
@@ -37,7 +49,7 @@ def make_run(  # noqa: PLR0913 - all that a report shows; by name
         tier=tier,
         started=started,
         seconds=max(0.0, now - started),
-        hosts=tuple(judgement.hosts.items()),
+        hosts=tuple(hosts.items()),
         verdicts=judgement.verdicts,
         values=values,
         history=report_history(values, history.records),

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 QUARANTINE_SCHEMA = "primus.quarantine/1"
 PASSED_SCHEMA = "primus.bench-pass/1"
+# The check that says what the policy makes of all of a host's others.
+OVERALL = "bench"
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _SAID_CHARS = 300
@@ -81,8 +83,16 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
     judgement = _judge(desk, found)
     gate, passes = _gate(desk, case, found, judgement, policy, tier)
+    telling = shown(found, judgement, gate, policy)
     run = make_run(
-        cluster=case.cluster, tier=case.tier, now=case.now, results=found.results, judgement=judgement, gate=gate, history=_history(desk)
+        cluster=case.cluster,
+        tier=case.tier,
+        now=case.now,
+        hosts={each.host: each.verdict for each in telling if each.check == OVERALL},
+        results=found.results,
+        judgement=judgement,
+        gate=gate,
+        history=_history(desk),
     )
     write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now)
     prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
@@ -96,7 +106,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     standing = {state.host for state in _states(desk, case) if any(each.ours and not each.pending for each in state.standing)}
     before = set(desk.previous().get("ours", [])) - set(found.measured)
     desk.write("decisions.json", _decisions(records, released, kept, sorted((before | standing | gone) - set(released))))
-    return shown(found, judgement, gate, policy)
+    return telling
 
 
 def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tuple[Verdict, ...]:
@@ -111,7 +121,7 @@ def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tup
     bad = {host: [each.verdict for each in telling if each.host == host] for host in (*found.measured, *found.lost)}
     overall = [
         Verdict(
-            check="bench",
+            check=OVERALL,
             host=host,
             verdict="fail" if "fail" in outcomes else "unknown" if outcomes else "pass",
             expected="a pass",
