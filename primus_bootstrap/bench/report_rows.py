@@ -126,7 +126,8 @@ def _badness(row: HostRow) -> tuple[Any, ...]:
 
 def _host_row(host: str, verdicts: Sequence[Verdict], said: Outcome | None, decision: str) -> HostRow:
     counts = Counter(verdict.verdict for verdict in verdicts)
-    outcome = worst_of([*counts, *([said] if said else [])])
+    # What the bench said of the host, which knows of which checks the policy only warns.
+    outcome = said or worst_of(counts)
     worst = dict.fromkeys(verdict.check for word in ("fail", "unknown") for verdict in verdicts if verdict.verdict == word)
     passed, failed, unknown, skipped = (counts[word] for word in OUTCOMES)
     return HostRow(host, outcome, (passed, failed, unknown, skipped), tuple(worst), decision)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-<<<<<<< HEAD
 import socket
-=======
->>>>>>> w-train
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -91,13 +88,9 @@ class Telemetry:
         self._peak = find_peak(self._device, compute_units(group.device), settings.compute.precision)
         self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
         self._prometheus = Path(settings.telemetry.prometheus_file or folder / "metrics.prom")
-<<<<<<< HEAD
-        self._steps = (folder / "steps.jsonl").open("a", encoding="utf-8")
+        self._steps = _open_for_lines(folder / "steps.jsonl")
         # Not `job`: that is the scrape's own label, and Prometheus would rename ours.
         self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
-=======
-        self._steps = _open_for_lines(folder / "steps.jsonl")
->>>>>>> w-train
         self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
 
     def speed(self, step_time_s: float) -> dict[str, Any]:
