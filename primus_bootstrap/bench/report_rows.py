@@ -114,7 +114,8 @@ def by_place(run: BenchRun) -> dict[str, list[Verdict]]:
 
 def host_rows(run: BenchRun) -> tuple[HostRow, ...]:
     """Return one row a host, the worst first, of these the one with most failures; paths between hosts come last."""
-    said = dict(run.hosts)
+    heard = {verdict.host for verdict in run.verdicts}
+    said = {host: outcome for host, outcome in run.hosts if host in heard}
     decided: Mapping[str, str] = {decision.host: decision.action for decision in run.decisions if decision.action != LEAVE}
     rows = [_host_row(host, verdicts, said.get(host), decided.get(host, "")) for host, verdicts in by_place(run).items()]
     return tuple(sorted(rows, key=_badness))

@@ -106,11 +106,13 @@ def test_a_host_without_a_verdict_counts_as_unknown() -> None:
     assert [(row.host, row.verdict, row.counts, row.worst) for row in host_rows(run)] == [("node1", "unknown", (0, 0, 1, 0), ("bench",))]
 
 
-def test_a_host_is_never_better_than_its_verdicts() -> None:
-    """A host that was said to pass and has a failing verdict fails."""
-    run = bench_run((("node1", "pass"),), (verdict("node1", "fail"),))
+def test_a_host_is_what_the_bench_says_of_it() -> None:
+    """The policy only warns of some checks; of a host of which nothing was said, the worst verdict counts."""
+    warned = bench_run((("node1", "pass"),), (verdict("node1", "fail"),))
+    unsaid = bench_run((), (verdict("node1", "fail"), verdict("node1", "pass")))
 
-    assert host_rows(run)[0].verdict == "fail"
+    assert (host_rows(warned)[0].verdict, host_rows(warned)[0].counts) == ("pass", (0, 1, 0, 0))
+    assert host_rows(unsaid)[0].verdict == "fail"
 
 
 def test_the_worst_hosts_come_first_and_paths_last() -> None:
