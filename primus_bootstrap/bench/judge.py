@@ -16,6 +16,7 @@ from primus_bootstrap.verdicts import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from primus_bootstrap.bench.codes import Code
     from primus_bootstrap.bench.floors import Floor, Floors
     from primus_bootstrap.bench.history import History
     from primus_bootstrap.bench.members import GroupKey, Member, Sorted
@@ -46,12 +47,16 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All verdicts, the overall verdict of each host, what to measure again, and every value that was judged."""
+    """All verdicts, the overall verdict of each host, what to measure again, and every value that was judged.
+
+    `codes` says of unknown verdicts why, where a word says it: those that have none got no answer.
+    """
 
     verdicts: tuple[Verdict, ...]
     hosts: Mapping[str, Outcome]
     again: tuple[Again, ...]
     values: tuple[Judged, ...]
+    codes: Mapping[Verdict, Code]
 
 
 def overall(outcomes: Iterable[Outcome]) -> Outcome:
@@ -103,6 +108,7 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
         {host: overall(outcomes) for host, outcomes in by_host.items()},
         follow_up(bench.wishes, settings, rounds_done=rounds_done),
         tuple(bench.values),
+        bench.codes,
     )
 
 
@@ -124,6 +130,7 @@ class _Bench:
         self.verdicts: list[Verdict] = []
         self.values: list[Judged] = []
         self.wishes: list[Wish] = []
+        self.codes: dict[Verdict, Code] = {}
 
     def judge_group(self, key: GroupKey, members: Sequence[Member]) -> None:
         """Judge everybody who was measured in one series, on one model with one set of versions."""
@@ -180,23 +187,25 @@ class _Bench:
             gap, error = (decisive.gap, decisive.error) if decisive else (0.0, 0.0)
             self.wishes.append(Wish(member.host, key.series.benchmark, member.repeats, gap, error, f"{text}: {reason}"))
         sources = [decisive.source] if decisive and outcome != "pass" else [each.source for each in spoken]
-        self.verdicts.append(
-            Verdict(
-                check=f"bench_{key.series.benchmark}",
-                host=member.host,
-                verdict=outcome,
-                expected=_expected(text, key, decisive),
-                found=f"{member.value:.5g}",
-                unit=key.unit,
-                source="; ".join(sources),
-                reason=reason,
-                fix=fix,
-                device=member.device,
-                serial=member.serial,
-                started=member.started,
-                seconds=member.seconds,
-            )
+        verdict = Verdict(
+            check=f"bench_{key.series.benchmark}",
+            host=member.host,
+            verdict=outcome,
+            expected=_expected(text, key, decisive),
+            found=f"{member.value:.5g}",
+            unit=key.unit,
+            source="; ".join(sources),
+            reason=reason,
+            fix=fix,
+            device=member.device,
+            serial=member.serial,
+            started=member.started,
+            seconds=member.seconds,
         )
+        self.verdicts.append(verdict)
+        code: Code | None = decisive.code if decisive else "no_yardstick"
+        if outcome == "unknown" and code and not few:
+            self.codes[verdict] = code
         return outcome
 
     def say_wrong(self) -> None:
@@ -238,6 +247,7 @@ class _Bench:
                 if "," not in host:
                     given[key.series.benchmark][host].add(device)
         known = {(verdict.check, verdict.host, verdict.device) for verdict in self.verdicts}
+        told = {(check, host) for check, host, _ in known}
         for benchmark, by_host in given.items():
             everybody = set(hosts) | by_host.keys()
             if 2 * len(by_host) <= len(everybody):
@@ -245,7 +255,7 @@ class _Bench:
             counts = Counter(device for devices in by_host.values() for device in devices)
             usual = {device for device, count in counts.items() if 2 * count > len(by_host)}
             for host in sorted(everybody):
-                missing = usual - by_host[host] if host in by_host else {""}
+                missing = usual - by_host[host] if host in by_host else {""} if (f"bench_{benchmark}", host) not in told else set()
                 lost = sorted(device for device in missing if not {(f"bench_{benchmark}", host, one) for one in (device, "")} & known)
                 if lost:
                     self._say_lost(host, benchmark, lost)
@@ -281,7 +291,7 @@ def _floor_stick(key: GroupKey, members: Sequence[Member], floor: Floor | None, 
 
     def say(member: Member) -> Said:
         each = said[member.host, member.device]
-        return each._replace(outcome="unknown", reason=common, settles=False) if each.outcome == "fail" else each
+        return each._replace(outcome="unknown", reason=common, settles=False, code="shared") if each.outcome == "fail" else each
 
     return say
 

@@ -23,6 +23,7 @@ from primus_bootstrap.bench.robust import MEDIAN_ERROR, Spread, multiplier, spre
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from primus_bootstrap.bench.codes import Code
     from primus_bootstrap.bench.floors import Floor
     from primus_bootstrap.bench.history import History
     from primus_bootstrap.bench.members import GroupKey, Member, Place
@@ -40,7 +41,7 @@ _EARLIER_VALUES = 8
 class Said(NamedTuple):
     """What one yardstick says. `limit` is a level; `gap` how far the member is from it (natural logarithm), `error` the doubt about that.
 
-    `settles` is False where measuring again cannot help.
+    `settles` is False where measuring again cannot help. `code` is why it is unknown, where a word says it.
     """
 
     outcome: Outcome
@@ -50,6 +51,7 @@ class Said(NamedTuple):
     gap: float = 0.0
     error: float = 0.0
     settles: bool = True
+    code: Code | None = None
 
 
 class Silent(NamedTuple):
@@ -132,7 +134,7 @@ def by_floor(floor: Floor, better: str) -> Callable[[Member], Said]:
             return reached
         if gap > 2 * member.error:
             return Said("fail", level, source, f"{percent(gap):.1f} % below the floor")
-        return Said("unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error)
+        return Said("unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error, code="noise")
 
     return say
 
@@ -211,7 +213,7 @@ def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings) -> st
 def _said(seen: Seen, source: str, others: str, common: str) -> Said:
     limit = seen.center - seen.limit
     if common:
-        return Said("unknown", limit, source, common, settles=False)
+        return Said("unknown", limit, source, common, settles=False, code="shared")
     if seen.outcome == "pass":
         return Said("pass", limit, source)
     speed = f"{abs(percent(seen.slowdown)):.1f} % {'worse' if seen.slowdown >= 0 else 'better'} than {others}"
@@ -219,9 +221,9 @@ def _said(seen: Seen, source: str, others: str, common: str) -> Said:
         return Said("fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %")
     if seen.blind:
         reason = f"{speed}, but a slowdown of {percent(seen.limit + seen.error):.0f} % would not be seen here: the values lie too far apart"
-        return Said("unknown", limit, source, reason, 0.0, seen.error, seen.settles)
+        return Said("unknown", limit, source, reason, 0.0, seen.error, seen.settles, "noise")
     reason = f"{speed}: too near to the limit of {percent(seen.limit):.1f} % for an error of {percent(seen.error):.2f} %"
-    return Said("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error)
+    return Said("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error, code="noise")
 
 
 def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:

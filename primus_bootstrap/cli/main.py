@@ -11,6 +11,7 @@ import typer
 
 from primus_bootstrap import __version__
 from primus_bootstrap.cli import (
+    bench_verbs,
     day2,
     fleet_verbs,
     history_verbs,
@@ -56,6 +57,7 @@ def _globals(
 inventory_verbs.register(app)
 run_verbs.register(app)
 verify_verbs.register(app)
+bench_verbs.register(app)
 history_verbs.register(app)
 fleet_verbs.register(app)
 reset_verbs.register(app)

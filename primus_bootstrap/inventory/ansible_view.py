@@ -244,7 +244,10 @@ def open_view(path: Path, loader: Any, vault: Vault, files: Iterable[Path], seal
             data.processed_sources.append(str(path))
             inventory.reconcile_inventory()
             for file in files:
-                loader.load_from_file(str(real / file.relative_to(path.parent)), cache="all", unsafe=True, trusted_as_template=True)
+                name = str(real / file.relative_to(path.parent))
+                found = loader.load_from_file(name, cache="all", unsafe=True, trusted_as_template=True)
+                if not isinstance(found, dict):
+                    loader._FILE_CACHE[name] = {}  # noqa: SLF001 - said elsewhere with its line; the managers would stop at it later
         except AnsibleError as error:
             raise ValueError(str(error)) from error
         managers = VariableManager(loader=loader, inventory=inventory)

@@ -57,3 +57,12 @@ def test_link_into_nowhere_is_named(tmp_path: Path) -> None:
     (folder / "group_vars" / "all.yml").symlink_to(tmp_path / "gone.yml")
 
     assert [problem.rule for problem in find_problems(folder)] == ["unreadable"]
+
+
+@pytest.mark.parametrize("text", ["c\n", "[a, b]\n", "3\n"])
+def test_file_that_holds_no_mapping_is_one_problem(tmp_path: Path, text: str) -> None:
+    """Named with its line, also where a value of a host is needed afterwards; Ansible itself would stop at it later."""
+    munged = "slurm_controller: {hosts: {n1: }}\nslurm_node: {hosts: {n1: }}\n"
+    folder = write_inventory(tmp_path / "site", HOSTS + munged, **{"group_vars/all.yml": text})
+
+    assert "holds no mapping of variables" in {problem.what for problem in find_problems(folder)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,9 @@ from workloads.train import prepare_data
 from workloads.train.data import IGNORED, Batches, ExampleSamples, Part, SyntheticSamples, TextSamples, open_samples
 from workloads.train.load_settings import load_settings
 from workloads.train.shuffle import Shuffle
-from workloads.train.token_file import open_token_file
+from workloads.train.token_file import Header, open_token_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from workloads.train.data import Samples
 
 
@@ -130,6 +129,67 @@ def test_data_that_is_missing_cut_or_of_another_kind_is_refused(tmp_path: Path) 
     (tmp_path / "set.tokens").write_bytes(b"\0\0")
     with pytest.raises(DataError, match="2 bytes, and its header says 14"):
         open_token_file(header, kind="text", vocabulary=257)
+
+
+def test_data_larger_than_memory_is_mapped(tmp_path: Path) -> None:
+    """A file of twice the machine's memory and swap (a hole, here) costs nothing until it is read."""
+    values = dict(line.split(":") for line in Path("/proc/meminfo").read_text("utf-8").splitlines())
+    tokens = sum(int(values[name].split()[0]) for name in ("MemTotal", "SwapTotal")) * 1024
+    Header(1, "text", "uint16", tokens, 0, 257, 256, "bytes").write(tmp_path / "large.json")
+    with (tmp_path / "large.tokens").open("wb") as file:
+        file.truncate(2 * tokens)
+    found = open_token_file(str(tmp_path / "large.json"), kind="text", vocabulary=257)
+
+    assert found.read(tokens - 2, 2).tolist() == [0, 0]
+
+
+def test_a_token_that_the_vocabulary_does_not_have_is_named_with_its_file(tmp_path: Path) -> None:
+    """Damage in a token file ends with what to do, not in an error of the device, nor in a vector of zeros."""
+    header = prepare(tmp_path, "text", {"text": "abcdef"})
+    (tmp_path / "set.tokens").write_bytes(b"\x61\x00" * 5 + b"\x00\x04" * 2)
+    samples = TextSamples([open_token_file(header, kind="text", vocabulary=512)], 6, seed=1)
+
+    with pytest.raises(DataError, match=r"set\.tokens: token 1024 .* vocabulary 257"):
+        samples.sample(0)
+
+
+def test_a_dot_in_the_name_of_a_data_set_is_part_of_it(tmp_path: Path) -> None:
+    """The second version does not replace the first."""
+    (tmp_path / "a.txt").write_text("a")
+    for name in ("books.v1", "books.v2"):
+        assert prepare_data.main(["text", str(tmp_path / "a.txt"), "--out", str(tmp_path / name)]) == 0
+
+    assert sorted(path.name for path in tmp_path.glob("books*")) == [
+        "books.v1.json",
+        "books.v1.tokens",
+        "books.v2.json",
+        "books.v2.tokens",
+    ]
+    assert open_token_file(str(tmp_path / "books.v1.json"), kind="text", vocabulary=257).tokens.tolist() == [97, 256]
+
+
+@pytest.mark.parametrize(("name", "place"), [("a.txt", "a.txt: not UTF-8"), ("a.jsonl", "a.jsonl:1: not JSON in UTF-8")])
+def test_text_in_another_encoding_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, place: str) -> None:
+    """Latin-1 is no reason for a traceback."""
+    (tmp_path / name).write_bytes(b'{"text": "\xe9"}\n')
+
+    assert prepare_data.main(["text", str(tmp_path / name), "--out", str(tmp_path / "set")]) == 66
+    assert place in capsys.readouterr().err
+
+
+def test_a_tokenizer_adds_nothing_by_itself_and_gaps_in_its_numbers_count(tmp_path: Path) -> None:
+    """No beginning between prompt and response, one end; the vocabulary reaches to the largest number."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed here")
+    model = tokenizers.models.WordLevel({"a": 0, "b": 1, "<|end_of_text|>": 2, "<s>": 9}, unk_token="a")
+    built = tokenizers.Tokenizer(model)
+    built.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    built.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 9)])
+    built.save(str(tmp_path / "tokenizer.json"))
+    header = prepare(tmp_path, "examples", {"prompt": "a b", "response": "b"}, options=("--tokenizer", str(tmp_path / "tokenizer.json")))
+    found = open_token_file(header, kind="examples", vocabulary=10)
+
+    assert found.tokens.tolist() == [0, 1, 1, 2]
+    assert found.header.vocabulary == 10
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 64, 100, 1000])

@@ -70,14 +70,18 @@ def test_all_problems_are_told_at_once_with_place_and_hint(tmp_path: Path) -> No
         ("train: {steps: true}\n", "train.steps is True"),
         ("train: {steps: 2.0}\n", "train.steps is 2.0"),
         ("data: {files: 3}\n", "data.files is 3"),
+        ("checkpoint:\n  folder:\n", "checkpoint.folder is None"),
+        ("optimizer: {lr: .nan}\n", "optimizer.lr is nan"),
+        ("[3]\n", "is not a mapping"),
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     """Duplicate keys, other shapes, and types that Python would forgive."""
-    (tmp_path / "a.yaml").write_text(text)
+    for name in ("a.yaml", "a.json") if text.startswith("[") else ("a.yaml",):
+        (tmp_path / name).write_text(text)
 
-    with pytest.raises(SettingsError, match=expected):
-        load_settings([str(tmp_path / "a.yaml")], [])
+        with pytest.raises(SettingsError, match=expected):
+            load_settings([str(tmp_path / name)], [])
 
 
 def test_an_unknown_file_lists_the_presets() -> None:
@@ -130,6 +134,13 @@ def test_every_setting_has_a_meaning_and_a_default_of_its_type() -> None:
         (["data.source=files"], 1, "data.files is empty"),
         (["data.files=x.json"], 1, "data.source is synthetic"),
         (["parallel.timeout_s=60"], 1, "not above the watchdog"),
+        (["parallel.tensor=0"], 1, "parallel.tensor is 0"),
+        (["data.prefetch_steps=-1"], 1, "data.prefetch_steps is -1"),
+        (["checkpoint.every_steps=-1"], 1, "checkpoint.every_steps is -1"),
+        (["optimizer.lr=-1"], 1, "optimizer.lr is -1"),
+        (["optimizer.beta2=1"], 1, "optimizer.beta2 is 1"),
+        (["optimizer.min_lr_ratio=2"], 1, "optimizer.min_lr_ratio is 2"),
+        (["optimizer.decay_steps=2"], 1, r"optimizer.decay_steps \(2\) is not above"),
     ],
 )
 def test_settings_that_cannot_work_together_are_refused(arguments: list[str], ranks: int, expected: str) -> None:

@@ -62,6 +62,52 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(whole: Run, 
     assert again.checkpoints() == ["latest", "step-00000006", "step-00000008", "step-00000008.corrupt"]
 
 
+@pytest.mark.parametrize("trouble", ["input/output error", "another format"])
+def test_a_checkpoint_that_cannot_be_read_is_not_called_damaged(whole: Run, tmp_path: Path, trouble: str) -> None:
+    """Storage that fails, or a newer program's format, says nothing about the checkpoint: the run ends with 74 and renames nothing."""
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    newest = tmp_path / "checkpoints/step-00000008"
+    if trouble == "another format":
+        (newest / "manifest.json").write_text('{"format": 99}')
+    else:
+        victim = next(newest.glob("*.distcp"))
+        victim.unlink()
+        victim.symlink_to("/proc/self/mem")  # whose first page is not there: EIO
+    run = Ranks(tmp_path, 2, *DENSE, "checkpoint.keep=2").wait()
+
+    assert run.codes == [74, 74], run.outputs
+    assert "cannot read it" in run.outputs[0]
+    assert run.checkpoints() == whole.checkpoints()
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(whole: Run, tmp_path: Path) -> None:
+    """Weeks of training are not thrown away in silence: 74, and again 74 when a watcher tries again; `never` starts over."""
+    shutil.copytree(whole.folder / "checkpoints", tmp_path / "checkpoints")
+    for victim in tmp_path.glob("checkpoints/*/manifest.json"):
+        victim.write_text("{}")
+    for _ in range(2):
+        run = Ranks(tmp_path, 1, *DENSE, "checkpoint.keep=2").wait()
+
+        assert run.codes == [74], run.outputs
+        assert "no usable checkpoint is left, only step-00000006.corrupt, step-00000008.corrupt" in run.outputs[0]
+    assert train(tmp_path, 1, *DENSE, "checkpoint.resume=never").losses() == whole.losses()
+
+
+def test_a_run_resumed_from_a_path_does_not_go_back_to_it_after_a_failure(whole: Run, tmp_path: Path) -> None:
+    """The path counts once, also where it was removed since; the losses are those of a run without a break."""
+    shutil.copytree(whole.folder / "checkpoints/step-00000006", tmp_path / "origin/step-00000006")
+    arguments = (*DENSE, "checkpoint.every_steps=1", "train.steps=9", "optimizer.decay_steps=8")
+    path = f"checkpoint.resume={tmp_path}/origin/step-00000006"
+    first = Ranks(tmp_path / "run", 1, *arguments, path, "drill.kind=crash", "drill.step=9").wait()
+    shutil.rmtree(tmp_path / "origin")
+    second = train(tmp_path / "run", 1, *arguments, path)
+
+    assert "origin/step-00000006: step 6" in first.outputs[0]
+    assert "run/checkpoints/step-0000000" in second.outputs[0]
+    assert second.losses()[:2] == whole.losses()[6:]
+    assert second.steps()[-1]["step"] == 9
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_rank(tmp_path: Path) -> None:
     """NaN in one rank ends all with 76, names that rank and step, and leaves the checkpoint before it as the newest."""
     run = Ranks(tmp_path, 2, *DENSE, "drill.kind=nan", "drill.step=4", "drill.rank=1").wait()
@@ -133,3 +179,16 @@ def test_the_watchdog_lets_a_slow_step_pass(tmp_path: Path) -> None:
 
     assert time.monotonic() - started > 4
     assert [round(line["data_wait_s"]) for line in run.steps()] == [0, 2, 2]
+
+
+def test_a_line_that_was_cut_does_not_spoil_the_one_after_it(whole: Run, tmp_path: Path) -> None:
+    """After a crash or a full disk the next line of steps.jsonl can be read, and nothing that somebody may have read is gone."""
+    shutil.copytree(whole.folder, tmp_path, dirs_exist_ok=True)
+    with (tmp_path / "steps.jsonl").open("a") as file:
+        file.write('{"time": "2026-11-22T01:0')
+    before = (tmp_path / "steps.jsonl").read_text()
+    train(tmp_path, 1, *DENSE, "train.steps=9")
+    after = (tmp_path / "steps.jsonl").read_text()
+
+    assert after.startswith(before + "\n")
+    assert json.loads(after.splitlines()[-1])["step"] == 9

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workloads.common.errors import SettingsError
+from workloads.train.load_settings import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,10 +15,34 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 
+_AT_LEAST_0 = (
+    "model.experts",
+    "model.balance_weight",
+    "data.prefetch_steps",
+    "train.clip_norm",
+    "optimizer.lr",
+    "optimizer.weight_decay",
+    "optimizer.warmup_steps",
+    "optimizer.decay_steps",
+    "checkpoint.every_steps",
+    "checkpoint.failures_allowed",
+    "watchdog.step_timeout_s",
+    "watchdog.startup_timeout_s",
+    "drill.slow_s",
+)
+_ABOVE_0 = ("model.rope_theta", "model.norm_eps", "optimizer.eps", "parallel.timeout_s")
+_SHARES = ("model.dropout", "optimizer.beta1", "optimizer.beta2")
+
 
 def check_settings(settings: Settings, world_size: int) -> None:
     """Refuse settings that cannot work on this many ranks; all reasons at once."""
-    problems = [*_sizes(settings), *_model(settings), *_parallel(settings, world_size), *_batch(settings, world_size), *_rest(settings)]
+    problems = [
+        *_sizes(settings),
+        *_model(settings),
+        *_parallel(settings, world_size),
+        *_batch(settings, world_size),
+        *_rest(settings),
+    ]
     if problems:
         lines = "\n".join(f"{what}\n  fix: {fix}" for what, fix in problems)
         raise SettingsError(lines, fix="mend each line above; nothing was started")
@@ -24,7 +50,7 @@ def check_settings(settings: Settings, world_size: int) -> None:
 
 def data_ranks(settings: Settings, world_size: int) -> int:
     """Return how many ranks see different data."""
-    return world_size // settings.parallel.tensor
+    return world_size // max(1, settings.parallel.tensor)
 
 
 def _sizes(settings: Settings) -> Iterator[Problem]:
@@ -47,8 +73,18 @@ def _sizes(settings: Settings) -> Iterator[Problem]:
     for key, value in positive.items():
         if value < 1:
             yield f"{key} is {value}", "give 1 or more"
-    if not 0 <= model.dropout < 1:
-        yield f"model.dropout is {model.dropout}", "give 0 or more and less than 1"
+    given = asdict(settings)
+    for key in _AT_LEAST_0:
+        if value_of(given, key) < 0:
+            yield f"{key} is {value_of(given, key)}", "give 0 or more"
+    for key in _ABOVE_0:
+        if value_of(given, key) <= 0:
+            yield f"{key} is {value_of(given, key)}", "give more than 0"
+    for key in _SHARES:
+        if not 0 <= value_of(given, key) < 1:
+            yield f"{key} is {value_of(given, key)}", "give 0 or more and less than 1"
+    if not 0 <= settings.optimizer.min_lr_ratio <= 1:
+        yield f"optimizer.min_lr_ratio is {settings.optimizer.min_lr_ratio}", "give 0 to 1: it is a share of optimizer.lr"
 
 
 def _model(settings: Settings) -> Iterator[Problem]:
@@ -103,6 +139,12 @@ def _batch(settings: Settings, world_size: int) -> Iterator[Problem]:
 
 
 def _rest(settings: Settings) -> Iterator[Problem]:
+    optimizer = settings.optimizer
+    if 0 < optimizer.decay_steps <= optimizer.warmup_steps:
+        yield (
+            f"optimizer.decay_steps ({optimizer.decay_steps}) is not above optimizer.warmup_steps ({optimizer.warmup_steps})",
+            "raise optimizer.decay_steps, or leave it at 0 for train.steps",
+        )
     if settings.data.source == "files" and not settings.data.files:
         yield "data.source is files and data.files is empty", "give the .json file that prepare_data.py wrote"
     if settings.data.source == "synthetic" and settings.data.files:

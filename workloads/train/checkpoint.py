@@ -6,8 +6,10 @@ A background thread writes, adds up checksums and commits; it talks to the other
 from __future__ import annotations
 
 import os
+import socket
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,9 +152,11 @@ class Checkpoints:
 
     def _commit(self, manifest: files.Manifest) -> str:
         try:
-            files.commit(self.folder, manifest, keep=self._settings.keep)
+            left = files.commit(self.folder, manifest, keep=self._settings.keep)
         except OSError as error:
             return str(error)
+        if left:
+            print(f"checkpoint: step {manifest.step} is complete; {left}; the next one tries again", flush=True)
         return ""
 
     def _note(self, problem: str, step: int) -> None:
@@ -174,27 +178,77 @@ class Checkpoints:
         return next((text for text in everyone if text), "")
 
     def newest_good(self) -> Path | None:
-        """Return the newest checkpoint whose files have the right checksums; rename damaged ones on the way."""
+        """Return the newest checkpoint whose files have the right checksums; rename damaged ones on the way.
+
+        Raises:
+            StorageError: where checkpoints cannot be read, or none of those that there are may be used: starting over would lose the run.
+        """
         while True:
-            candidates = files.complete_checkpoints(self.folder) if self._group.is_first else []
-            name = self._from_first(str(candidates[0]) if candidates else "")
+            name, problem = self._newest()
+            if problem:
+                raise StorageError(
+                    f"{self.folder}: {problem}",
+                    fix="mend the storage or bring back a copy; or start over with checkpoint.resume=never, or from one by its path",
+                )
             if not name:
                 return None
             path = Path(name)
-            problem = self.damage(path)
-            if not problem:
+            damage = self.damage(path)
+            if not damage:
                 return path
             aside = self._from_first(str(files.set_aside(path)) if self._group.is_first else "")
             if self._group.is_first:
-                print(f"checkpoint: {path} is damaged ({problem}); it is now {aside}; trying the one before", flush=True)
+                print(f"checkpoint: {path} is damaged ({damage}); it is now {aside}; trying the one before", flush=True)
+
+    def _newest(self) -> tuple[str, str]:
+        """Return the path of the newest checkpoint, or why there is none though there should be; both are empty where none was written."""
+        name = problem = ""
+        if self._group.is_first:
+            try:
+                candidates = files.complete_checkpoints(self.folder)
+                name = str(candidates[0]) if candidates else ""
+                lost = [] if candidates else files.unusable(self.folder)
+                problem = f"no usable checkpoint is left, only {', '.join(lost)}" if lost else ""
+            except OSError as error:
+                problem = f"cannot be read: {error}"
+        return self._from_first(name), self._from_first(problem)
+
+    def were_resumed_from(self, wanted: str) -> bool:
+        """Return whether the newest checkpoint is of a run that was told to resume from this path, as this one is.
+
+        Then it is the same run, started again after a failure: going back to the path each time would repeat the same steps for ever.
+        """
+        answer = problem = ""
+        if self._group.is_first:
+            try:
+                answer = "same" if files.newest_setting(self.folder, "checkpoint", "resume") == wanted else ""
+            except (StorageError, OSError) as error:
+                problem = str(error)
+        problem = self._from_first(problem)
+        if problem:
+            raise StorageError(f"{self.folder}: {problem}", fix="mount the folder of checkpoints, readable for this user")
+        return bool(self._from_first(answer))
 
     def damage(self, path: Path) -> str:
-        """Check the files of a checkpoint, each by one rank; return what is wrong, or an empty string."""
+        """Check the files of a checkpoint, each by one rank; return what is wrong, or an empty string.
+
+        Raises:
+            StorageError: where a rank cannot read them, which says nothing about the checkpoint.
+        """
+        problem = unread = ""
         try:
             problem = files.damage(path, files.read_manifest(path), part=self._group.rank, parts=self._group.world_size)
+        except files.DamagedError as error:
+            problem = error.what
         except (StorageError, OSError) as error:
-            problem = str(error)
-        return self._first_of_all(problem)
+            unread = f"rank {self._group.rank} on {socket.gethostname()} cannot read it: {error}"
+        problem, unread = self._first_of_all(problem), self._first_of_all(unread)
+        if unread:
+            raise StorageError(
+                f"{path}: {unread}",
+                fix="mount the folder of checkpoints on every node, readable for this user, and name a complete checkpoint, step-NNNNNNNN",
+            )
+        return problem
 
     def require_good(self, path: Path) -> None:
         """Refuse a checkpoint that is not complete.
@@ -211,10 +265,12 @@ class Checkpoints:
         return files.read_manifest(path)
 
     def load(self, path: Path, model: nn.Module, optimizer: Optimizer) -> None:
-        """Restore the whole state, on any number of ranks."""
+        """Restore the whole state, on any number of ranks; weight decay and the like are those of the settings, not of the checkpoint."""
         model_state, optimizer_state = get_state_dict(model, optimizer)
+        wanted = deepcopy(optimizer_state["param_groups"])
         state: dict[str, Any] = {"model": model_state, "optimizer": optimizer_state}
         load(state, storage_reader=FileSystemReader(path), process_group=self._group.background)
+        state["optimizer"]["param_groups"] = wanted
         set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
         self.last_step = files.read_manifest(path).step
 

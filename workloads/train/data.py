@@ -95,7 +95,7 @@ class TextSamples:
         window = Shuffle(self.ends[-1], self.seed, epoch)[index]
         which = bisect_right(self.ends, window)
         start = (window - (self.ends[which - 1] if which else 0)) * self.length
-        sequence = self.files[which].tokens[start : start + self.length + 1].long()
+        sequence = self.files[which].read(start, self.length + 1)
         return sequence[:-1], sequence[1:]
 
 
@@ -125,7 +125,7 @@ class ExampleSamples:
         start = int(self.starts[which][row])
         taken = min(total, self.length + 1)
         sequence = torch.full((self.length + 1,), self.files[which].header.end_of_text)
-        sequence[:taken] = self.files[which].tokens[start : start + taken].long()
+        sequence[:taken] = self.files[which].read(start, taken)
         targets = sequence[1:].clone()
         targets[: prompt - 1] = IGNORED
         targets[taken - 1 :] = IGNORED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import types
 import typing
 from dataclasses import dataclass, fields, is_dataclass
@@ -86,6 +87,8 @@ def _read_file(path: Path) -> list[Given]:
             tree = json.loads(path.read_text("utf-8"))
         except ValueError as error:
             raise SettingsError(f"{path}: not JSON: {error}", fix="mend the file") from error
+        if not isinstance(tree, dict):
+            raise SettingsError(f"{path}: the file is not a mapping", fix='write {"section": {"name": value}}')
         return list(_walk_json(tree, "", str(path)))
     return _read_yaml(path)
 
@@ -163,8 +166,10 @@ def _convert_value(given: Given, kind: Any) -> Any:
         if isinstance(items, list) and all(isinstance(item, str) for item in items):
             return tuple(item for item in items if item)
         raise SettingsError(f"{given.key} is {value!r}", fix="give a list of strings (as an argument: separated by commas)")
-    if kind is str and isinstance(value, str):
-        return value
+    if kind is str:
+        if isinstance(value, str | int | float):
+            return str(value)
+        raise SettingsError(f"{given.key} is {value!r}", fix='give a string; "" is the empty one')
     if kind is bool:
         return _convert_bool(given)
     return _convert_number(given, kind)
@@ -180,13 +185,16 @@ def _convert_bool(given: Given) -> bool:
 
 def _convert_number(given: Given, kind: type[int | float]) -> int | float:
     """Convert a number; YAML 1.1 reads 3e-4 as a string, so strings that are numbers count."""
-    wanted = {int: "a whole number", float: "a number", str: "a string"}[kind]
+    wanted = {int: "a whole number", float: "a number"}[kind]
     if isinstance(given.value, bool) or (kind is int and isinstance(given.value, float)):
         raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}")
     try:
-        return kind(given.value)
+        number = kind(given.value)
     except (TypeError, ValueError):
         raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}") from None
+    if not math.isfinite(number):
+        raise SettingsError(f"{given.key} is {given.value!r}", fix=f"give {wanted}")
+    return number
 
 
 def _build(kind: type[Any], values: dict[str, Any], prefix: str = "") -> Any:

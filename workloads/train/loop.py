@@ -144,8 +144,10 @@ class Trainer:
     def _resume(self) -> None:
         """Take up where the newest good checkpoint ends, or the weights of another run, or nothing."""
         wanted, start_from = self.settings.checkpoint.resume, self.settings.checkpoint.start_from
-        path = self.checkpoints.newest_good() if wanted == "auto" else None
-        if wanted not in {"auto", "never"}:
+        path = None
+        if wanted == "auto" or (wanted != "never" and self.checkpoints.were_resumed_from(wanted)):
+            path = self.checkpoints.newest_good()
+        elif wanted != "never":
             path = Path(wanted)
             self.checkpoints.require_good(path)
         if path:

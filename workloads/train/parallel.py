@@ -80,8 +80,10 @@ def _materialise(module: nn.Module, settings: Settings, group: Group, name: str)
 
 
 def _shard(module: nn.Module, settings: Settings, group: Group, *, reshard: bool) -> None:
-    # Arithmetic in bf16, but gradients are added up over the ranks in fp32.
-    kept = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if settings.compute.precision == "bf16" else MixedPrecisionPolicy()
+    # Arithmetic in bf16, but gradients are added up over the ranks in fp32. What goes into a block is not cast: activations are bf16
+    # already, and bf16 angles of rotary positions would be off by whole radians from position 512 on (8 bits of precision).
+    bf16 = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    kept = bf16 if settings.compute.precision == "bf16" else MixedPrecisionPolicy()
     fully_shard(module, mesh=group.mesh["data"], mp_policy=kept, reshard_after_forward=reshard)
 
 

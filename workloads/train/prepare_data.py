@@ -54,7 +54,12 @@ def load_tokenizer(path: str, end_of_text: str) -> Tokenizer:
     if end is None:
         raise DataError(f"{path}: no token {end_of_text}", fix="name its end-of-text token with --end-of-text")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    return Tokenizer(f"{Path(path).name} sha256:{digest[:16]}", loaded.get_vocab_size(), end, lambda text: loaded.encode(text).ids)
+    # Numbers may have gaps, so that there are fewer tokens than the largest says. What a tokenizer puts around a text by itself (a
+    # beginning, an end) is left out: it would stand between prompt and response, and the end is written here.
+    vocabulary = max(loaded.get_vocab(with_added_tokens=True).values()) + 1
+    return Tokenizer(
+        f"{Path(path).name} sha256:{digest[:16]}", vocabulary, end, lambda text: loaded.encode(text, add_special_tokens=False).ids
+    )
 
 
 def prepare_text(files: Sequence[Path], out: Path, tokenizer: Tokenizer) -> Header:
@@ -94,17 +99,20 @@ def _documents(files: Sequence[Path]) -> Iterator[str]:
             for place, line in _lines([path]):
                 yield _text(line, "text", place)
         else:
-            yield path.read_text("utf-8")
+            try:
+                yield path.read_text("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}: not UTF-8: {error}", fix="convert it, for example with iconv") from error
 
 
 def _lines(files: Sequence[Path]) -> Iterator[tuple[str, object]]:
     for path in files:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    yield f"{path}:{number}", json.loads(line)
+                    yield f"{path}:{number}", json.loads(line.decode())
                 except ValueError as error:
-                    raise DataError(f"{path}:{number}: not JSON: {error}", fix="write one JSON object a line") from error
+                    raise DataError(f"{path}:{number}: not JSON in UTF-8: {error}", fix="write one JSON object a line") from error
 
 
 def _text(line: object, field: str, place: str) -> str:
@@ -120,7 +128,12 @@ def _new(out: Path, suffix: str) -> IO[bytes]:
 
 def _unfinished(out: Path, suffix: str) -> Path:
     """Return where a part is while it is written: a run that has the old file mapped keeps it."""
-    return out.with_suffix(f"{suffix}.new")
+    return _part(out, f"{suffix}.new")
+
+
+def _part(out: Path, suffix: str) -> Path:
+    """Return the path of a part; the name may have dots of its own, as in `books.v2`."""
+    return out.with_name(out.name + suffix)
 
 
 def _write(file: IO[bytes], ids: Sequence[int], tokenizer: Tokenizer) -> None:
@@ -138,10 +151,10 @@ def _finish(out: Path, kind: str, tokenizer: Tokenizer, *, tokens: int, examples
         raise DataError(f"{out}: nothing to write", fix="give files with text in them")
     dtype = "uint16" if tokenizer.vocabulary <= 2**16 else "int32"
     header = Header(FORMAT, kind, dtype, tokens, examples, tokenizer.vocabulary, tokenizer.end_of_text, tokenizer.name)
-    out.with_suffix(".json").unlink(missing_ok=True)
+    _part(out, ".json").unlink(missing_ok=True)
     for suffix in (".tokens", ".lengths") if examples else (".tokens",):
-        _unfinished(out, suffix).replace(out.with_suffix(suffix))
-    header.write(out.with_suffix(".json"))
+        _unfinished(out, suffix).replace(_part(out, suffix))
+    header.write(_part(out, ".json"))
     return header
 
 
@@ -168,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
     except WorkloadError as error:
         print(f"prepare_data: {error.what}\n  fix: {error.fix}", file=sys.stderr)
         return error.exit_code
-    print(f"{options.out.with_suffix('.json')}: {header.tokens} tokens, {header.examples or 'no'} examples, vocabulary {header.vocabulary}")
+    print(f"{_part(options.out, '.json')}: {header.tokens} tokens, {header.examples or 'no'} examples, vocabulary {header.vocabulary}")
     return 0
 
 

@@ -112,7 +112,10 @@ class CheckpointSettings:
     keep: int = setting(3, "complete checkpoints kept, newest first")
     asynchronous: bool = setting(True, "write while training goes on")
     failures_allowed: int = setting(2, "checkpoints in a row that may fail before the run stops")
-    resume: str = setting("auto", "auto: from the newest good checkpoint, if there is one; never; or the path of a checkpoint")
+    resume: str = setting(
+        "auto",
+        "auto: from the newest good checkpoint, if there is one; never; or the path of a checkpoint, once: a restart goes on from its own",
+    )
     start_from: str = setting("", "path of a checkpoint whose weights (nothing else) start a run that has no checkpoint of its own")
 
 

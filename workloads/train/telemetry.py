@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -9,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from workloads.common.device import compute_units, device_name
 from workloads.common.errors import StorageError
@@ -87,7 +88,7 @@ class Telemetry:
         self._peak = find_peak(self._device, compute_units(group.device), settings.compute.precision)
         self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
         self._prometheus = Path(settings.telemetry.prometheus_file or folder / "metrics.prom")
-        self._steps = (folder / "steps.jsonl").open("a", encoding="utf-8")
+        self._steps = _open_for_lines(folder / "steps.jsonl")
         # Not `job`: that is the scrape's own label, and Prometheus would rename ours.
         self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
         self._newest: deque[StepRecord] = deque(maxlen=_STEPS_KEPT)
@@ -152,6 +153,17 @@ class Telemetry:
             "settings": asdict(self._settings),
         }
         append_result(self._folder, result)
+
+
+def _open_for_lines(path: Path) -> IO[str]:
+    """Open a file for appending lines; a line that a crash or a full disk cut is ended, so that the next one can be read.
+
+    It is not taken away: who follows the file remembers its size.
+    """
+    file = path.open("ab+")
+    if file.tell() and file.seek(-1, os.SEEK_END) >= 0 and file.read(1) != b"\n":
+        file.write(b"\n")
+    return io.TextIOWrapper(file, encoding="utf-8")
 
 
 def line(record: StepRecord) -> str:

@@ -8,6 +8,8 @@ was cut short is noticed.
 from __future__ import annotations
 
 import json
+import mmap
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +52,22 @@ class TokenFile:
     header: Header
     tokens: Tensor
     lengths: Tensor | None
+
+    def read(self, start: int, count: int) -> Tensor:
+        """Copy tokens out of the file, as int64.
+
+        Raises:
+            DataError: where one is outside the vocabulary: the look-up of a GPU would end in an obscure error, or in zeros.
+        """
+        taken = self.tokens[start : start + count].long()
+        largest = int(taken.max()) if len(taken) else 0
+        if largest >= self.header.vocabulary or int(taken.min()) < 0:
+            raise DataError(
+                f"{self.path.with_suffix('.tokens')}: token {largest} near position {start}, and its header says vocabulary"
+                f" {self.header.vocabulary}",
+                fix=_RENEW,
+            )
+        return taken
 
 
 def open_token_file(name: str, *, kind: str, vocabulary: int) -> TokenFile:
@@ -98,4 +116,7 @@ def _map(path: Path, dtype: torch.dtype, count: int) -> Tensor:
         raise DataError(f"{path}: {error.strerror}", fix=_RENEW) from error
     if found != wanted or not count:
         raise DataError(f"{path}: {found} bytes, and its header says {wanted}", fix=_RENEW)
-    return torch.from_file(str(path), shared=False, size=count, dtype=dtype)
+    # Read-only: torch.from_file maps what may be written, which Linux counts as memory and refuses beyond that of the machine
+    # (https://docs.kernel.org/mm/overcommit-accounting.html). torch warns of the same.
+    with path.open("rb") as file, warnings.catch_warnings(action="ignore", category=UserWarning):
+        return torch.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype=dtype)

@@ -81,6 +81,12 @@ class Nodes:
         if node and node.drained and not words:
             self.said.append(f"{name} stays drained in Slurm, because of `{node.reason}`, which is another's to lift")
 
+    def forget(self, folder: Path, name: str) -> None:
+        """Remove the record of a node that serves again."""
+        self.changed = True
+        if not self.check:
+            (folder / f"{name}.json").unlink()
+
     def adopt(self, folder: Path, known: Container[str]) -> None:
         """Write the records that were lost, from what Slurm tells; where no controller answers there is nothing to tell."""
         answer = self.caller(["scontrol", "--oneliner", "show", "nodes"], CALL_S)
@@ -141,9 +147,12 @@ def main() -> None:
             "state": {"type": "str", "required": True, "choices": ["kept", "released"]},
             "folder": {"type": "path", "required": True},  # where the records lie
             "force": {"type": "str", "default": ""},  # kept: the node whose jobs are queued again
-            "node": {"type": "str"},
+            # released: of these nodes, those that this owner has out of service (any owner's, where it is empty); `forget` removes
+            # the record with the drain.
+            "nodes": {"type": "list", "elements": "str", "default": []},
+            "owner": {"type": "str", "default": ""},
+            "forget": {"type": "bool", "default": False},
         },
-        required_if=[("state", "released", ["node"])],
         supports_check_mode=True,
     )
     wanted = module.params
@@ -151,13 +160,15 @@ def main() -> None:
     try:
         folder = Path(wanted["folder"])
         records = records_in(folder)
-        for one in records:
-            if wanted["state"] == "kept":
-                nodes.quarantine(one["host"], one["owner"], one["reason"], force=one["host"] == wanted["force"])
-            elif one["host"] == wanted["node"]:
-                nodes.release(one["host"], one["owner"])
         if wanted["state"] == "kept":
+            for one in records:
+                nodes.quarantine(one["host"], one["owner"], one["reason"], force=one["host"] == wanted["force"])
             nodes.adopt(folder, {one["host"] for one in records})
+        for one in records if wanted["state"] == "released" else ():
+            if one["host"] in wanted["nodes"] and wanted["owner"] in ("", one["owner"]):
+                nodes.release(one["host"], one["owner"])
+                if wanted["forget"]:
+                    nodes.forget(folder, one["host"])
     except ConnectionError as error:
         module.fail_json(
             msg=f"no controller answers: {error}. Fix: `systemctl status slurmctld munge` on the controllers", changed=nodes.changed

@@ -1,0 +1,175 @@
+"""The controller's folder of one cluster's benches: what each host said of itself, what is to be run again, what was decided.
+
+incoming/HOST.json   what a host runs with and what its steps gave, of the bench under way
+again.json           what more repeats can decide, by host
+decisions.json       who goes, who comes back, who has passed: what the role `bench` carries out
+history.jsonl        what every device showed before
+breaker.json         stands while nobody may be quarantined
+runs/TIME/           the reports of each bench
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.bench.gate import Breaker, parse_breaker
+from primus_bootstrap.bench.policy import SHIPPED, Policy, Step, Tier, load_policy
+from primus_bootstrap.errors import PlanError, RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NOBODY = "none"
+_NO_DEVICE = ("preflight", "storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How hosts are measured: the variables of the role."""
+
+    tier: str
+    policy_file: str
+    program: str
+    image: str
+    storage_folder: str
+    force: bool
+
+
+class Desk:
+    """The folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Keep where it is; it is made by `begin`."""
+        self.folder = folder
+
+    def begin(self, policy_file: str, tier: str) -> list[str]:
+        """Forget the bench before, and return the tiers from the quickest to the most thorough.
+
+        Raises:
+            InventoryError: the policy is wrong.
+            PlanError: it has no such tier.
+            RunError: the folder cannot be used.
+        """
+        tiers = list(read_policy(policy_file).tiers)
+        if tier not in (NOBODY, *tiers):
+            raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NOBODY, *tiers))}")
+        try:
+            shutil.rmtree(self.folder / "incoming", ignore_errors=True)
+            (self.folder / "incoming").mkdir(parents=True, mode=0o700)
+            (self.folder / "again.json").unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable(error, self.folder) from error
+        return tiers
+
+    def keep_seen(self, host: str, seen: Mapping[str, Any]) -> None:
+        """Keep what a host runs with."""
+        self._write_incoming(host, {"seen": dict(seen), "asked": False, "measured": []})
+
+    def keep_asked(self, host: str) -> None:
+        """Keep that steps are on their way to a host: where nothing comes back, it was lost."""
+        self._write_incoming(host, {**self.said(host), "asked": True})
+
+    def keep_measured(self, host: str, steps: Sequence[Mapping[str, Any]], *, now: float) -> None:
+        """Keep what the steps of one round gave; `now` is by the host's clock."""
+        said = self.said(host)
+        self._write_incoming(host, {**said, "measured": [*said["measured"], {"now": now, "steps": list(steps)}]})
+
+    def said(self, host: str) -> dict[str, Any]:
+        """Return what a host has said so far; nothing where it was lost before it said anything."""
+        return self._read(Path("incoming") / f"{host}.json") or {"seen": {}, "asked": False, "measured": []}
+
+    def steps(self, host: str, asked: Asked, *, round_: int) -> list[dict[str, Any]]:
+        """Return what to run on a host in this round; nothing where no bench is due."""
+        seen = self.said(host)["seen"]
+        if asked.tier == NOBODY or not (asked.force or seen.get("due")):
+            return []
+        tier = read_policy(asked.policy_file).tiers[asked.tier]
+        device = "cuda" if seen.get("gpus") else "auto"
+        if round_ == 0:
+            return [step_words(step, asked, device) for step in tier.steps if _runs_alone(step, asked)]
+        wanted = (self._read(Path("again.json")) or {}).get(host, {})
+        return [step_words(step, asked, device, wanted[step.run]) for step in tier.steps if _runs_alone(step, asked) and step.run in wanted]
+
+    def write(self, name: str, value: Any) -> None:
+        """Replace one of the folder's files at once.
+
+        Raises:
+            RunError: it cannot be written.
+        """
+        path = self.folder / name
+        draft = path.with_name(f".{path.name}.new")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            draft.replace(path)
+        except OSError as error:
+            raise _unusable(error, path) from error
+
+    def breaker(self) -> Breaker | None:
+        """Return the breaker that stands; a record that is damaged is one as well."""
+        path = self.folder / "breaker.json"
+        if not path.exists():
+            return None
+        return parse_breaker(self._read(Path("breaker.json")) or {})
+
+    def previous(self) -> dict[str, Any]:
+        """Return what was decided last; nothing before the first bench."""
+        return self._read(Path("decisions.json")) or {}
+
+    def _write_incoming(self, host: str, value: Mapping[str, Any]) -> None:
+        self.write(f"incoming/{host}.json", value)
+
+    def _read(self, name: Path) -> dict[str, Any] | None:
+        try:
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            return None
+        except OSError as error:
+            raise _unusable(error, self.folder / name) from error
+        return found if isinstance(found, dict) else None
+
+
+def read_policy(policy_file: str) -> Policy:
+    """Return the shipped policy, or the site's own."""
+    return load_policy(Path(policy_file) if policy_file else SHIPPED)
+
+
+def tier_of(policy: Policy, name: str, asked_storage: str) -> Tier:
+    """Return a tier without what a host does not measure by itself, and without storage where no folder is stated for it."""
+    tier = policy.tiers[name]
+    steps = tuple(step for step in tier.steps if step.over == "host" and (step.run != "storage" or asked_storage))
+    return Tier(tier.name, tier.meaning, tier.budget_s, steps)
+
+
+def step_words(step: Step, asked: Asked, device: str, repeats: int = 0) -> dict[str, Any]:
+    """Return one step as the host runs it; `{run}` and `{expected}` stand for its own folder and for the file of what is expected."""
+    words = list(step.arguments())
+    if step.run == "preflight":
+        argv = [asked.program, "preflight", "--json", "--expect-json", "{expected}", *words]
+    else:
+        if repeats and "--repeats" in words:
+            words[words.index("--repeats") + 1] = str(repeats)
+        if step.run == "storage":
+            words += ["--folder", asked.storage_folder]
+        elif step.run not in _NO_DEVICE and "--device" not in words:
+            words += ["--device", device]
+        runtime = ["container", "--image", asked.image] if asked.image else ["direct"]
+        argv = [asked.program, "--output", "{run}/out", *runtime, "--", "benchmark", step.run, *words]
+    # The program ends by itself at its own limit and says so; this one is for where it does not.
+    return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60}
+
+
+def _runs_alone(step: Step, asked: Asked) -> bool:
+    return step.over == "host" and (step.run != "storage" or bool(asked.storage_folder))
+
+
+def _unusable(error: OSError, path: Path) -> RunError:
+    return RunError(
+        f"cannot use {error.filename or path}: {error.strerror or error}", fix="free space there and make it writable, or set bench_folder"
+    )

@@ -1,0 +1,110 @@
+"""What runs over a fabric say of hosts and of the paths between them, as verdicts named `fabric_…`.
+
+A path's verdict bears both names (`gpu1,gpu2`), is never `fail`, and is nobody's alone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from primus_bootstrap.verdicts import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.bench.bisection import Bisection, Found, State
+    from primus_bootstrap.bench.codes import Code
+    from primus_bootstrap.bench.rounds import Pair
+
+_SAID: dict[State, tuple[Outcome, Code | None]] = {
+    "pass": ("pass", None),
+    "fail": ("fail", None),
+    "suspect": ("unknown", "suspect"),
+    "unsteady": ("unknown", "unsteady"),
+    "unknown": ("unknown", None),
+}
+_FIX_HOST = "look at its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
+_FIX_PATH = "look at the cables and switches between the two; each of them passes with others"
+_FIX_AGAIN = "bench it again"
+_LEAST_FAILED = 2
+
+
+class FabricVerdicts(NamedTuple):
+    """Verdicts, and the codes of those that are unknown and have one."""
+
+    verdicts: tuple[Verdict, ...]
+    codes: Mapping[Verdict, Code]
+
+
+def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> FabricVerdicts:
+    """Return what a bisection found: a verdict a host, and one a path that is suspect. One host alone is skipped: it has no fabric."""
+    source = f"bisection of {len(found.hosts)} hosts in {found.runs} runs"
+    alone = len(found.hosts) == 1
+    made = [_verdict(each, source, started, seconds, alone=alone) for each in (*found.hosts, *found.paths)]
+    return FabricVerdicts(tuple(verdict for verdict, _ in made), {verdict: code for verdict, code in made if code})
+
+
+def _verdict(found: Found, source: str, started: float, seconds: float, *, alone: bool) -> tuple[Verdict, Code | None]:
+    outcome, code = ("skipped", None) if alone else _SAID[found.state]
+    fix = _FIX_PATH if len(found.hosts) > 1 else _FIX_HOST if found.state in ("fail", "suspect") else _FIX_AGAIN
+    verdict = Verdict(
+        check="fabric_bisection",
+        host=",".join(found.hosts),
+        verdict=outcome,
+        expected="groups pass with it as they pass without it" if len(found.hosts) == 1 else "the two pass together",
+        found=found.state,
+        source=source,
+        reason=f"suspect: {found.reason}" if code == "suspect" else found.reason,
+        fix="" if outcome in ("pass", "skipped") else fix,
+        started=started,
+        seconds=seconds,
+    )
+    return verdict, code
+
+
+def pair_verdicts(outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float) -> FabricVerdicts:
+    """Return what pairs say of hosts: `fail` for one that fails with all of its partners, who pass with others.
+
+    A pair that fails between hosts that pass with others is a path that is suspect. A host all of whose pairs are unknown, or whose
+    partners are no better than itself, is unknown.
+    """
+    by_host: dict[str, dict[str, Outcome]] = defaultdict(dict)
+    for (one, other), outcome in outcomes.items():
+        by_host[one][other] = by_host[other][one] = outcome
+    proven = {host for host, partners in by_host.items() if "pass" in partners.values()}
+    states = {host: _pair_state(partners, proven) for host, partners in by_host.items()}
+    verdicts: list[Verdict] = []
+    codes: dict[Verdict, Code] = {}
+
+    def say(check: str, host: str, state: tuple[Outcome, str, str], code: Code | None = None) -> None:
+        outcome, reason, fix = state
+        expected, source = "pairs with good partners pass", f"{len(outcomes)} pairs of {len(by_host)} hosts"
+        verdict = Verdict(check, host, outcome, expected, source=source, reason=reason, fix=fix, started=started, seconds=seconds)
+        verdicts.append(verdict)
+        if code:
+            codes[verdict] = code
+
+    for host, state in states.items():
+        say("fabric_pairs", host, state)
+    for (one, other), outcome in outcomes.items():
+        if outcome == "fail" and {one, other} <= proven:
+            say(
+                "fabric_pairs",
+                f"{one},{other}",
+                ("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH),
+                "suspect",
+            )
+    return FabricVerdicts(tuple(verdicts), codes)
+
+
+def _pair_state(partners: Mapping[str, Outcome], proven: set[str]) -> tuple[Outcome, str, str]:
+    """Return what a host's pairs say of it: verdict, reason, fix."""
+    if "pass" in partners.values():
+        return "pass", "", ""
+    failed = [partner for partner, outcome in partners.items() if outcome == "fail"]
+    good = [partner for partner in failed if partner in proven]
+    if len(good) >= _LEAST_FAILED and len(failed) == len(partners):
+        return "fail", f"it fails with all of {len(failed)} partners, {len(good)} of whom pass with others", _FIX_HOST
+    known = f"{len(failed)} of {len(partners)} pairs fail, {len(good)} of them with partners who pass with others"
+    return "unknown", f"no pair with it passes: {known}; {_LEAST_FAILED} such partners and no other answer would prove it", _FIX_AGAIN

@@ -1,0 +1,50 @@
+"""Measure one host, and keep what it said in the controller's folder: the Ansible action `bench_measure`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Arguments: those of tasks/measure.yml. A host for which no bench is due is not contacted."""
+
+    _VALID_ARGS = frozenset({"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "round"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return how many steps were run; what they found is in the folder."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.bench.desk import Asked, Desk  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
+        asked = Asked(
+            tier=str(args["tier"]),
+            policy_file=str(args["policy_file"]),
+            program=str(args["program"]),
+            image=str(args["image"]),
+            storage_folder=str(args["storage_folder"]),
+            force=boolean(args["force"]),
+        )
+        try:
+            desk, round_ = Desk(Path(args["folder"])), int(args["round"])
+            if round_ == 0:
+                desk.keep_seen(host, dict(args["seen"]))
+            steps = desk.steps(host, asked, round_=round_)
+            if steps:
+                desk.keep_asked(host)
+                arguments = {"state": "measure", "steps": steps, "expected": args["expected"]}
+                measured = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
+                if "steps" not in measured:
+                    return {**result, **measured}
+                desk.keep_measured(host, measured["steps"], now=float(measured["now"]))
+        except PrimusError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        return {**result, "changed": False, "steps": len(steps)}

@@ -1,0 +1,48 @@
+"""Begin a bench, judge it, and decide who serves, on the controller: the Ansible action `bench_station`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """`begin` forgets the bench before; `judge` says what to measure again; `decide` leaves decisions, history and reports."""
+
+    _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "hosts", "fleet", "limit_percent", "cluster"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return the tiers at the begin, and at the end the verdicts that people have to see."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.bench import station  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.desk import Desk  # noqa: PLC0415
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args = self._task.args
+        desk = Desk(Path(args["folder"]))
+        try:
+            if args["state"] == "begin":
+                return {**result, "changed": False, "tiers": desk.begin(str(args["policy_file"]), str(args["tier"]))}
+            case = station.Case(
+                cluster=str(args["cluster"]),
+                hosts=tuple(args["hosts"]),
+                fleet=int(args["fleet"]),
+                policy_file=str(args["policy_file"]),
+                tier=str(args["tier"]),
+                limit_percent=float(args["limit_percent"]),
+                now=time.time(),
+            )
+            if args["state"] == "judge":
+                return {**result, "changed": False, "again": station.ask_again(desk, case)}
+            shown = station.finish(desk, case)
+        except PrimusError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        return {**result, "changed": False, "msg": json.dumps({"verdicts": [verdict.to_json() for verdict in shown]})}

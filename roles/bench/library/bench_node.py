@@ -1,0 +1,221 @@
+#!/usr/bin/python
+"""Look at one GPU host before a bench, or measure it: the Ansible module `bench_node`.
+
+`look` tells what the host runs with and whether a bench is due. `measure` runs the given steps one after the other, each with its own
+limit, through primus-cli. Both only observe; what was found is judged on the controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+PASSED = Path("/var/lib/primus/bench/passed.json")
+RECORD = Path("/var/lib/primus/quarantine.json")
+OWNER, PENDING = "primus-bench", "bench pending"
+PASSED_SCHEMA = "primus.bench-pass/1"
+LOCK = Path("/run/primus-bench.lock")
+KEPT_CHARS = 2000
+# How long a bench waits for another one on this host, as one whose controller was killed.
+LOCK_S = 60.0
+# A step that was told to end has this long before it is killed.
+GRACE_S = 10.0
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return an object, or nothing where the file is missing or is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def fingerprint(root: Path = Path("/")) -> dict[str, str]:
+    """Return what the results depend on: kernel, driver, firmware, and a digest of the environment profile; "" where there is none."""
+    profile = read_json(root / "etc/primus/gpu.json").get("profile")
+    return {
+        "driver": " ".join(_texts(root, ("sys/module/amdgpu/version", "sys/module/nvidia/version"))),
+        "firmware": " ".join(
+            _texts(root, ("sys/bus/pci/drivers/amdgpu/*/vbios_version", "sys/class/infiniband/*/fw_ver", "sys/class/dmi/id/bios_version"))
+            + _nvidia_firmware(root)
+        ),
+        "kernel": _text(root / "proc/sys/kernel/osrelease"),
+        "profile": hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:16] if profile else "",
+    }
+
+
+def count_gpus(root: Path = Path("/")) -> int:
+    """Return how many GPUs the role gpu_env found on the bus; 0 where it found none, or where nobody looked."""
+    found = read_json(root / "etc/primus/gpu.json").get("count")
+    return found if isinstance(found, int) else 0
+
+
+def why_due(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers: Sequence[str]) -> str:
+    """Return why the host has to be benched; empty where its last pass still holds: same software, and a tier that is no lower."""
+    if passed.get("schema") != PASSED_SCHEMA:
+        return "it has never passed"
+    before = passed.get("fingerprint") or {}
+    changed = [name for name in now if before.get(name, "") != now[name]]
+    if changed:
+        return f"changed since the last pass: {', '.join(changed)}"
+    known = passed.get("tier")
+    if known not in tiers or tiers.index(known) < tiers.index(tier):
+        return f"the last pass was of the tier {known}"
+    return ""
+
+
+def run_step(step: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Run one step in a process group of its own, which ends with it; return exit code, what was printed, and why there is no answer."""
+    started = time.time()
+    words = [word.replace("{run}", str(folder)) for word in step["argv"]]
+    environment = {**os.environ, **{key: str(value) for key, value in (step.get("environment") or {}).items()}}
+    out, err = folder / "stdout", folder / "stderr"
+    error, code = "", -1
+    try:
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+            try:
+                code = process.wait(timeout=float(step["timeout_s"]))
+            except subprocess.TimeoutExpired:
+                error = f"no answer within {step['timeout_s']} s"
+            finally:
+                _end_group(process)
+    except OSError as problem:
+        error = f"{words[0]}: {problem.strerror or problem}"
+    return {
+        "name": step["name"],
+        "code": code,
+        "error": error,
+        "stdout": _read(out),
+        "stderr": _read(err)[-KEPT_CHARS:],
+        "results": _lines(folder),
+        "started": started,
+        "seconds": round(time.time() - started, 3),
+    }
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """End what the step left: a benchmark's ranks must not disturb the next one."""
+    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        # What waits in the kernel cannot be killed: it is left behind, and the step has an error.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=wait_s)
+        if not _group_lives(process.pid):
+            return
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _lines(folder: Path) -> list[str]:
+    """Return the lines of all results below the step's folder."""
+    return [line for path in sorted(folder.rglob("results.jsonl")) for line in _read(path).splitlines() if line.strip()]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    return _read(path).strip()
+
+
+def _texts(root: Path, patterns: Iterable[str]) -> list[str]:
+    return sorted({text for pattern in patterns for path in root.glob(pattern) if (text := _text(path))})
+
+
+def _nvidia_firmware(root: Path) -> list[str]:
+    lines = [line for path in root.glob("proc/driver/nvidia/gpus/*/information") for line in _read(path).splitlines()]
+    return sorted({line.split(":", 1)[1].strip() for line in lines if line.startswith("Video BIOS:")})
+
+
+@contextlib.contextmanager
+def alone(path: Path, wait_s: float) -> Iterator[bool]:
+    """Hold the host's lock; yield whether it was to be had in time."""
+    with path.open("w") as lock:
+        until = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() >= until:
+                    yield False
+                    return
+                time.sleep(0.5)
+            else:
+                yield True
+                return
+
+
+def measure(steps: Sequence[Mapping[str, Any]], base: Path) -> list[dict[str, Any]]:
+    """Run the steps in folders of their own, which are gone afterwards."""
+    done = []
+    for step in steps:
+        folder = Path(tempfile.mkdtemp(prefix="step-", dir=base))
+        try:
+            done.append(run_step(step, folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return done
+
+
+def main() -> None:
+    """Read the arguments, look or measure, and say what was found."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "required": True, "choices": ["look", "measure"]},
+            "tier": {"type": "str", "default": ""},
+            "tiers": {"type": "list", "elements": "str", "default": []},
+            "steps": {"type": "list", "elements": "dict", "default": []},
+            "expected": {"type": "dict", "default": {}},
+        },
+        supports_check_mode=True,
+    )
+    wanted = module.params
+    if wanted["state"] == "look":
+        seen = fingerprint()
+        record = read_json(RECORD)
+        due = why_due(read_json(PASSED), seen, wanted["tier"], wanted["tiers"]) if wanted["tier"] in wanted["tiers"] else ""
+        if record.get("owner") == OWNER and record.get("reason") != PENDING:
+            due = ""  # a person benches it when it is mended, and not every apply
+        module.exit_json(changed=False, fingerprint=seen, due=due, record=record, gpus=count_gpus(), now=time.time())
+    with alone(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
+        if not free:
+            module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")
+        Path(folder, "expected.json").write_text(json.dumps(wanted["expected"]), encoding="utf-8")
+        steps = [
+            {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in wanted["steps"]
+        ]
+        module.exit_json(changed=False, steps=measure(steps, Path(folder)), now=time.time())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+../../quarantine/library/quarantine_record.py

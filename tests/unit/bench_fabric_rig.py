@@ -1,0 +1,80 @@
+"""A simulated fabric: bad hosts, bad paths, flaky hosts, hosts that hang a run, and noise."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.bench.bisection import bisect_fabric
+
+if TYPE_CHECKING:
+    from primus_bootstrap.bench.bisection import Answer, Bisection
+
+
+@dataclass
+class Fabric:
+    """A fabric of so many hosts; `flaky` says how often a host spoils a run, `noise` how often an answer is the wrong way round."""
+
+    size: int
+    bad: frozenset[str] = frozenset()
+    paths: frozenset[frozenset[str]] = frozenset()
+    flaky: dict[str, float] = field(default_factory=dict)
+    hangs: frozenset[str] = frozenset()
+    noise: float = 0.0
+    rng: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311 - luck, no secret
+    asked: list[tuple[str, ...]] = field(default_factory=list)
+
+    @property
+    def hosts(self) -> list[str]:
+        """Every host, by name."""
+        return [f"gpu{number:04}" for number in range(self.size)]
+
+    def probe(self, group: tuple[str, ...]) -> Answer:
+        """Run a group, as a job would."""
+        assert len(group) > 1, "one host alone is no run over a fabric"
+        assert len(set(group)) == len(group), "nobody takes part twice"
+        self.asked.append(group)
+        present = set(group)
+        if self.hangs & present:
+            return "unknown"
+        fails = bool(self.bad & present) or any(path <= present for path in self.paths)
+        fails = fails or any(self.rng.random() < often for host, often in self.flaky.items() if host in present)
+        return "fail" if fails != (self.rng.random() < self.noise) else "pass"
+
+    def bisect(self, seed: int = 0) -> Bisection:
+        """Search it."""
+        return bisect_fabric(self.hosts, self.probe, seed=seed)
+
+
+def draw_fabric(seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: int = 0, noise: float = 0.0) -> Fabric:
+    """Return a fabric with faults at random places; no host has two of them."""
+    rng = random.Random(seed)  # noqa: S311 - luck, no secret
+    names = rng.sample(Fabric(size).hosts, bad + flaky + 2 * paths)
+    ends = names[bad + flaky :]
+    return Fabric(
+        size,
+        bad=frozenset(names[:bad]),
+        flaky=dict.fromkeys(names[bad : bad + flaky], 0.5),
+        paths=frozenset(frozenset(ends[2 * number : 2 * number + 2]) for number in range(paths)),
+        noise=noise,
+        rng=rng,
+    )
+
+
+def tally(fabric: Fabric, found: Bisection) -> Counter[str]:
+    """Return how the hosts ended, by what they are: `bad fail`, `flaky suspect`, `good fail`, …; and paths, right or wrong.
+
+    `end` is a healthy host at the end of a bad path.
+    """
+    ends = {host for path in fabric.paths for host in path}
+    kinds = {
+        **dict.fromkeys(ends, "end"),
+        **dict.fromkeys(fabric.bad, "bad"),
+        **dict.fromkeys(fabric.flaky, "flaky"),
+        **dict.fromkeys(fabric.hangs, "hanging"),
+    }
+    counted = Counter(f"{kinds.get(each.hosts[0], 'good')} {each.state}" for each in found.hosts)
+    counted.update("path right" if frozenset(path.hosts) in fabric.paths else "path wrong" for path in found.paths)
+    return counted

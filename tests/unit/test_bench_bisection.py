@@ -1,0 +1,190 @@
+"""Bad hosts are found with few runs and proved; a bad path, a flaky host and a lying probe are never held against anybody."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primus_bootstrap.bench.bisection import bisect_fabric
+from primus_bootstrap.bench.fabric import bisection_verdicts, pair_verdicts
+from primus_bootstrap.bench.rounds import round_robin
+from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
+
+if TYPE_CHECKING:
+    from primus_bootstrap.bench.bisection import Answer
+
+CONSTANT_RUNS = 24
+
+
+def _states(fabric: Fabric, seed: int = 0) -> dict[str, str]:
+    return {found.hosts[0]: found.state for found in fabric.bisect(seed).hosts}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_every_bad_host_and_nobody_else(data: st.DataObject) -> None:
+    """Where runs are honest, exactly the bad hosts fail, in at most 2 b log2(N) runs and a constant."""
+    size = data.draw(st.integers(8, 200))
+    numbers = data.draw(st.sets(st.integers(0, size - 1), max_size=size // 4))
+    fabric = Fabric(size, bad=frozenset(f"gpu{number:04}" for number in numbers))
+    found = fabric.bisect(data.draw(st.integers(0, 99)))
+
+    assert {each.hosts[0] for each in found.hosts if each.state == "fail"} == fabric.bad
+    assert all(each.state == "pass" for each in found.hosts if each.hosts[0] not in fabric.bad)
+    assert found.runs == len(fabric.asked) <= 2 * len(numbers) * math.log2(size) + CONSTANT_RUNS
+
+
+@pytest.mark.parametrize(("size", "bad"), [(4096, 1), (4096, 8), (1000, 3)])
+def test_large_fabrics_take_few_runs(size: int, bad: int) -> None:
+    """A large fabric's bad hosts are all found within the bound."""
+    fabric = draw_fabric("large", size, bad=bad)
+    found = fabric.bisect()
+
+    assert tally(fabric, found) == {"bad fail": bad, "good pass": size - bad}
+    assert found.runs <= 2 * bad * math.log2(size) + CONSTANT_RUNS
+
+
+@pytest.mark.parametrize("size", [3, 4, 6, 16, 300])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_bad_path_is_neither_ends_fault(size: int, seed: int) -> None:
+    """Two hosts that fail only together both pass; the path between them is suspect."""
+    fabric = draw_fabric(f"path {seed}", size, paths=1)
+    found = fabric.bisect(seed)
+
+    assert tally(fabric, found) == +Counter({"good pass": size - 2, "end pass": 2, "path right": 1})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_bad_host_and_a_bad_path_are_told_apart(seed: int) -> None:
+    """The host fails, the path is suspect, everybody else passes."""
+    fabric = draw_fabric(f"both {seed}", 32, bad=1, paths=1)
+
+    assert tally(fabric, fabric.bisect(seed)) == {"bad fail": 1, "good pass": 29, "end pass": 2, "path right": 1}
+
+
+@pytest.mark.parametrize("often", [0.3, 0.5, 0.8])
+def test_a_flaky_host_is_nobody_elses_fault(often: float) -> None:
+    """Of healthy hosts beside a flaky one none fails, whatever the luck; the flaky one mostly does not pass."""
+    ended: list[str] = []
+    for seed in range(60):
+        fabric = Fabric(24, flaky={"gpu0007": often}, rng=random.Random(f"{often} {seed}"))  # noqa: S311 - luck, no secret
+        states = _states(fabric, seed)
+        ended.append(states.pop("gpu0007"))
+
+        assert "fail" not in states.values()
+
+    assert ended.count("pass") / len(ended) < (1 - often) ** 3 + 0.15
+
+
+def test_a_host_that_hangs_runs_is_unknown() -> None:
+    """Runs that never end because of one host leave that host unknown, not bad; the others pass."""
+    fabric = Fabric(16, hangs=frozenset({"gpu0003"}))
+    states = _states(fabric)
+
+    assert states.pop("gpu0003") == "unknown"
+    assert set(states.values()) == {"pass"}
+
+
+def test_nobody_is_convicted_by_partners_who_fail_alone() -> None:
+    """Where a group of bad hosts passed by mistake, those who fail beside them are not held to be bad."""
+    fabric = Fabric(16)
+
+    def probe(group: tuple[str, ...]) -> Answer:
+        answer = fabric.probe(group)
+        if len(fabric.asked) == 1:
+            return "fail"
+        if len(fabric.asked) == 2:
+            fabric.bad = frozenset(group)
+            return "pass"
+        return answer
+
+    found = bisect_fabric(fabric.hosts, probe)
+
+    assert len(fabric.bad) == 8
+    assert {each.hosts[0] for each in found.hosts if each.state == "fail"} <= fabric.bad
+
+
+@pytest.mark.parametrize("answer", ["fail", "unknown"])
+def test_a_probe_that_never_passes_proves_nothing(answer: str) -> None:
+    """Where no group passes, nobody is known to be good, and so nobody is bad: all are unknown, and the search ends soon."""
+    found = bisect_fabric(Fabric(1024).hosts, lambda _: "fail" if answer == "fail" else "unknown")
+
+    assert {each.state for each in found.hosts} == {"unknown"}
+    assert found.runs < 120
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lying_probe_ends_and_convicts_nobody(seed: int) -> None:
+    """Answers by the toss of a coin end in a bounded number of runs, and hardly ever in a fail."""
+    rng = random.Random(seed)  # noqa: S311 - luck, no secret
+    found = bisect_fabric(Fabric(64).hosts, lambda _: rng.choice(("pass", "fail", "unknown")))
+
+    assert sum(each.state == "fail" for each in found.hosts) <= 1
+    assert found.runs < 400
+
+
+def test_one_host_and_two() -> None:
+    """One host has no fabric; of two that fail together neither is proved bad."""
+    assert _states(Fabric(1)) == {"gpu0000": "unknown"}
+    assert set(_states(Fabric(2, bad=frozenset({"gpu0001"}))).values()) == {"unknown"}
+
+
+def test_the_same_search_each_time() -> None:
+    """The groups that are run are a function of hosts, answers and seed; another seed takes another order."""
+    first, again, other = (Fabric(50, bad=frozenset({"gpu0004"})) for _ in range(3))
+    first.bisect(1)
+    again.bisect(1)
+    other.bisect(2)
+
+    assert first.asked == again.asked != other.asked
+
+
+def test_verdicts_of_a_bisection() -> None:
+    """Hosts have a verdict each, in the order given; a path's bears both names and the code `suspect`, and is no fail."""
+    fabric = Fabric(8, bad=frozenset({"gpu0002"}), paths=frozenset({frozenset({"gpu0000", "gpu0005"})}))
+    verdicts, codes = bisection_verdicts(fabric.bisect(), started=100.0, seconds=7.0)
+    fail, path = verdicts[2], verdicts[-1]
+
+    assert [verdict.host for verdict in verdicts[:-1]] == fabric.hosts
+    assert [verdict.verdict for verdict in verdicts] == ["pass", "pass", "fail", *["pass"] * 5, "unknown"]
+    assert (fail.check, fail.started, bool(fail.reason), bool(fail.fix)) == ("fabric_bisection", 100.0, True, True)
+    assert set(path.host.split(",")) == {"gpu0000", "gpu0005"}
+    assert codes == {path: "suspect"}
+
+
+def test_a_host_alone_is_skipped() -> None:
+    """A cluster of one host has no fabric to judge: that is no doubt about the host."""
+    verdicts, _ = bisection_verdicts(Fabric(1).bisect(), started=1.0, seconds=0.0)
+
+    assert [verdict.verdict for verdict in verdicts] == ["skipped"]
+
+
+def test_pairs_tell_a_bad_host_from_a_bad_path() -> None:
+    """A host that fails with everybody fails; two that fail only together are a suspect path and pass both."""
+    hosts = Fabric(6).hosts
+    pairs = [pair for each in round_robin(hosts) for pair in each]
+    bad, path = "gpu0001", {"gpu0002", "gpu0005"}
+    verdicts, codes = pair_verdicts(
+        {pair: "fail" if bad in pair or set(pair) == path else "pass" for pair in pairs}, started=1.0, seconds=2.0
+    )
+    said = {verdict.host: verdict.verdict for verdict in verdicts}
+
+    assert {host for host, outcome in said.items() if outcome == "fail"} == {bad}
+    assert {host for host, outcome in said.items() if outcome == "pass"} == set(hosts) - {bad}
+    assert [set(verdict.host.split(",")) for verdict in codes] == [path]
+
+
+@pytest.mark.parametrize("outcomes", [("fail",), ("fail", "unknown"), ("unknown", "unknown")])
+def test_too_few_pairs_prove_nothing(outcomes: tuple[str, ...]) -> None:
+    """One failing partner, or answers that are missing, leave a host unknown."""
+    good = {("a", "b"): "pass", ("b", "c"): "pass"}
+    about = {("x", partner): outcome for partner, outcome in zip("abc", outcomes, strict=False)}
+    verdicts, _ = pair_verdicts({**good, **about}, started=1.0, seconds=2.0)  # type: ignore[dict-item]
+
+    assert {verdict.host: verdict.verdict for verdict in verdicts}["x"] == "unknown"

@@ -1,0 +1,174 @@
+"""The policy is data: the shipped one says something of every check, and a broken one is refused with all its problems."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bench.codes import CODES
+from primus_bootstrap.bench.policy import BENCHMARKS, PREFLIGHT, SHIPPED, Step, load_policy
+from primus_bootstrap.errors import InventoryError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POLICY = load_policy()
+PROGRAMS = content.content_root() / "workloads" / "bench"
+
+
+def _shipped() -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(SHIPPED.read_text("utf-8"))
+    return data
+
+
+def _refused(tmp_path: Path, data: object) -> list[str]:
+    path = tmp_path / "policy.yml"
+    path.write_text(yaml.safe_dump(data), "utf-8")
+    with pytest.raises(InventoryError) as caught:
+        load_policy(path)
+    return [f"{problem.what} | {problem.fix}" for problem in caught.value.problems]
+
+
+def test_the_shipped_policy() -> None:
+    """Three tiers, each longer than the one before; ten percent; every benchmark is in the deepest tier."""
+    assert list(POLICY.tiers) == ["quick", "standard", "deep"]
+    assert POLICY.limit_percent == 10
+    assert {step.run for step in POLICY.tiers["deep"].steps} == {PREFLIGHT, *BENCHMARKS}
+    assert [tier.budget_s for tier in POLICY.tiers.values()] == sorted(tier.budget_s for tier in POLICY.tiers.values())
+
+
+@pytest.mark.parametrize(
+    ("check", "fail", "unknown"),
+    [
+        ("preflight_gpu_ecc", "quarantine", "hold"),
+        ("preflight_swap", "warn", "warn"),
+        ("bench_gemm", "quarantine", "hold"),
+        ("bench_storage", "warn", "warn"),
+        ("fabric_bisection", "quarantine", "hold"),
+        ("whatever", "warn", "hold"),
+    ],
+)
+def test_the_first_rule_that_matches_counts(check: str, fail: str, unknown: str) -> None:
+    """Each check has a rule, one that nobody has thought of as well."""
+    rule = POLICY.rule(check)
+
+    assert (rule.fail, rule.on_unknown(None)) == (fail, unknown)
+
+
+def test_what_unknown_means_depends_on_why() -> None:
+    """No yardstick keeps no node out; a suspect fabric does, a bad moment of it does not."""
+    assert POLICY.rule("bench_gemm").on_unknown("no_yardstick") == "warn"
+    assert [POLICY.rule("bench_gemm").on_unknown(code) for code in CODES if code != "no_yardstick"] == ["hold"] * 4
+    assert POLICY.rule("fabric_pairs").on_unknown("suspect") == "hold"
+    assert POLICY.rule("fabric_pairs").on_unknown("unsteady") == "warn"
+
+
+def test_a_step_is_a_command_line() -> None:
+    """Options, repeats and time limit become words; preflight takes neither repeats nor a time limit."""
+    step = Step("collectives", 300, over="fabric", repeats=5, options={"collectives": ["all_reduce", "all_gather"], "largest_kib": 64})
+
+    assert step.arguments() == (
+        *("--collectives", "all_reduce,all_gather"),
+        *("--largest-kib", "64"),
+        *("--repeats", "5"),
+        *("--timeout-s", "300"),
+    )
+    assert POLICY.tiers["quick"].steps[0].arguments() == ("--checks", "gpu,network,host")
+
+
+def test_the_inventorys_limit_counts() -> None:
+    """The cluster's own limit takes the place of the shipped one."""
+    assert POLICY.with_limit(25).limit_percent == 25
+    assert POLICY.limit_percent == 10
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "said"),
+    [
+        (("bench_quarantine_limit_percentt",), 5, "policy.bench_quarantine_limit_percentt: no such key | did you mean"),
+        (("bench_quarantine_limit_percent",), 101, "is no number from 0 to 100"),
+        (("clock_skew_s",), True, "policy.clock_skew_s: True is no number"),
+        (("schema",), "primus.bench-policy/2", "did you mean primus.bench-policy/1?"),
+        (("tiers", "quick", "steps", 1, "run"), "gem", "policy.tiers.quick.steps[1].run: 'gem' is not known | did you mean gemm?"),
+        (("tiers", "quick", "steps", 1, "timeouts"), 3, "no such key | did you mean timeout_s?"),
+        (("tiers", "quick", "steps", 1, "timeout_s"), 9999, "may take longer than the whole tier"),
+        (("tiers", "quick", "steps", 1, "repeats"), 2.5, "is no whole number"),
+        (("tiers", "quick", "steps", 0, "repeats"), 3, "preflight wants none"),
+        (("tiers", "quick", "steps", 1, "inside"), 3, "belong together"),
+        (("tiers", "quick", "steps", 1, "options"), {"shapes": {"m": 1}}, "is no word, number or list"),
+        (("tiers", "standard", "steps", 7, "needed"), True, "has no others to measure with"),
+        (("tiers", "quick", "steps"), [], "is not a list with something in it"),
+        (("checks", 0, "fail"), "quarantin", "'quarantin' is not known | did you mean quarantine?"),
+        (("checks", 2, "unknown_if"), {"no_yardstik": "warn"}, "no_yardstik: no such key | did you mean no_yardstick?"),
+        (("checks", 2, "match", 0), "bench_gem", "matches no benchmark | did you mean gemm?"),
+        (("checks", 2, "match", 0), "gemm", "is no check's name"),
+        (("checks", 6, "match"), ["bench_gemm"], "does not match everything"),
+    ],
+)
+def test_a_broken_policy_is_refused(tmp_path: Path, keys: tuple[str | int, ...], value: object, said: str) -> None:
+    """Each mistake is named with the path of its key and what to write."""
+    data = place = _shipped()
+    for key in keys[:-1]:
+        place = place[key]  # type: ignore[index]
+    place[keys[-1]] = value  # type: ignore[index]
+
+    assert any(said in each for each in _refused(tmp_path, data))
+
+
+def test_all_mistakes_at_once(tmp_path: Path) -> None:
+    """Every problem is told, not the first one only; a missing key is one of them."""
+    data = _shipped()
+    data["clock_skew_s"] = "five"
+    data["checks"][0]["fail"] = "panic"
+    del data["tiers"]["quick"]["budget_s"]
+
+    assert len(_refused(tmp_path, data)) == 3
+
+
+@pytest.mark.parametrize("text", ["[", "- a\n", "{}", ""])
+def test_a_file_that_is_no_policy(tmp_path: Path, text: str) -> None:
+    """What is no YAML, or no set of keys, is refused like any other mistake."""
+    path = tmp_path / "policy.yml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(InventoryError):
+        load_policy(path)
+
+    with pytest.raises(InventoryError):
+        load_policy(tmp_path / "missing.yml")
+
+
+def _options_of(program: Path) -> set[str]:
+    """Return the options of a measuring program: the fields of its class `…Options`."""
+    tree = ast.parse(program.read_text("utf-8"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Options")]
+    fields = [field.target for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
+    return {field.id for field in fields if isinstance(field, ast.Name)}
+
+
+def test_the_shipped_policy_names_programs_and_options_that_exist() -> None:
+    """Every benchmark is a program, and every option of a step is one of that program's."""
+    if not (PROGRAMS / "trial.py").exists():
+        pytest.skip(f"the measuring programs are not in {PROGRAMS} yet")
+    found = {path.stem for path in PROGRAMS.glob("[a-z]*.py")}
+    steps = [step for tier in POLICY.tiers.values() for step in tier.steps if step.run != PREFLIGHT]
+    words = {(step.run, word[2:].replace("-", "_")) for step in steps for word in step.arguments() if word.startswith("--")}
+
+    assert set(BENCHMARKS) <= found
+    assert [(run, name) for run, name in sorted(words) if name not in _options_of(PROGRAMS / f"{run}.py")] == []
+
+
+def test_the_shipped_rules_name_node_checks_that_exist() -> None:
+    """Every node check that a rule names is one of the catalogue's."""
+    try:
+        catalogue = importlib.import_module("primus_bootstrap.launch.checks.catalogue")
+    except ModuleNotFoundError as error:
+        pytest.skip(f"the node checks are not there yet: {error}")
+    known = {f"preflight_{name}" for check in catalogue.all_checks() for name in check.record_names}
+    named = {pattern for rule in POLICY.rules for pattern in rule.match if pattern.startswith("preflight_") and "*" not in pattern}
+
+    assert named <= known

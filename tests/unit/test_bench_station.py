@@ -1,0 +1,249 @@
+"""The controller's side of a bench, from what hosts said to decisions, history and reports: with the real judge, gate and policy."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.bench.desk import Asked, Desk
+from primus_bootstrap.bench.finished import last_run
+from primus_bootstrap.bench.report import read_run
+from primus_bootstrap.bench.station import Case, ask_again, finish
+from primus_bootstrap.errors import PlanError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW = 1_795_350_000.0
+PRINT = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
+PENDING = {"owner": "primus-bench", "reason": "bench pending", "time": NOW - 100, "clock": "n1"}
+SAMPLES = [100.0, 100.2, 99.8, 100.1, 99.9, 100.0, 100.1, 99.9]
+
+
+def asked(**other: Any) -> Asked:
+    """Return how hosts are measured."""
+    given = {"tier": "checks", "policy_file": "", "program": "primus-cli", "image": "", "storage_folder": "", "force": False}
+    return Asked(**{**given, **other})
+
+
+def case(*hosts: str, **other: Any) -> Case:
+    """Return what is judged."""
+    given = {"cluster": "c", "fleet": 20, "policy_file": "", "tier": "checks", "limit_percent": 10.0, "now": NOW}
+    return Case(hosts=hosts, **{**given, **other})
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """Return a desk on which a bench has begun."""
+    made = Desk(tmp_path / "bench")
+    made.begin("", "checks")
+    return made
+
+
+def look(desk: Desk, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
+    """Let a host say what it runs with."""
+    desk.keep_seen(
+        host, {"due": due, "fingerprint": PRINT, "record": {**record, "clock": host} if record else {}, "now": NOW - 60, "gpus": gpus}
+    )
+
+
+def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> dict[str, Any]:
+    """Return what the node checks said."""
+    record = {
+        "check": check,
+        "host": "its-own-name",
+        "verdict": outcome,
+        "reason": "" if outcome == "pass" else "broken",
+        "started": NOW - 30,
+    }
+    return step("preflight", stdout=json.dumps({"verdicts": [record]}), **other)
+
+
+def step(name: str, **other: Any) -> dict[str, Any]:
+    """Return what a step gave."""
+    return {"name": name, "code": 0, "error": "", "stdout": "", "stderr": "", "results": [], "started": NOW - 30, "seconds": 1.0, **other}
+
+
+def gemm(host: str, **other: Any) -> dict[str, Any]:
+    """Return a step with one result."""
+    samples = SAMPLES
+    line = {
+        "schema": "primus.result/1", "benchmark": "gemm", "metric": "tflop_per_s", "value": sorted(samples)[len(samples) // 2],
+        "unit": "TFLOP/s", "better": "higher", "sizes": {"m": 64}, "host": f"{host}.local", "device": "", "model": "cpu", "serial": "",
+        "ranks": 1, "repeats": len(samples), "samples": samples, "p95": max(samples), "correct": True, "error": "",
+        "versions": {"python": "3.11", "torch": "2.13.0", "cuda": None, "rocm": None, "driver": None, "git_commit": None},
+        "time": "2026-11-22T12:19:40+00:00", "seconds": 1.0, "options": {},
+    }  # fmt: skip
+    return step("gemm", results=[json.dumps({**line, **other})])
+
+
+def decided(desk: Desk) -> dict[str, Any]:
+    """Return what was decided."""
+    return dict(json.loads((desk.folder / "decisions.json").read_text()))
+
+
+def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    """With those that do."""
+    with pytest.raises(PlanError) as caught:
+        Desk(tmp_path).begin("", "quik")
+    assert "no such tier: quik" in str(caught.value)
+    assert "none, checks, quick, standard, deep" in caught.value.fix
+
+
+def test_a_host_for_which_no_bench_is_due_runs_nothing(desk: Desk) -> None:
+    """Unless it is forced."""
+    look(desk, "n1", due="")
+
+    assert desk.steps("n1", asked(), round_=0) == []
+    assert [each["name"] for each in desk.steps("n1", asked(force=True), round_=0)] == ["preflight"]
+    assert desk.steps("n1", asked(force=True, tier="none"), round_=0) == []
+
+
+def test_a_host_with_gpus_measures_them_or_nothing(desk: Desk) -> None:
+    """A dead driver is an error then, and not a fast processor; storage is measured where its folder is stated."""
+    look(desk, "n1", gpus=8)
+    look(desk, "n2")
+    words = {each["name"]: each["argv"] for each in desk.steps("n1", asked(tier="deep"), round_=0)}
+    on_cpu = {each["name"]: each["argv"] for each in desk.steps("n2", asked(tier="deep", storage_folder="/jfs/b", image="img"), round_=0)}
+
+    assert words["gemm"][-2:] == ["--device", "cuda"]
+    assert "storage" not in words
+    assert on_cpu["storage"][-2:] == ["--folder", "/jfs/b"]
+    assert on_cpu["gemm"][:6] == ["primus-cli", "--output", "{run}/out", "container", "--image", "img"]
+    assert on_cpu["gemm"][-2:] == ["--device", "auto"]
+
+
+def test_new_hosts_that_pass_are_released_and_have_passed(desk: Desk) -> None:
+    """The reports name the hosts as hosts.yaml does, and the last bench is found again."""
+    for host in ("n1", "n2"):
+        look(desk, host, record=PENDING)
+        desk.keep_measured(host, [preflight("pass")], now=NOW - 20)
+    shown = finish(desk, case("n1", "n2"))
+    run = read_run(last_run(desk.folder) / "bench.json")
+
+    assert (decided(desk)["released"], decided(desk)["records"], decided(desk)["ours"]) == (["n1", "n2"], [], [])
+    assert decided(desk)["passes"]["n2"] == {
+        "schema": "primus.bench-pass/1", "host": "n2", "tier": "checks", "time": NOW - 20, "fingerprint": PRINT,
+    }  # fmt: skip
+    assert [(each.check, each.host, each.verdict) for each in shown] == [("bench", "n1", "pass"), ("bench", "n2", "pass")]
+    assert dict(run.hosts) == {"n1": "pass", "n2": "pass"}
+    assert {path.name for path in last_run(desk.folder).iterdir()} == {"bench.json", "bench.html", "junit.xml"}
+
+
+def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(desk: Desk) -> None:
+    """What the policy only warns of takes nobody out."""
+    look(desk, "n1", record=PENDING)
+    look(desk, "n2", due="changed since the last pass: driver")
+    look(desk, "n3", due="changed since the last pass: driver")
+    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
+    desk.keep_measured("n2", [preflight("fail")], now=NOW - 20)
+    desk.keep_measured("n3", [preflight("fail", "preflight_swap")], now=NOW - 20)
+    shown = finish(desk, case("n1", "n2", "n3"))
+    (record,) = decided(desk)["records"]
+
+    assert (record["host"], record["owner"], record["time"], record["clock"]) == ("n2", "primus-bench", NOW - 20, "n2")
+    assert [verdict["check"] for verdict in record["verdicts"]] == ["preflight_gpu_ecc"]
+    assert sorted(decided(desk)["passes"]) == ["n1", "n3"]
+    assert decided(desk)["ours"] == ["n2"]
+    assert {(each.check, each.host): each.verdict for each in shown} == {
+        ("bench", "n1"): "pass", ("bench", "n2"): "fail", ("bench", "n3"): "pass", ("preflight_gpu_ecc", "n2"): "fail",
+    }  # fmt: skip
+
+
+def test_too_many_failures_trip_the_breaker_which_stands(desk: Desk) -> None:
+    """Nobody is recorded then, nor by the next bench, until its file is taken away."""
+    hosts = [f"n{number}" for number in range(5)]
+    for now in (NOW, NOW + 1):
+        desk.begin("", "checks")
+        for host in hosts:
+            look(desk, host, due="changed")
+            desk.keep_measured(host, [preflight("fail" if host in hosts[:3] else "pass")], now=NOW - 20)
+        finish(desk, case(*hosts, now=now))
+        assert decided(desk)["records"] == []
+        assert desk.breaker() is not None
+    assert read_run(last_run(desk.folder) / "bench.json").breaker is not None
+
+
+def test_another_owners_quarantine_is_left(desk: Desk) -> None:
+    """Even where the host passes."""
+    look(desk, "n1", due="it has never passed", record={"owner": "ada", "reason": "fan", "time": NOW - 100})
+    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
+    finish(desk, case("n1"))
+
+    assert (decided(desk)["released"], decided(desk)["records"]) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (step("preflight", error="no answer within 240 s", code=-1), "no answer within 240 s"),
+        (step("preflight", stdout="garbage"), "exit 0; garbage"),
+        (step("preflight", stdout='{"verdicts": []}'), "exit 0"),
+        (step("gemm", code=1, stderr="No module named torch"), "exit 1; No module named torch"),
+        (step("gemm", code=0), "exit 0"),
+    ],
+)
+def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(desk: Desk, given: dict[str, Any], says: str) -> None:
+    """With what it printed; that the other checks passed does not make it good."""
+    look(desk, "n1", record=PENDING)
+    others = [preflight("pass")] if given["name"] == "gemm" else []
+    desk.keep_measured("n1", [*others, given], now=NOW - 20)
+    shown = finish(desk, case("n1", tier="quick" if given["name"] == "gemm" else "checks"))
+
+    assert (decided(desk)["released"], decided(desk)["passes"]) == ([], {})
+    assert shown[0].verdict == "unknown"
+    assert any(says in each.reason for each in shown)
+
+
+def test_a_host_that_is_lost_during_the_bench_is_unknown(desk: Desk) -> None:
+    """Whether it was lost before it said anything or while it measured; the others are judged."""
+    look(desk, "n1", record=PENDING)
+    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
+    look(desk, "n2", record=PENDING)
+    desk.keep_asked("n2")
+    shown = finish(desk, case("n1", "n2", "n3"))
+
+    assert decided(desk)["released"] == ["n1"]
+    assert {each.host: each.verdict for each in shown if each.check == "bench"} == {"n1": "pass", "n2": "unknown", "n3": "unknown"}
+
+
+def test_where_nothing_was_due_nothing_is_decided(desk: Desk) -> None:
+    """No report and no history come of it."""
+    look(desk, "n1", due="")
+    shown = finish(desk, case("n1"))
+
+    assert shown == ()
+    assert decided(desk)["passes"] == {}
+    assert not (desk.folder / "runs").exists()
+    assert not (desk.folder / "history.jsonl").exists()
+
+
+def test_new_hosts_without_a_yardstick_join_all_the_same(desk: Desk) -> None:
+    """The first two hosts of a model without a floor have nobody to be compared with; an error still keeps one out."""
+    for host in ("n1", "n2", "n3"):
+        look(desk, host, record=PENDING)
+    extra = {"n3": {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}}
+    for host in ("n1", "n2", "n3"):
+        bandwidth = {"benchmark": "memory_bandwidth", "metric": "gb_per_s", "unit": "GB/s"}
+        steps = [preflight("pass"), gemm(host, **extra.get(host, {})), gemm(host, **bandwidth)]
+        desk.keep_measured(host, steps, now=NOW - 20)
+    finish(desk, case("n1", "n2", "n3", tier="quick", now=NOW + 1e6))
+
+    assert decided(desk)["released"] == ["n1", "n2"]
+    assert len((desk.folder / "history.jsonl").read_text().splitlines()) >= 2
+
+
+def test_an_error_is_measured_again(desk: Desk) -> None:
+    """On that host alone, and only that benchmark."""
+    look(desk, "n1", record=PENDING)
+    look(desk, "n2", record=PENDING)
+    failed = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
+    desk.keep_measured("n1", [preflight("pass"), gemm("n1")], now=NOW - 20)
+    desk.keep_measured("n2", [preflight("pass"), gemm("n2", **failed)], now=NOW - 20)
+    count = ask_again(desk, case("n1", "n2", tier="quick"))
+
+    assert count == 1
+    assert [each["name"] for each in desk.steps("n2", asked(tier="quick"), round_=1)] == ["gemm"]
+    assert desk.steps("n1", asked(tier="quick"), round_=1) == []

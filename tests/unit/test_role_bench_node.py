@@ -1,0 +1,111 @@
+"""What the role `bench` looks at and runs on a host: the real module, made-up trees and real programs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+NODE = load_role_module("bench", "bench_node")
+TIERS = ["checks", "quick", "deep"]
+NOW = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
+
+
+def passed(**other: Any) -> dict[str, Any]:
+    """Return the note of a pass."""
+    return {"schema": "primus.bench-pass/1", "tier": "quick", "fingerprint": NOW, **other}
+
+
+def lives(pid: str) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    path = Path(f"/proc/{pid}/stat")
+    return path.exists() and path.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize(
+    ("before", "tier", "why"),
+    [
+        ({}, "quick", "it has never passed"),
+        (passed(), "quick", ""),
+        (passed(), "checks", ""),
+        (passed(), "deep", "the last pass was of the tier quick"),
+        (passed(tier="gone"), "quick", "the last pass was of the tier gone"),
+        (passed(fingerprint={**NOW, "driver": "6.9", "kernel": "6.0"}), "quick", "changed since the last pass: driver, kernel"),
+        (passed(fingerprint={}), "checks", "changed since the last pass: driver, firmware, kernel, profile"),
+    ],
+)
+def test_a_bench_is_due_after_a_change_and_for_a_higher_tier(before: dict[str, Any], tier: str, why: str) -> None:
+    """What passed with the same software in this tier, or in a higher one, is not measured again."""
+    assert NODE.why_due(before, NOW, tier, TIERS) == why
+
+
+def test_the_fingerprint_follows_driver_firmware_kernel_and_profile(tmp_path: Path) -> None:
+    """Each of them alone changes it; another time of writing does not."""
+    files = {
+        "sys/module/amdgpu/version": "6.10.5\n",
+        "sys/class/infiniband/mlx5_0/fw_ver": "28.39\n",
+        "proc/sys/kernel/osrelease": "6.1.0\n",
+        "etc/primus/gpu.json": json.dumps({"count": 8, "profile": {"variables": [{"variable": "A", "value": "1"}]}}),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = NODE.fingerprint(tmp_path)
+    (tmp_path / "etc/primus/gpu.json").write_text(json.dumps({"count": 8, "profile": {"variables": [{"variable": "A", "value": "2"}]}}))
+
+    assert (found["driver"], found["firmware"], found["kernel"]) == ("6.10.5", "28.39", "6.1.0")
+    assert found["profile"] != NODE.fingerprint(tmp_path)["profile"]
+    assert NODE.count_gpus(tmp_path) == 8
+    assert NODE.fingerprint(tmp_path / "empty") == dict.fromkeys(NOW, "")
+
+
+def test_a_step_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None:
+    """It has an error, and neither it nor its child lives on."""
+    child = tmp_path / "child"
+    script = f"import subprocess,time,sys; p=subprocess.Popen(['sleep','300']); open({str(child)!r},'w').write(str(p.pid)); time.sleep(300)"
+    started = time.monotonic()
+    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 3}, tmp_path)
+
+    assert done["error"] == "no answer within 3 s"
+    assert time.monotonic() - started < 30
+    assert not lives(child.read_text())
+
+
+def test_a_step_gives_its_results_its_exit_code_and_what_it_said(tmp_path: Path) -> None:
+    """Results lie anywhere below its own folder."""
+    write = "os.makedirs('{run}/out/a'); open('{run}/out/a/results.jsonl','w').write('one\\n\\ntwo\\n')"
+    script = f"import os,sys; {write}; print('o'); sys.exit('e')"
+    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 30}, tmp_path)
+
+    assert (done["code"], done["error"], done["results"]) == (1, "", ["one", "two"])
+    assert (done["stdout"], done["stderr"]) == ("o\n", "e\n")
+
+
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    """And the next step runs; the folders of both are gone afterwards."""
+    steps = [
+        {"name": "a", "argv": ["/nowhere/primus-cli"], "timeout_s": 5},
+        {"name": "b", "argv": [sys.executable, "-c", "print(1)"], "timeout_s": 30},
+    ]
+    first, second = NODE.measure(steps, tmp_path)
+
+    assert first["error"] == "/nowhere/primus-cli: No such file or directory"
+    assert second["stdout"] == "1\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_benches_on_one_host_exclude_each_other(tmp_path: Path) -> None:
+    """The second waits, and says that it could not have the host."""
+    with (tmp_path / "lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with NODE.alone(tmp_path / "lock", 0.6) as free:
+            assert free is False
+    with NODE.alone(tmp_path / "lock", 0.6) as free:
+        assert free is True
