@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap import content
 from primus_bootstrap.inventory import find_problems, load_cluster
 from tests.unit.inventory_rig import write_inventory
 
@@ -61,8 +63,8 @@ def test_link_into_nowhere_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["c\n", "[a, b]\n", "3\n"])
 def test_file_that_holds_no_mapping_is_one_problem(tmp_path: Path, text: str) -> None:
-    """Named with its line, also where a value of a host is needed afterwards; Ansible itself would stop at it later."""
-    munged = "slurm_controller: {hosts: {n1: }}\nslurm_node: {hosts: {n1: }}\n"
-    folder = write_inventory(tmp_path / "site", HOSTS + munged, **{"group_vars/all.yml": text})
+    """Named with its line, also where roles judge values of hosts afterwards; Ansible itself would stop at it there."""
+    shutil.copytree(content.topologies_dir() / "h200-slurm", tmp_path / "site")
+    (tmp_path / "site/group_vars/all.yml").write_text(text, encoding="utf-8")
 
-    assert "holds no mapping of variables" in {problem.what for problem in find_problems(folder)}
+    assert "holds no mapping of variables" in {problem.what for problem in find_problems(tmp_path / "site")}
