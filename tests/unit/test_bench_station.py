@@ -224,7 +224,9 @@ def test_new_hosts_without_a_yardstick_join_all_the_same(desk: Desk) -> None:
     """The first two hosts of a model without a floor have nobody to be compared with; an error still keeps one out."""
     for host in ("n1", "n2", "n3"):
         look(desk, host, record=PENDING)
-    extra = {"n3": {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}}
+    extra: dict[str, dict[str, Any]] = {
+        "n3": {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
+    }
     for host in ("n1", "n2", "n3"):
         bandwidth = {"benchmark": "memory_bandwidth", "metric": "gb_per_s", "unit": "GB/s"}
         steps = [preflight("pass"), gemm(host, **extra.get(host, {})), gemm(host, **bandwidth)]
@@ -239,7 +241,7 @@ def test_an_error_is_measured_again(desk: Desk) -> None:
     """On that host alone, and only that benchmark."""
     look(desk, "n1", record=PENDING)
     look(desk, "n2", record=PENDING)
-    failed = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
+    failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     desk.keep_measured("n1", [preflight("pass"), gemm("n1")], now=NOW - 20)
     desk.keep_measured("n2", [preflight("pass"), gemm("n2", **failed)], now=NOW - 20)
     count = ask_again(desk, case("n1", "n2", tier="quick"))
