@@ -28,6 +28,7 @@ from primus_bootstrap.cli.options import (
 from primus_bootstrap.cli.report_view import print_report
 from primus_bootstrap.cli.run_verbs import given_options, run_plan
 from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.report import EXIT_FAILED
 from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.load import load_cluster
 
@@ -117,6 +118,8 @@ def bench(
         emit_json(run.to_json())
     else:
         _print(run, own)
+    if any(outcome in ("fail", "unknown") for _, outcome in run.hosts):
+        code = code or EXIT_FAILED
     raise typer.Exit(code)
 
 
