@@ -1,4 +1,4 @@
-"""The gate of the bench on a running Slurm cluster: who joins, who goes, who comes back; and what lies, hangs or is lost keeps nobody in."""
+"""The gate of the bench on a running Slurm cluster: who joins, who goes, who comes back; what lies, hangs or is lost is unknown."""
 
 from __future__ import annotations
 
