@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, judged, listed, skipped, text_of
+from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, listed, skipped, text_of
 from primus_bootstrap.launch.checks.settings import FIX, wanted
 
 if TYPE_CHECKING:
@@ -29,4 +29,4 @@ def _look(node: Node) -> Iterator[Record]:
     yield judged(good=not others, reason=f"{others} processors have another", fix=FIX, expected=str(expected), found=found, source=source)
 
 
-CHECK = Check("cpu_governor", "All processors run under the expected frequency governor.", "cpufreq in sysfs", _look)
+CHECK = Check("cpu_governor", "All processors run under the expected frequency governor.", "cpufreq in sysfs", _look, needs=(MACHINE,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import CannotTellError, Check, skipped, text_of
+from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, skipped, text_of
 from primus_bootstrap.launch.checks.settings import compare
 
 if TYPE_CHECKING:
@@ -26,4 +26,6 @@ def _look(node: Node) -> Iterator[Record]:
     yield compare(node, "transparent_hugepages", match[1], reason=f"transparent huge pages are {match[1]}")
 
 
-CHECK = Check("transparent_hugepages", "Transparent huge pages are set as expected.", "/sys/kernel/mm/transparent_hugepage", _look)
+CHECK = Check(
+    "transparent_hugepages", "Transparent huge pages are set as expected.", "/sys/kernel/mm/transparent_hugepage", _look, needs=(MACHINE,)
+)

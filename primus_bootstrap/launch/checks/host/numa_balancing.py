@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, number_of, skipped
+from primus_bootstrap.launch.checks.model import MACHINE, Check, number_of, skipped
 from primus_bootstrap.launch.checks.settings import compare
 
 if TYPE_CHECKING:
@@ -23,4 +23,4 @@ def _look(node: Node) -> Iterator[Record]:
     yield compare(node, "numa_balancing", found, reason=f"NUMA balancing is {found}")
 
 
-CHECK = Check("numa_balancing", "NUMA balancing is off, or as expected.", "/proc/sys/kernel/numa_balancing", _look)
+CHECK = Check("numa_balancing", "NUMA balancing is off, or as expected.", "/proc/sys/kernel/numa_balancing", _look, needs=(MACHINE,))
