@@ -90,7 +90,9 @@ class Desk:
         tier = read_policy(asked.policy_file).tiers[asked.tier]
         device = "cuda" if seen.get("gpus") else "auto"
         if round_ == 0:
-            return [step_words(step, asked, device) for step in tier.steps if _runs_alone(step, asked)]
+            # Jobs are not disturbed, and what is measured beside them says nothing.
+            steps = [step for step in tier.steps if _runs_alone(step, asked) and (step.run == "preflight" or not seen.get("jobs"))]
+            return [step_words(step, asked, device) for step in steps]
         wanted = (self._read(Path("again.json")) or {}).get(host, {})
         return [step_words(step, asked, device, wanted[step.run]) for step in tier.steps if _runs_alone(step, asked) and step.run in wanted]
 

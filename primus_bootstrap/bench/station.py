@@ -33,6 +33,7 @@ OVERALL = "bench"
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _SAID_CHARS = 300
+_JOBS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +152,7 @@ def read_desk(desk: Desk, case: Case) -> Found:
                 verdicts += told
         if said["measured"]:
             measured.append(host)
+            verdicts += _busy(host, said, read_policy(case.policy_file).tiers[case.tier])
         elif said["asked"]:
             lost.append(host)
             verdicts.append(_lost(host))
@@ -195,6 +197,25 @@ def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
         started=float(step["started"]),
         seconds=float(step["seconds"]),
     )
+
+
+def _busy(host: str, said: Mapping[str, Any], tier: Tier) -> list[Verdict]:
+    """Say of a host with jobs that its benchmarks were left out."""
+    jobs = said["seen"].get("jobs") or []
+    if not jobs or all(step.run == "preflight" for step in tier.steps):
+        return []
+    return [
+        Verdict(
+            check="bench_busy",
+            host=host,
+            verdict="unknown",
+            expected="no jobs while it is measured",
+            found=", ".join(jobs[:_JOBS_SHOWN]),
+            reason=f"jobs run on it ({len(jobs)}), so its benchmarks were left out",
+            fix="take it out of service (node quarantine), bench it when its jobs have ended, then release it",
+            started=float(said["seen"]["now"]),
+        )
+    ]
 
 
 def _lost(host: str) -> Verdict:

@@ -42,10 +42,26 @@ def desk(tmp_path: Path) -> Desk:
     return made
 
 
-def look(desk: Desk, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
+def look(
+    desk: Desk,
+    host: str,
+    *,
+    due: str = "it has never passed",
+    record: dict[str, Any] | None = None,
+    gpus: int = 0,
+    jobs: tuple[str, ...] = (),
+) -> None:
     """Let a host say what it runs with."""
     desk.keep_seen(
-        host, {"due": due, "fingerprint": PRINT, "record": {**record, "clock": host} if record else {}, "now": NOW - 60, "gpus": gpus}
+        host,
+        {
+            "due": due,
+            "fingerprint": PRINT,
+            "record": {**record, "clock": host} if record else {},
+            "now": NOW - 60,
+            "gpus": gpus,
+            "jobs": list(jobs),
+        },
     )
 
 
@@ -249,3 +265,18 @@ def test_an_error_is_measured_again(desk: Desk) -> None:
     assert count == 1
     assert [each["name"] for each in desk.steps("n2", asked(tier="quick"), round_=1)] == ["gemm"]
     assert desk.steps("n1", asked(tier="quick"), round_=1) == []
+
+
+def test_a_host_that_runs_jobs_is_not_put_under_load(desk: Desk) -> None:
+    """Its checks are made; that nothing was measured is unknown, and it has not passed."""
+    look(desk, "n1", due="changed since the last pass: driver", jobs=("Slurm job 7",))
+    steps = [each["name"] for each in desk.steps("n1", asked(tier="quick"), round_=0)]
+    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
+    shown = finish(desk, case("n1", tier="quick"))
+
+    assert steps == ["preflight"]
+    assert (decided(desk)["records"], decided(desk)["passes"]) == ([], {})
+    assert [(each.check, each.verdict, each.found) for each in shown] == [
+        ("bench", "unknown", ""),
+        ("bench_busy", "unknown", "Slurm job 7"),
+    ]

@@ -109,3 +109,19 @@ def test_two_benches_on_one_host_exclude_each_other(tmp_path: Path) -> None:
             assert free is False
     with NODE.alone(tmp_path / "lock", 0.6) as free:
         assert free is True
+
+
+def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -> None:
+    """The process that only keeps Slurm's control groups is no job."""
+    for pid, words in {
+        "10": "slurmstepd: [42.batch]\0",
+        "11": "slurmstepd: [42.0]\0",
+        "12": "/usr/sbin/slurmstepd\0infinity\0",
+        "13": "sh\0",
+    }.items():
+        (tmp_path / "proc" / pid).mkdir(parents=True)
+        (tmp_path / "proc" / pid / "cmdline").write_text(words)
+    (tmp_path / "sys/fs/cgroup/systemd/system.slice/primus-job-try-1.service").mkdir(parents=True)
+
+    assert NODE.running_jobs(tmp_path) == ["Slurm job 42", "primus-job-try-1"]
+    assert NODE.running_jobs(tmp_path / "nothing") == []

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,6 +31,9 @@ RECORD = Path("/var/lib/primus/quarantine.json")
 OWNER, PENDING = "primus-bench", "bench pending"
 PASSED_SCHEMA = "primus.bench-pass/1"
 LOCK = Path("/run/primus-bench.lock")
+# What Slurm knows this node by; it is there once the node has registered.
+KNOWN = Path("/etc/primus/slurm_node.json")
+_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 KEPT_CHARS = 2000
 # How long a bench waits for another one on this host, as one whose controller was killed.
 LOCK_S = 60.0
@@ -58,6 +62,18 @@ def fingerprint(root: Path = Path("/")) -> dict[str, str]:
         "kernel": _text(root / "proc/sys/kernel/osrelease"),
         "profile": hashlib.sha256(json.dumps(profile, sort_keys=True).encode()).hexdigest()[:16] if profile else "",
     }
+
+
+def running_jobs(root: Path = Path("/")) -> list[str]:
+    """Return the jobs that run here: Slurm's steps, by the title of what holds them, and units of primus-watch."""
+    steps = set()
+    for path in root.glob("proc/[0-9]*/cmdline"):
+        title = _STEP.match(_read(path).replace("\0", " "))
+        if title:
+            steps.add(f"Slurm job {title[1]}")
+    slices = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")  # cgroup v2, v1
+    units = {path.name.removesuffix(".service") for folder in slices for path in root.glob(f"{folder}/primus-job-*.service")}
+    return sorted(steps | units)
 
 
 def count_gpus(root: Path = Path("/")) -> int:
@@ -206,7 +222,16 @@ def main() -> None:
         due = why_due(read_json(PASSED), seen, wanted["tier"], wanted["tiers"]) if wanted["tier"] in wanted["tiers"] else ""
         if record.get("owner") == OWNER and record.get("reason") != PENDING:
             due = ""  # a person benches it when it is mended, and not every apply
-        module.exit_json(changed=False, fingerprint=seen, due=due, record=record, gpus=count_gpus(), now=time.time())
+        module.exit_json(
+            changed=False,
+            fingerprint=seen,
+            due=due,
+            record=record,
+            gpus=count_gpus(),
+            jobs=running_jobs(),
+            serves=KNOWN.exists(),
+            now=time.time(),
+        )
     with alone(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
         if not free:
             module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")
