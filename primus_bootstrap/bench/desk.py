@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NOBODY = "none"
+DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _NO_DEVICE = ("preflight", "storage")
 
 
@@ -46,8 +47,10 @@ class Desk:
         """Keep where it is; it is made by `begin`."""
         self.folder = folder
 
-    def begin(self, policy_file: str, tier: str) -> list[str]:
-        """Forget the bench before, and return the tiers from the quickest to the most thorough.
+    def begin(self, policy_file: str, tier: str, *, look_only: bool = False) -> list[str]:
+        """Forget the bench before, and return the tiers from the quickest to the most thorough; `look_only` forgets nothing.
+
+        What was decided before is never carried out again: a run in which every host is lost decides nothing.
 
         Raises:
             InventoryError: the policy is wrong.
@@ -57,12 +60,15 @@ class Desk:
         tiers = list(read_policy(policy_file).tiers)
         if tier not in (NOBODY, *tiers):
             raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NOBODY, *tiers))}")
+        if look_only:
+            return tiers
         try:
             shutil.rmtree(self.folder / "incoming", ignore_errors=True)
             (self.folder / "incoming").mkdir(parents=True, mode=0o700)
             (self.folder / "again.json").unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(error, self.folder) from error
+        self.decide(ours=self.previous().get("ours", []))
         return tiers
 
     def keep_seen(self, host: str, seen: Mapping[str, Any]) -> None:
@@ -110,6 +116,18 @@ class Desk:
             draft.replace(path)
         except OSError as error:
             raise _unusable(error, path) from error
+
+    def decide(
+        self,
+        *,
+        ours: Sequence[str],
+        records: Sequence[Mapping[str, Any]] = (),
+        released: Sequence[str] = (),
+        passes: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Leave what the role carries out; `ours` are all hosts that benches have out of service then."""
+        decided = {"records": list(records), "released": list(released), "passes": dict(passes or {}), "ours": list(ours)}
+        self.write("decisions.json", {"schema": DECISIONS_SCHEMA, **decided})
 
     def breaker(self) -> Breaker | None:
         """Return the breaker that stands; a record that is damaged is one as well."""

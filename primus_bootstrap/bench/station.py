@@ -18,7 +18,7 @@ from primus_bootstrap.bench.results import parse_lines
 from primus_bootstrap.verdicts import Verdict, parse_verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from primus_bootstrap.bench.desk import Desk
     from primus_bootstrap.bench.gate import Decision, Gate
@@ -30,7 +30,6 @@ QUARANTINE_SCHEMA = "primus.quarantine/1"
 PASSED_SCHEMA = "primus.bench-pass/1"
 # The check that says what the policy makes of all of a host's others.
 OVERALL = "bench"
-DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _SAID_CHARS = 300
 _JOBS_SHOWN = 4
@@ -78,7 +77,6 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     """
     found = read_desk(desk, case)
     if not found.measured and not found.lost:
-        desk.write("decisions.json", _decisions((), (), {}, desk.previous().get("ours", [])))
         return ()
     policy = read_policy(case.policy_file).with_limit(case.limit_percent)
     tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
@@ -106,7 +104,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     gone = {record["host"] for record in records}
     standing = {state.host for state in _states(desk, case) if any(each.ours and not each.pending for each in state.standing)}
     before = set(desk.previous().get("ours", [])) - set(found.measured)
-    desk.write("decisions.json", _decisions(records, released, kept, sorted((before | standing | gone) - set(released))))
+    desk.decide(records=records, released=released, passes=kept, ours=sorted((before | standing | gone) - set(released)))
     return telling
 
 
@@ -296,12 +294,6 @@ def _pass(desk: Desk, case: Case, host: str) -> dict[str, Any]:
         "time": said["measured"][-1]["now"],
         "fingerprint": said["seen"]["fingerprint"],
     }
-
-
-def _decisions(
-    records: Sequence[Mapping[str, Any]], released: Iterable[str], passes: Mapping[str, Any], ours: Iterable[str]
-) -> dict[str, Any]:
-    return {"schema": DECISIONS_SCHEMA, "records": list(records), "released": list(released), "passes": dict(passes), "ours": list(ours)}
 
 
 def _ran(desk: Desk, hosts: Iterable[str], name: str) -> bool:

@@ -102,7 +102,7 @@ def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     report = lab.last_report()
     assert {host["host"]: host["changed"] for host in report["hosts"]} == dict.fromkeys(HOSTS, 0)
-    assert [phase["phase"] for phase in report["phases"]] == ["preflight", "baseline", "gpu", "verify"]
+    assert [phase["phase"] for phase in report["phases"]] == ["preflight", "baseline", "gpu", "bench", "verify"]
     assert "what now" in done.stdout
 
 
@@ -150,7 +150,7 @@ def test_only_the_asked_for_phase_and_host_are_touched(lab: RunningLab) -> None:
 def test_a_host_killed_in_the_middle_stops_only_itself(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
     """The others finish, exit 4 and the report name the dead one; once it is back, apply ends with 0."""
     run = background()
-    run.wait_until_said("[1/4] preflight")
+    run.wait_until_said("[1/5] preflight")
     lab.fault("kill", "node2")
 
     code = run.end()
@@ -187,7 +187,7 @@ def test_a_second_apply_at_the_same_time_is_told_who_holds_the_lock(lab: Running
 def test_an_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable[[], BackgroundApply], number: signal.Signals) -> None:
     """Exit 130, a report of what finished, no process left, and the next apply goes through."""
     run = background()
-    run.wait_until_said("[1/4] preflight")
+    run.wait_until_said("[1/5] preflight")
 
     run.process.send_signal(number)
     code = run.end(timeout_s=60)

@@ -280,3 +280,20 @@ def test_a_host_that_runs_jobs_is_not_put_under_load(desk: Desk) -> None:
         ("bench", "unknown", ""),
         ("bench_busy", "unknown", "Slurm job 7"),
     ]
+
+
+def test_what_was_decided_before_is_not_carried_out_again(desk: Desk) -> None:
+    """A run in which every host is lost finds none; who is out of service because of benches is remembered, and a look forgets nothing."""
+    look(desk, "n1", due="changed")
+    look(desk, "n2", due="changed")
+    desk.keep_measured("n1", [preflight("fail")], now=NOW - 20)
+    desk.keep_measured("n2", [preflight("pass")], now=NOW - 20)
+    finish(desk, case("n1", "n2"))
+    desk.begin("", "checks", look_only=True)
+    seen = decided(desk)
+    desk.begin("", "checks")
+
+    assert (len(seen["records"]), list(seen["passes"])) == (1, ["n2"])
+    assert {name: decided(desk)[name] for name in ("records", "released", "passes", "ours")} == {
+        "records": [], "released": [], "passes": {}, "ours": ["n1"],
+    }  # fmt: skip

@@ -30,7 +30,8 @@ class ActionModule(ActionBase):
         desk = Desk(Path(args["folder"]))
         try:
             if args["state"] == "begin":
-                return {**result, "changed": False, "tiers": desk.begin(str(args["policy_file"]), str(args["tier"]))}
+                tiers = desk.begin(str(args["policy_file"]), str(args["tier"]), look_only=bool(self._task.check_mode))
+                return {**result, "changed": False, "tiers": tiers}
             case = station.Case(
                 cluster=str(args["cluster"]),
                 hosts=tuple(args["hosts"]),
