@@ -35,8 +35,8 @@ def _refused(tmp_path: Path, data: object) -> list[str]:
 
 
 def test_the_shipped_policy() -> None:
-    """Three tiers, each longer than the one before; ten percent; every benchmark is in the deepest tier."""
-    assert list(POLICY.tiers) == ["quick", "standard", "deep"]
+    """Tiers from a look to all, each longer than the one before; ten percent; every benchmark is in the deepest tier."""
+    assert list(POLICY.tiers) == ["checks", "quick", "standard", "deep"]
     assert POLICY.limit_percent == 10
     assert {step.run for step in POLICY.tiers["deep"].steps} == {PREFLIGHT, *BENCHMARKS}
     assert [tier.budget_s for tier in POLICY.tiers.values()] == sorted(tier.budget_s for tier in POLICY.tiers.values())
@@ -78,7 +78,7 @@ def test_a_step_is_a_command_line() -> None:
         *("--repeats", "5"),
         *("--timeout-s", "300"),
     )
-    assert POLICY.tiers["quick"].steps[0].arguments() == ("--checks", "gpu,network,host")
+    assert POLICY.tiers["quick"].steps[0].arguments() == ("--checks", "gpu,network,host,gpus")
 
 
 def test_the_inventorys_limit_counts() -> None:

@@ -232,14 +232,14 @@ def test_hosts_yaml_may_be_left_out(hosts: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> None:
-    """Every phase has the new node; only Slurm's has others, and these are the controllers."""
+    """Every phase has the new node; only those of Slurm and of the bench, which lets it in, have others, and these are the controllers."""
     after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
     cluster = judge_draft(read_hosts_text(hosts), after).cluster
     made = make_plan(cluster, playbook="day2/add_node.yml", subject=Subject("new10"))
     others = {step.phase: set(step.hosts) - {"new10"} for step in made.steps}
 
     assert made.hosts[0] == "new10"
-    assert others.pop("slurm") == {"ctl1"}
+    assert others.pop("slurm") == others.pop("bench") == {"ctl1"}
     assert others.pop("resume") == others.pop("verify") == {"ctl1"}
     assert set(others) == {"preflight", "baseline", "gpu"}
     assert set().union(*others.values()) == set()
@@ -271,7 +271,7 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
     """A play that is not would work on the whole fleet when one node is added."""
     wide = {(phase.name, play.pattern) for phase in load_phases(content.playbooks_dir()) for play in phase.plays if not play.narrowed}
 
-    told = {("slurm", "slurm_controller"), ("slurm", "slurm_login"), ("scheduling", "primus_watch")}
+    told = {("slurm", "slurm_controller"), ("slurm", "slurm_login"), ("scheduling", "primus_watch"), ("bench", "slurm_controller")}
     assert wide <= {*told, ("verify", "slurm_controller:slurm_login")}
 
 
