@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -133,3 +135,34 @@ def test_what_counts_as_a_loss_that_goes_down() -> None:
     assert [
         loss_goes_down(losses) for losses in (down, down[::-1], [5.0] * 8, [*down[:-1], math.nan], [*down[:-1], -math.inf], down[:3])
     ] == [True, False, False, False, False, False]
+
+
+IN_A_CALLBACK = """
+import os, signal, time, weakref
+from workloads.bench import _run
+
+class Stopping(set):
+    def discard(self, item):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0)
+
+class Thing:
+    pass
+
+signal.signal(signal.SIGTERM, _run._stop)
+kept, thing = weakref.WeakSet(), Thing()
+kept.add(thing)
+kept.data = Stopping(kept.data)
+try:
+    del thing
+    time.sleep(20)
+except _run.StoppedError:
+    print("stopped")
+"""
+
+
+def test_a_stop_is_not_forgotten_where_python_swallows_exceptions() -> None:
+    """A signal that comes while a weak reference's callback runs, as torch has many, stops the program all the same."""
+    done = subprocess.run([sys.executable, "-c", IN_A_CALLBACK], capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.stdout == "stopped\n", done.stderr

@@ -33,6 +33,8 @@ Options = TypeVar("Options")
 _SECOND_LINE_S = 10.0
 # All ranks' limits run out at about one moment: time for each to write its line before torchrun ends the others.
 _PEERS_S = 1.0
+# How long a stop waits where it would be forgotten.
+_LATER_S = 0.05
 
 
 @dataclass(slots=True)
@@ -183,8 +185,22 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
     return run.exit_code
 
 
-def _stop(number: int, _frame: FrameType | None) -> None:
+def _stop(number: int, frame: FrameType | None) -> None:
+    if _swallows(frame):
+        # An exception would be printed and forgotten here: come again in a moment.
+        signal.signal(signal.SIGALRM, lambda _, later: _stop(number, later))
+        signal.setitimer(signal.ITIMER_REAL, _LATER_S)
+        return
     raise StoppedError(f"stopped by {signal.Signals(number).name}", fix="see who sent it: the scheduler's limit, or a person")
+
+
+def _swallows(frame: FrameType | None) -> bool:
+    """Return whether Python forgets exceptions here: in finalisers, and in what weak references call when their object goes."""
+    while frame is not None:
+        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in ("_weakrefset", "weakref"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
