@@ -305,6 +305,11 @@ class Queue:
         self.stages = {"1": list(low), "2": list(high)}
         self.said: list[str] = []
 
+    def then(self, low: Sequence[str], high: Sequence[str]) -> Queue:
+        """Say what a second pair of jobs is told to be in."""
+        self.stages |= {"3": list(low), "4": list(high)}
+        return self
+
     def __call__(self, words: Sequence[str], _limit_s: float) -> Any:
         """Answer one command."""
         self.said.append(" ".join(words[:2]))
@@ -335,4 +340,25 @@ def test_a_job_gives_way_comes_back_and_finishes(low: list[str], high: list[str]
     got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
 
     assert got.verdict == verdict
+    assert queue.said[-1] == "scancel --quiet"
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict", "found"),
+    [
+        (["RUNNING", "PENDING 1", "COMPLETED 1"], "pass", "job 3 gave way to job 4"),
+        (["RUNNING", "PENDING 1", "FAILED 1"], "unknown", "FAILED"),
+    ],
+)
+def test_a_job_that_failed_when_it_came_back_is_tried_once_more(
+    second: list[str], verdict: str, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A late report of the run that gave way can end the one after it; twice in a row is not that."""
+    monkeypatch.setattr(trials, "START_S", 0.05)
+    monkeypatch.setattr(trials, "TRIAL_S", 0.05)
+    queue = Queue(["RUNNING", "PENDING 1", "FAILED 1"], ["COMPLETED"]).then(second, ["COMPLETED"])
+    got = trials.Preemption("n1", queue, lambda _: None).run(lane("low", "n1"), lane("high", "n1", tier=10))
+
+    assert got.verdict == verdict
+    assert found in got.found
     assert queue.said[-1] == "scancel --quiet"
