@@ -78,6 +78,16 @@ def test_a_step_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None
     assert not lives(child.read_text())
 
 
+def test_what_a_step_started_has_time_to_end_by_itself(tmp_path: Path) -> None:
+    """The step's own process is gone at once; its child tidies up for a second, and only then is the step over."""
+    child = "trap 'sleep 1; touch tidy; exit' TERM; touch ready; while :; do sleep 0.1; done"
+    script = f"import os,subprocess,time\nsubprocess.Popen(['bash', '-c', {child!r}])\nwhile not os.path.exists('ready'): time.sleep(0.05)"
+    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 20}, tmp_path)
+
+    assert (done["code"], done["error"]) == (0, "")
+    assert (tmp_path / "tidy").exists()
+
+
 def test_a_step_gives_its_results_its_exit_code_and_what_it_said(tmp_path: Path) -> None:
     """Results lie anywhere below its own folder."""
     write = "os.makedirs('{run}/out/a'); open('{run}/out/a/results.jsonl','w').write('one\\n\\ntwo\\n')"

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -214,6 +215,7 @@ class Site:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         node.sshd = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+        wait_until(lambda: _listens(node.address, self.port), f"the sshd of {name}")
 
     def job(self, name: str = "small", **changes: Any) -> dict[str, Any]:
         """Return job.json of a job on one node with one spare, which makes 20 steps."""
@@ -289,6 +291,12 @@ def watch_words(folder: JobFolder) -> tuple[str, ...]:
     """Return the words that start a watcher."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.program import main; sys.exit(main())"
     return (sys.executable, "-c", code, "run", "--every-s", "0.3", "--folder", str(folder.path))
+
+
+def _listens(address: str, port: int) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), timeout=1):
+        return True
+    return False
 
 
 def wait_until(true: Callable[[], Any], what: str = "it", patience_s: float = PATIENCE_S) -> None:

@@ -39,6 +39,7 @@ KEPT_CHARS = 2000
 LOCK_S = 60.0
 # A step that was told to end has this long before it is killed.
 GRACE_S = 10.0
+POLL_S = 0.05
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -130,14 +131,16 @@ def run_step(step: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """End what the step left: a benchmark's ranks must not disturb the next one."""
-    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         # What waits in the kernel cannot be killed: it is left behind, and the step has an error.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=wait_s)
-        if not _group_lives(process.pid):
-            return
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline:
+            process.poll()  # else the step's own process stays in the group
+            if not _group_lives(process.pid):
+                return
+            time.sleep(POLL_S)
 
 
 def _group_lives(group: int) -> bool:
