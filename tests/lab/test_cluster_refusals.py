@@ -80,7 +80,9 @@ def marked(lab: RunningLab) -> Callable[[], dict[str, list[str]]]:
 
     def changed() -> dict[str, list[str]]:
         folders = "/etc /usr /opt /srv /home /root /var/lib /var/cache"
-        return {node: lab.sh(node, f"find {folders} -xdev -newer /run/primus-test-mark ! -path '*/.ansible*'").split() for node in NODES}
+        # Where a test before this one brought out node_health, its timer renews its record whatever happens.
+        others = "! -path '*/.ansible*' ! -path /var/lib/primus ! -path '/var/lib/primus/health.json*'"
+        return {node: lab.sh(node, f"find {folders} -xdev -newer /run/primus-test-mark {others}").split() for node in NODES}
 
     return changed
 
