@@ -284,6 +284,16 @@ def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
     assert [one["host"] for one in slurm.records_in(tmp_path)] == ["gpu1", "gpu2"]
 
 
+@pytest.mark.parametrize("text", ['{"host": "gpu1", "own', "[]", '{"host": "gpu1"}', "null"])
+def test_a_torn_record_of_a_controller_is_named(tmp_path: Path, text: str) -> None:
+    """Nobody is let back, and nobody taken out, before a person has looked at it."""
+    slurm.write_records(tmp_path, [RECORD])
+    (tmp_path / "torn.json").write_text(text)
+
+    with pytest.raises(slurm.RefusedError, match=r"torn\.json is no record of a quarantine: .* Fix: remove it"):
+        slurm.records_in(tmp_path)
+
+
 def test_a_lost_record_is_written_again_from_slurms_reason(tmp_path: Path) -> None:
     """A node that Slurm keeps drained for a quarantine, and whose record is gone, has one again; then nothing is lost any more."""
     controllers = Controllers("IDLE+DRAIN", "primus quarantine: ada: fan broken, see: ticket 7")

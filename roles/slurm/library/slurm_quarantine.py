@@ -136,8 +136,20 @@ def write_records(folder: Path, records: Iterable[dict[str, Any]]) -> None:
 
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
-    """Return the records of the quarantines that stand, in the order of the hosts' names."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    """Return the records of the quarantines that stand, in the order of the hosts' names.
+
+    Raises:
+        RefusedError: a file that is no record. Nobody is let back on the strength of a record that cannot be read.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found.append({**record, **{name: str(record[name]) for name in ("host", "owner", "reason")}})
+        except (ValueError, KeyError, TypeError) as error:
+            how = "remove it; where the node is still drained in Slurm the next apply writes it again from the drain's reason"
+            raise RefusedError(f"{path} is no record of a quarantine: {error!r}. Fix: {how}") from error
+    return found
 
 
 def main() -> None:
