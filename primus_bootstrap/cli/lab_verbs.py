@@ -107,6 +107,7 @@ _fault("kill", "Kill every process of a host at once, as a power cut would.")
 _fault("start", "Start a killed host and wait until it answers.")
 _fault("pause", "Freeze a host: connections stay open and nothing answers.")
 _fault("partition", "Take a host off its network: packets are lost.")
+_fault("slow", "Leave a host half a processor: it answers, and computes slowly.")
 _fault("heal", "Undo every fault of a host and wait until it answers.")
 
 

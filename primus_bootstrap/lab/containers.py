@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ NODE_LABEL = "primus.lab.node"
 FOLDER_LABEL = "primus.lab.folder"
 # Seconds on an idle machine are a minute on a busy one.
 _QUICK_S = 120.0
+# Microseconds of each period that a control group may compute, and the period; version 2, else version 1.
+_QUOTA = "cat /sys/fs/cgroup/cpu.max 2> /dev/null || (cd /sys/fs/cgroup/cpu && echo $(cat cpu.cfs_quota_us cpu.cfs_period_us))"
 # Created but never started: what a `lab up` that was killed in the middle leaves behind.
 UNSTARTED = ("created", "configured", "initialized")
 
@@ -93,6 +96,22 @@ def pause(machine: Machine, container: str) -> None:
 def unpause(machine: Machine, container: str) -> None:
     """Let the processes of a paused container go on."""
     run([*machine.engine_argv, "unpause", container], timeout_s=_QUICK_S)
+
+
+def limit_processors(machine: Machine, container: str, count: float) -> None:
+    """Let a running container have no more than this many processors; as many as the machine has is no limit."""
+    run([*machine.engine_argv, "update", f"--cpus={count:g}", container], timeout_s=_QUICK_S)
+
+
+def processor_limit(machine: Machine, container: str) -> float | None:
+    """Return how many processors a running container may have; None where it has all that there are.
+
+    Its own control group tells: what `inspect` says is of the time when it was made.
+    """
+    _, said = execute(machine, container, ["sh", "-c", _QUOTA], timeout_s=_QUICK_S)
+    quota, _, period = said.strip().partition(" ")
+    limit = int(quota) / int(period) if quota.isdecimal() and period.isdecimal() else None
+    return None if limit is None or limit >= (os.cpu_count() or 1) else limit
 
 
 def disconnect(machine: Machine, network: str, container: str) -> None:

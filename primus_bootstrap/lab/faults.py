@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.machine import Machine
     from primus_bootstrap.lab.values import Lab
 
+# What a slowed host has left: little enough that a benchmark shows it beside what shared processors do, enough to answer.
+SLOW_PROCESSORS = 0.5
+
 
 def inflict(fault: str, name: str, directory: Path, *, node: str) -> str:
-    """Kill, pause or partition a node, or heal it (which `start` means as well); return what was done in words.
+    """Kill, pause, partition or slow a node, or heal it (which `start` means as well); return what was done in words.
 
     What brings a node back waits until SSH answers.
 
@@ -62,4 +65,11 @@ def _partition(machine: Machine, lab: Lab, entry: engine.Container) -> str:
     return "off its network"
 
 
-_BREAKS = {"kill": _kill, "pause": _pause, "partition": _partition}
+def _slow(machine: Machine, _lab: Lab, entry: engine.Container) -> str:
+    if entry.state != "running":
+        return "was not running"
+    engine.limit_processors(machine, entry.name, SLOW_PROCESSORS)
+    return f"has {SLOW_PROCESSORS:g} of a processor"
+
+
+_BREAKS = {"kill": _kill, "pause": _pause, "partition": _partition, "slow": _slow}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from dataclasses import dataclass, replace
@@ -247,6 +248,9 @@ def heal_container(machine: Machine, lab: Lab, node: LabNode, entry: engine.Cont
     if entry.state not in ("running", "paused"):
         engine.start(machine, [entry.name])
         done.append("started")
+    elif engine.processor_limit(machine, entry.name) is not None:
+        engine.limit_processors(machine, entry.name, os.cpu_count() or 1)
+        done.append("at full speed")
     return done
 
 

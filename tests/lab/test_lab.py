@@ -161,6 +161,24 @@ def test_a_host_that_hangs_is_shown_and_healed(healed: RunningLab, kind: str, st
 
 
 @pytest.mark.fault(cheap=True)
+def test_a_host_is_slowed_and_healed(healed: RunningLab) -> None:
+    """A loop of the same length takes longer by what was taken away; `fault heal` gives it back, and says so once."""
+    loop = "import time; start = time.monotonic(); sum(range(10**7)); print(time.monotonic() - start)"
+
+    def seconds(node: str) -> float:
+        return min(float(healed.execute(node, "python3", "-c", loop).stdout) for _ in range(5))
+
+    before = seconds("node2")
+    healed.fault("slow", "node2")
+    slowed = seconds("node2")
+    healing = [healed.lab("fault", "heal", "node2").stdout for _ in range(2)]
+
+    assert slowed > 1.5 * before
+    assert "node2: at full speed" in healing[0]
+    assert "node2: nothing to mend" in healing[1]
+
+
+@pytest.mark.fault(cheap=True)
 def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
     """One `up` starts what is stopped, resumes what is paused and reconnects what is cut off."""
     healed.fault("kill", "node1")
