@@ -24,7 +24,7 @@ COMPUTE = ("node2", "node3", "node4", "node5")
 SPARE = "node5"
 VENV = "/opt/train"
 # On each host: the system's Python, with the packages of this machine.
-_MAKE_VENV = f"""
+MAKE_VENV = f"""
 mkdir -p {VENV}/bin
 ln -sfn /usr/bin/python3 {VENV}/bin/python
 ln -sfn /usr/bin/python3 {VENV}/bin/python3
@@ -42,15 +42,14 @@ def trained_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
         assert name, f"{kept}/hosts.yaml has no cluster_name"
         yield RunningLab(name[1], Path(kept))
         return
-    packages = _packages()
-    target = f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    options = torch_mounted()
     running = RunningLab(f"test{os.getpid()}-w", tmp_path_factory.mktemp("training"))
-    for lab in bring_up(running, "--nodes", "5", "--release", "bookworm", "--mount", f"{packages}:{target}"):
+    for lab in bring_up(running, "--nodes", "5", *options):
         _settle(lab)
         done = lab.apply()
         assert done.returncode == 0, done.stdout + done.stderr
         for node in COMPUTE:
-            lab.sh(node, _MAKE_VENV, timeout_s=300)
+            lab.sh(node, MAKE_VENV, timeout_s=300)
         yield lab
 
 
@@ -73,14 +72,15 @@ def undisturbed(trained_cluster: RunningLab) -> dict[int, float]:
     return found.losses(job)
 
 
-def _packages() -> Path:
-    """Return the folder that torch is installed in; skip where hosts of the lab could not use it."""
+def torch_mounted() -> tuple[str, ...]:
+    """Return the options of `lab up` that let hosts see this machine's torch; skip where they could not use it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         pytest.skip("torch is not installed here: pip install '.[workloads]'")
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the hosts of the lab have Python 3.11, and torch is installed here for another one")
-    return Path(spec.origin).parents[1]
+    target = f"{VENV}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    return "--release", "bookworm", "--mount", f"{Path(spec.origin).parents[1]}:{target}"
 
 
 def _settle(lab: RunningLab) -> None:

@@ -1,0 +1,112 @@
+"""Six hosts that compute for real, benched one at a time: who is slow is found by its peers, and too many at once are nobody's fault."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.bench.policy import SHIPPED
+from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_rig import RunningLab, run_cli
+from tests.lab.slurm_rig import Jobs
+from tests.lab.workload_fixture import MAKE_VENV, VENV, torch_mounted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(3600)]
+
+NODES = tuple(f"node{number}" for number in range(2, 8))
+SLOW = "node4"
+# Small enough that six hosts take their turn in minutes on a processor.
+STEPS = [
+    {"run": "preflight", "timeout_s": 180, "options": {"checks": ["gpu", "network", "host", "gpus"]}},
+    {"run": "gemm", "timeout_s": 120, "repeats": 20, "options": {"shapes": ["small"], "dtypes": ["fp32"]}},
+]
+
+
+@pytest.fixture(scope="module")
+def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+    """Bring up node1, which serves, and six hosts with torch; all have joined by what they show of themselves."""
+    running = RunningLab(f"test{os.getpid()}-six", tmp_path_factory.mktemp("six"))
+    for lab in bring_up(running, "--nodes", "7", *torch_mounted()):
+        policy = yaml.safe_load(SHIPPED.read_text())
+        policy["tiers"]["quick"]["steps"] = STEPS
+        (lab.folder / "policy.yml").write_text(yaml.safe_dump(policy))
+        settings = {
+            "bench_tier": "checks",
+            "bench_policy_file": str(lab.folder / "policy.yml"),
+            "bench_at_once": 1,
+            "primus_cli_settings": {"direct": {"venv": VENV}},
+        }
+        (lab.folder / "group_vars").mkdir(exist_ok=True)
+        (lab.folder / "group_vars/all.yml").write_text(yaml.safe_dump(settings))
+        for node in NODES:
+            lab.sh(node, MAKE_VENV, timeout_s=300)
+        done = lab.apply()
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield lab
+
+
+def bench(lab: RunningLab, *words: str) -> dict[str, Any]:
+    """Run the verb in the tier that computes, and return what it says."""
+    done = run_cli("bench", str(lab.hosts_file), "--tier", "quick", "--json", *words, timeout_s=1800)
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def gemm(said: dict[str, Any]) -> dict[str, str]:
+    """Return each host's verdict on its multiplications."""
+    return {one["host"]: one["verdict"] for one in said["verdicts"] if one["check"] == "bench_gemm"}
+
+
+def test_a_slow_node_is_found_by_its_peers_and_comes_back(six: RunningLab) -> None:
+    """Half a processor is left to it: it fails and goes, nobody else does; when it has all of them again it passes and serves."""
+    jobs = Jobs(six)
+    six.fault("slow", SLOW)
+    slowed = bench(six)
+    gone = jobs.node_state(SLOW)
+    six.fault("heal", SLOW)
+    healed = bench(six)
+    back = jobs.node_state(SLOW)
+
+    assert gemm(slowed)[SLOW] == "fail", slowed
+    assert [node for node, verdict in gemm(slowed).items() if verdict == "fail"] == [SLOW]
+    assert "DRAIN" in gone[0]
+    assert gone[1].startswith("primus quarantine: primus-bench: bench: bench_gemm")
+    assert gemm(healed)[SLOW] == "pass", healed
+    assert "DRAIN" not in back[0]
+
+
+def test_where_many_are_slow_nobody_is_accused(six: RunningLab) -> None:
+    """Three of six: nobody can tell which kind is the healthy one."""
+    jobs = Jobs(six)
+    for node in NODES[:3]:
+        six.fault("slow", node)
+    said = bench(six)
+    for node in NODES[:3]:
+        six.fault("heal", node)
+
+    assert "fail" not in gemm(said).values(), said
+    assert not [node for node in NODES if "DRAIN" in jobs.node_state(node)[0]]
+
+
+def test_where_forty_percent_fail_the_breaker_holds(six: RunningLab) -> None:
+    """Three of six have fewer GPUs than the inventory states, which needs no peers: nobody goes before a person has looked."""
+    jobs = Jobs(six)
+    (six.folder / "host_vars").mkdir(exist_ok=True)
+    for node in NODES[:3]:
+        (six.folder / f"host_vars/{node}.yml").write_text("bench_expected: {gpus: 8}\n")
+    said = bench(six)
+    for node in NODES[:3]:
+        (six.folder / f"host_vars/{node}.yml").unlink()
+
+    assert [said["hosts"][node] for node in NODES[:3]] == ["fail"] * 3
+    assert {one["action"] for one in said["decisions"] if one["host"] in NODES[:3]} == {"hold"}
+    assert said["breaker"]
+    assert not [node for node in NODES if "DRAIN" in jobs.node_state(node)[0]]
