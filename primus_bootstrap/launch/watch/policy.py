@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
 UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
+LEFT_OUT = "left_out"  # the cause of an exclusion that the submission asked for
 START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm
 AFTER_GRACE_S = 30.0  # beyond the ranks' own time for a checkpoint
 _NO_ANSWER = "did not answer for {} s"
@@ -52,6 +53,12 @@ class Decision:
 
     state: State
     events: tuple[Event, ...] = ()
+
+
+def submitted(job: Job, now: float) -> State:
+    """Return the state of a job that nobody has watched yet: it keeps off the hosts that were out of service when it was submitted."""
+    excluded = tuple(Excluded(one.host, now, LEFT_OUT, one.reason) for one in job.left_out)
+    return State(job.id, since=now, reason="submitted", excluded=excluded)
 
 
 def taken_over(job: Job, state: State, now: float) -> State:
