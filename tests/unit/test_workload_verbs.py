@@ -125,6 +125,21 @@ def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None
     assert "workload list --all" in wrong.stderr
 
 
+def test_a_job_without_enough_hosts_in_service_is_refused_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
+    """Whether a host that does not answer is quarantined nobody knows; another one in service takes its place, else it is an error."""
+    path = tmp_path / "hosts.yaml"
+    inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # Nobody listens on port 1.
+    inventory["all"]["children"]["workload_node"]["hosts"] = {"gone": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+    done = cli("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1")
+
+    assert done.returncode == 3, done.stderr
+    assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
+    assert "fix: mend those of which nothing is known (primus-bootstrap node list)" in done.stderr
+    assert not list((tmp_path / ".primus").rglob("plan.json"))
+
+
 @needs_root
 def test_a_job_that_there_is_not_is_said(cli: Cli) -> None:
     """An id that nobody has is an error with a fix, in every verb."""
