@@ -27,8 +27,10 @@ def run(folder: Path, exit_code: int = 0) -> Path:
     steps = [step(number, 9.0 if number == 1 else 0.1, 5.0 - number / 10) for number in range(1, 8)]
     steps += [step(number, 1.0 if number == 20 else 0.1, 5.0 - number / 10) for number in range(6, 21)]
     (folder / "steps.jsonl").write_text("\n".join(steps) + '\n{"step": 21, "lo')
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints/latest").write_text("step-00000020\n")
+    for name in ("step-00000020", "step-00000030"):  # the second one never ended
+        (folder / "checkpoints" / name).mkdir(parents=True)
+    (folder / "checkpoints/step-00000020/manifest.json").write_text("{}")
+    (folder / "checkpoints/latest").write_text("step-00000030\n")
     for rank in (0, 1):
         data = {"node": "n1", "rank": rank, "world_size": 2, "local_rank": rank, "attempt": 0, "pid": 1, "started": 1000.0, "ended": 1060.0}
         rank_log.record_path(folder, rank).write_text(json.dumps({**data, "exit_code": exit_code * rank, "schema": rank_log.SCHEMA}))
