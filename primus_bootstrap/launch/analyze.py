@@ -52,8 +52,12 @@ def analyze(run_dir: Path) -> dict[str, Any]:
     Raises:
         UsageError: It holds nothing of a run.
     """
-    if not any((run_dir / name).exists() for name in ("logs", "plan.json", "steps.jsonl", snapshot.FOLDER)):
-        raise UsageError(f"{run_dir} is no run folder", fix="give the folder that a run printed in its last line")
+    fix = "give the folder that a run printed in its last line"
+    try:
+        if not any((run_dir / name).exists() for name in ("logs", "plan.json", "steps.jsonl", snapshot.FOLDER)):
+            raise UsageError(f"{run_dir} is no run folder", fix=fix)
+    except OSError as error:
+        raise UsageError(f"{run_dir} cannot be read: {error.strerror}", fix=fix) from error
     records = rank_log.read_records(run_dir)
     found = diagnose.diagnose(run_dir)
     return {

@@ -99,3 +99,16 @@ def test_what_is_no_run_folder_is_refused(words: list[str], tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         analyze.main(words)
+
+
+@pytest.mark.parametrize("name", ["none", "x" * 300])
+def test_a_path_that_nobody_can_look_at_is_an_error_with_a_fix(tmp_path: Path, name: str) -> None:
+    """One that is not there, and one that no file system has a name for: by whichever verb takes a run folder."""
+    with pytest.raises(UsageError) as of_analyze:
+        analyze.analyze(tmp_path / name)
+    with pytest.raises(UsageError) as of_snapshot:
+        snapshot.find(tmp_path / name)
+
+    assert [str(tmp_path / name) in error.value.what for error in (of_analyze, of_snapshot)] == [True, True]
+    assert "\n  fix: give" in str(of_analyze.value)
+    assert "\n  fix: give" in str(of_snapshot.value)

@@ -179,6 +179,18 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
     assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
 
 
+def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Already at its start, before it has a lock: systemd shows the line and tries again."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (folder.path / "watch.lock").mkdir()
+    code = program.main(["run", "--folder", str(folder.path)])
+    said = capsys.readouterr().err
+
+    assert code == 3
+    assert said.startswith(f"primus-watch: {folder.path}: the shared storage failed: ")
+    assert "\n  fix: free space or mend the storage" in said
+
+
 def test_who_asks_last_is_heard(tmp_path: Path) -> None:
     """Cancelled and resumed, or the other way round, before a watcher came to look."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
