@@ -14,6 +14,7 @@ from primus_bootstrap.launch.watch import ending, policy
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.ending import Ending
+from primus_bootstrap.launch.watch.folder import RESUME
 from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.progress import Progress
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
@@ -202,7 +203,7 @@ def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -
     for _ in range(7):
         state = policy.judge(JOB, replace(state, phase=states.ENDED), stop, 1000.0).state
         counts.append((state.stops, state.restarts_without_progress, state.not_before - 1000.0))
-    resumed = policy.ask(JOB, state, frozenset({policy.RESUME}), 2000.0).state
+    resumed = policy.ask(JOB, state, frozenset({RESUME}), 2000.0).state
 
     assert counts == [(1, 0, 0), (2, 0, 10), (3, 0, 30), (3, 1, 60), (3, 2, 120), (3, 3, 300), (3, 3, 300)]
     assert state.phase == states.FAILED

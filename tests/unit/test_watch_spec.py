@@ -100,7 +100,7 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
 def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path: Path) -> None:
     """The order of the hosts and who is left out are what a submission finds; what its user asks for must be the same."""
     second = {"name": "n2", "address": "10.0.0.2"}
-    hosts = {"hosts": [*JOB["direct"]["hosts"], second], "ssh": SSH}
+    hosts: dict[str, Any] = {"hosts": [*JOB["direct"]["hosts"], second], "ssh": SSH}
     first, _ = folders.create(tmp_path, json.dumps({**JOB, "direct": hosts}))
     later = {**JOB, "direct": {**hosts, "hosts": hosts["hosts"][::-1]}, "left_out": [{"host": "n2", "reason": "is quarantined"}]}
 
