@@ -38,7 +38,8 @@ def offer_of(cluster: Cluster, job: Mapping[str, Any], *, timeout_s: float) -> O
     """
     hostvars = {host: cluster.view.variables(host) for host in cluster.groups.get("workload_node", ())}
     role = load_filters(ROLE)
-    hosts, spares = role.candidates(job, cluster.groups, hostvars)
+    # Ansible's names carry their origin, and no YAML writer takes them.
+    hosts, spares = ([str(host) for host in each] for each in role.candidates(job, cluster.groups, hostvars))
     out = out_of_service(_services(cluster, [*hosts, *spares], timeout_s))
     # Slurm has an order of its own, and so have hosts that the job names.
     stated = {*job["workload_hosts"], *job["workload_spares"]}
