@@ -82,7 +82,12 @@ def last_run(folder: Path) -> Path:
     Raises:
         PlanError: there is none yet.
     """
-    found = sorted(path.parent for path in (folder / RUNS).glob("*/bench.json"))
+    found = newest_runs(folder)
     if not found:
         raise PlanError(f"no bench has ended yet: {folder / RUNS} is empty", fix="primus-bootstrap bench hosts.yaml")
-    return found[-1]
+    return found[0]
+
+
+def newest_runs(folder: Path) -> tuple[Path, ...]:
+    """Return the folders of all benches that ended, newest first."""
+    return tuple(sorted((path.parent for path in (folder / RUNS).glob("*/bench.json")), reverse=True))

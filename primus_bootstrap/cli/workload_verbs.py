@@ -29,6 +29,7 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.report_view import print_report, what_now
 from primus_bootstrap.cli.run_verbs import given_options, run_plan
+from primus_bootstrap.cli.workload_offer import offer_of
 from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
 from primus_bootstrap.engine.hostkeys import known_hosts_path, ssh_arguments
 from primus_bootstrap.engine.plan import make_plan
@@ -83,7 +84,8 @@ def submit(
 ) -> None:
     """Check a job, write it down on shared storage, and start its watcher, which keeps it going from then on.
 
-    Everything that is wrong with the job is said before a host is contacted (exit 2). This command may end or be killed
+    Everything that is wrong with the job is said before a host is contacted (exit 2). Hosts in quarantine are left out and
+    spares take their place; where too few are left, nothing is started (exit 3). This command may end or be killed
     afterwards: nothing depends on it.
     """
     path, (name,) = split_words(words, ["JOB"])
@@ -94,16 +96,20 @@ def submit(
     cluster = load_cluster(path, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
     job = check_job(cluster, said, str(file))
     made = make_plan(cluster, playbook=PLAYBOOK)
+    offer = offer_of(cluster, job, timeout_s=timeout_s)
+    for line in offer.lines():
+        say(line)
     chosen = job["workload_id"] or load_filters(ROLE).new_id(job["workload_name"])
     say(f"the job is {chosen}")
     with tempfile.TemporaryDirectory(prefix="primus-job-") as folder:
         values = Path(folder) / "job.yml"
-        values.write_text(yaml.safe_dump({**said.values, "workload_id": chosen}, sort_keys=False), encoding="utf-8")
+        found = {"workload_order": [*offer.hosts, *offer.spares], "workload_left_out": [one.to_json() for one in offer.left_out]}
+        values.write_text(yaml.safe_dump({**said.values, **found, "workload_id": chosen}, sort_keys=False), encoding="utf-8")
         report = run_plan(cluster, made, replace(options, extra_vars=(f"@{values}",)))
     target = load_filters(ROLE).target(job, cluster.groups)
     if as_json:
         place = {"id": chosen, "target": target, "host": made.hosts[0], "folder": f"{job['workload_folder']}/{chosen}"}
-        emit_json({"schema": SCHEMA, **place, "run": report.run, "exit_code": report.exit_code})
+        emit_json({"schema": SCHEMA, **place, "offer": offer.to_json(), "run": report.run, "exit_code": report.exit_code})
     elif report.exit_code:
         print_report(report, cluster.path)
         emit(what_now(cluster, report))

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A host out of service; `since` is seconds since the epoch."""
+    """A host out of service; `since` is seconds since the epoch. `readable` is False where a record lies there that nobody can read."""
 
     owner: str
     reason: str
     since: float
+    readable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,13 @@ def _service(host: str, told: Mapping[str, Mapping[str, Any]], silent: str) -> S
     return Service(
         host=host,
         answered=host in told,
-        quarantine=Quarantine(newest["owner"], newest["reason"], float(newest["time"])) if newest else None,
+        quarantine=_quarantine(newest) if newest else None,
         health=health["verdict"],
         health_reason=health["reason"],
         slurm=state,
         slurm_reason="" if reason == "none" else reason,
     )
+
+
+def _quarantine(record: Mapping[str, Any]) -> Quarantine:
+    return Quarantine(record["owner"], record["reason"], float(record["time"]), readable=not record.get("unreadable", False))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import diagnose, rank_log, snapshot
+from primus_bootstrap.launch.checkpoints import newest_complete
 from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,8 +52,12 @@ def analyze(run_dir: Path) -> dict[str, Any]:
     Raises:
         UsageError: It holds nothing of a run.
     """
-    if not any((run_dir / name).exists() for name in ("logs", "plan.json", "steps.jsonl", snapshot.FOLDER)):
-        raise UsageError(f"{run_dir} is no run folder", fix="give the folder that a run printed in its last line")
+    fix = "give the folder that a run printed in its last line"
+    try:
+        if not any((run_dir / name).exists() for name in ("logs", "plan.json", "steps.jsonl", snapshot.FOLDER)):
+            raise UsageError(f"{run_dir} is no run folder", fix=fix)
+    except OSError as error:
+        raise UsageError(f"{run_dir} cannot be read: {error.strerror}", fix=fix) from error
     records = rank_log.read_records(run_dir)
     found = diagnose.diagnose(run_dir)
     return {
@@ -60,7 +65,7 @@ def analyze(run_dir: Path) -> dict[str, Any]:
         "start": _start(run_dir),
         "ranks": _ranks(records),
         "training": _training(_json_lines(run_dir / "steps.jsonl")),
-        "checkpoint": _latest_checkpoint(run_dir),
+        "checkpoint": newest_complete(run_dir / "checkpoints"),
         "failure": found.to_json() if found.failed else None,
         "failure_text": found.text() if found.failed else "",
     }
@@ -167,14 +172,6 @@ def _speed(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "data_share": sum(step["data_wait_s"] for step in steps) / total,
         "checkpoint_share": sum(step["checkpoint_wait_s"] for step in steps) / total,
     }
-
-
-def _latest_checkpoint(run_dir: Path) -> str:
-    """Return the name of the newest complete checkpoint below the run folder."""
-    try:
-        return (run_dir / "checkpoints" / "latest").read_text("utf-8").strip()
-    except OSError:
-        return ""
 
 
 def _json_lines(path: Path) -> list[Mapping[str, Any]]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -237,11 +238,16 @@ def run(plan: Plan, asked: Asked) -> int:
 
 
 def _end_container(plan: Plan, asked: Asked) -> None:
-    """End the container of this run, by the id that the engine wrote, should it still be there."""
+    """End the container of this run, by the id that the engine wrote, should it still be there; nothing here changes its exit code."""
     file = cid_file(plan.run_dir, asked)
-    if not file.is_file():
+    try:
+        identifier = file.read_text("utf-8").strip()
+    except FileNotFoundError:
         return
-    identifier = file.read_text("utf-8").strip()
+    except OSError as error:
+        fix = f"see `{plan.argv[0]} ps`, and remove it there"
+        sys.stderr.write(f"primus-cli: {file} cannot be read ({error.strerror}); the container may still run\n  fix: {fix}\n")
+        return
     if identifier:
         try:
             subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
@@ -251,4 +257,5 @@ def _end_container(plan: Plan, asked: Asked) -> None:
                 f"primus-cli: the engine did not answer within {_REMOVE_TIMEOUT_S} s; its container may still run\n  fix: {command}\n"
             )
             return
-    file.unlink()
+    with suppress(OSError):
+        file.unlink()

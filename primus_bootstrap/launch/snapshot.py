@@ -101,9 +101,12 @@ def find(folder: Path) -> Path:
     Raises:
         UsageError: There is no snapshot.
     """
-    for candidate in (folder, folder / FOLDER):
-        if (candidate / MAIN).is_file():
-            return candidate
+    try:
+        for candidate in (folder, folder / FOLDER):
+            if (candidate / MAIN).is_file():
+                return candidate
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be read: {error.strerror}", fix=f"give a run folder that has {FOLDER}/{MAIN}") from error
     raise UsageError(f"{folder} has no snapshot", fix=f"give a run folder that has {FOLDER}/{MAIN}")
 
 

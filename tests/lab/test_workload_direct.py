@@ -40,6 +40,16 @@ def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, f
     assert state["restarts"] == 1
 
 
+def test_a_spare_takes_the_place_of_a_host_in_quarantine(training: Training) -> None:
+    """It is said at once; the job begins with the spare, and keeps off the host although it is released by then."""
+    found, said = training.submit_beside("direct", 3, "node3")
+    state = training.finish(found["id"])
+
+    assert f"node3 is quarantined by ada (a fan is broken); spare {SPARE} takes its place" in said
+    assert {host["name"] for host in state["hosts"]} == {"node2", "node4", SPARE}
+    assert (state["attempt"], [one["host"] for one in state["excluded"]]) == (1, ["node3"])
+
+
 def test_a_host_that_comes_back_does_not_go_on_with_an_old_attempt(training: Training, undisturbed: dict[int, float]) -> None:
     """A host off its network ends its part by itself; back again, nothing of the old attempt writes, and the losses stay the same."""
     job = training.submit("direct")

@@ -33,6 +33,16 @@ def test_slurm_gives_the_same_losses(training: Training, undisturbed: dict[int, 
     assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
 
 
+def test_slurm_is_told_of_a_host_in_quarantine(training: Training) -> None:
+    """Also where the record is on the host alone, and Slurm itself knows nothing of it."""
+    found, said = training.submit_beside("slurm", 2, "node3")
+    state = training.finish(found["id"])
+
+    assert "node3 is quarantined by ada (a fan is broken); it is left out" in said
+    assert "node3" not in {host["name"] for host in state["hosts"]}
+    assert [one["host"] for one in state["excluded"]] == ["node3"]
+
+
 def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
     """The next job is submitted without the lost host, at once: Slurm's two minutes before a queued job starts do not count."""
     job = training.submit("slurm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,17 @@ class Training:
         assert done.returncode == 0, done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return str(found["id"])
+
+    def submit_beside(self, target: str, nodes: int, held: str) -> tuple[dict[str, Any], str]:
+        """Submit a short job while a host is in quarantine; return what the verb said for programs and for people."""
+        record = {"schema": "primus.quarantine/1", "host": held, "owner": "ada", "reason": "a fan is broken", "time": time.time()}
+        path = "/var/lib/primus/quarantine.json"
+        self.lab.sh(held, f"mkdir -p /var/lib/primus && printf %s {shlex.quote(json.dumps(record))} > {path}")
+        given = [f"workload_target={target}", _TWO_RANKS, "workload_settings={train: {steps: 10}}", f"workload_nodes={nodes}"]
+        done = self.cli("submit", "debug-dense", *(word for value in given for word in ("-e", value)), "--json")
+        self.lab.sh(held, f"rm {path}")
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout), done.stderr
 
     def cli(self, verb: str, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
         """Run a verb of `workload` on the lab's hosts.yaml."""

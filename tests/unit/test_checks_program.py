@@ -87,6 +87,31 @@ def test_json_carries_every_record_of_the_run(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("case", ["missing", "no folder", "full"])
+def test_a_run_folder_that_cannot_be_written_loses_no_verdict(tmp_path: Path, case: str) -> None:
+    """The records are printed, and the error says what, where and how to mend it; nothing half-written stays."""
+    folder = {"missing": tmp_path / "none", "no folder": tmp_path / "file", "full": tmp_path}[case]
+    (tmp_path / "file").touch()
+    code = "import sys; from primus_bootstrap.launch.__main__ import main; sys.exit(main())"
+    words = [sys.executable, "-c", code, "preflight", "--json", "--checks", "job"]
+    # What a full disk says is what a file beyond the limit says: the program goes on, and the write fails.
+    line = ["sh", "-c", f'{"ulimit -f 0; " if case == "full" else ""}exec "$@"', "sh", *words]
+    known = {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": os.environ["PATH"],
+        "RUN_DIR": str(folder),
+        "PRIMUS_NODE": "n7",
+    }
+    done = subprocess.run(line, env=known, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+
+    assert done.returncode == 3, done.stderr
+    assert "torch" in verdicts(done.stdout)
+    assert done.stderr.startswith(f"preflight: the records cannot be kept in {folder}/preflight-n7.jsonl: ")
+    assert "\n  fix: make the folder" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
     """The verb leaves no file where it was called."""
     user = User(tmp_path)

@@ -27,8 +27,10 @@ def run(folder: Path, exit_code: int = 0) -> Path:
     steps = [step(number, 9.0 if number == 1 else 0.1, 5.0 - number / 10) for number in range(1, 8)]
     steps += [step(number, 1.0 if number == 20 else 0.1, 5.0 - number / 10) for number in range(6, 21)]
     (folder / "steps.jsonl").write_text("\n".join(steps) + '\n{"step": 21, "lo')
-    (folder / "checkpoints").mkdir()
-    (folder / "checkpoints/latest").write_text("step-00000020\n")
+    for name in ("step-00000020", "step-00000030"):  # the second one never ended
+        (folder / "checkpoints" / name).mkdir(parents=True)
+    (folder / "checkpoints/step-00000020/manifest.json").write_text("{}")
+    (folder / "checkpoints/latest").write_text("step-00000030\n")
     for rank in (0, 1):
         data = {"node": "n1", "rank": rank, "world_size": 2, "local_rank": rank, "attempt": 0, "pid": 1, "started": 1000.0, "ended": 1060.0}
         rank_log.record_path(folder, rank).write_text(json.dumps({**data, "exit_code": exit_code * rank, "schema": rank_log.SCHEMA}))
@@ -97,3 +99,16 @@ def test_what_is_no_run_folder_is_refused(words: list[str], tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         analyze.main(words)
+
+
+@pytest.mark.parametrize("name", ["none", "x" * 300])
+def test_a_path_that_nobody_can_look_at_is_an_error_with_a_fix(tmp_path: Path, name: str) -> None:
+    """One that is not there, and one that no file system has a name for: by whichever verb takes a run folder."""
+    with pytest.raises(UsageError) as of_analyze:
+        analyze.analyze(tmp_path / name)
+    with pytest.raises(UsageError) as of_snapshot:
+        snapshot.find(tmp_path / name)
+
+    assert [str(tmp_path / name) in error.value.what for error in (of_analyze, of_snapshot)] == [True, True]
+    assert "\n  fix: give" in str(of_analyze.value)
+    assert "\n  fix: give" in str(of_snapshot.value)

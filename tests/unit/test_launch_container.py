@@ -240,6 +240,26 @@ def test_a_folder_whose_name_would_be_two_mounts_is_refused(tmp_path: Path, name
     assert (done.returncode, f"{user.project}/{name} cannot be mounted" in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("    sys.exit(0)", '    os.system("rm -r " + os.environ["RUN"])\n    sys.exit(0)', ""),
+        ('open(word.partition("=")[2], "w").write("c0ffee")', 'os.mkdir(word.partition("=")[2])', "cannot be read (Is a directory)"),
+    ],
+    ids=["removed", "not to be read"],
+)
+def test_a_run_folder_that_fails_at_the_end_hides_no_exit_code(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """The run has ended with 7, whatever becomes of the file with the container's id."""
+    user = User(tmp_path)
+    assert old in ENGINE
+    user.stand_in("docker", ENGINE.replace(old, new).replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
+    done = user.cli("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight", RUN=str(user.run_dir))
+
+    assert done.returncode == 7, done.stderr
+    assert "Traceback" not in done.stderr
+    assert said in done.stderr
+
+
 def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> None:
     """The container that may be left is named, with the command that removes it."""
     user = User(tmp_path)

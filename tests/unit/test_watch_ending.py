@@ -82,6 +82,10 @@ def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
         (over(2), NOTHING, ending.OWN, ()),
         (over(None), NOTHING, ending.OTHER, ()),
         (over(139), NOTHING, ending.OTHER, ()),
+        (over(143), NOTHING, ending.UNFINISHED, ()),
+        (over(130, stopping="failed"), NOTHING, ending.UNFINISHED, ()),
+        (over(143, stopping="no_progress", reason="no new step for 9 s"), NOTHING, ending.OTHER, ()),
+        (over(143), of("gpu_missing", "gpu002"), ending.NODE, ("h2",)),
         (over(79), NOTHING, ending.OTHER, ()),
     ],
 )

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.policy import submitted
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates
-from primus_bootstrap.launch.watch.spec import Host, Job
+from primus_bootstrap.launch.watch.spec import Host, Job, LeftOut
 from primus_bootstrap.launch.watch.state import Excluded, State
 
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",), gpus_per_node=8)
@@ -78,6 +79,17 @@ def test_an_excluded_host_comes_back_only_when_needed_and_only_with_what_speaks_
 
     assert (alone == ("h1", "h2")) is back
     assert chosen(host("h1", **changes), host("h2"), host("h3"), excluded=excluded) == ("h2", "h3")
+
+
+def test_hosts_that_the_submission_left_out_are_taken_last() -> None:
+    """A job that nobody has watched yet keeps off them; one that is released by then comes back where no other is left."""
+    job = replace(JOB, left_out=(LeftOut("h1", "is quarantined"),))
+    fresh = submitted(job, 100.0)
+    first = choose(job, fresh, Candidates((host("h1"), host("h2"), host("h3"))))
+    later = choose(job, fresh, Candidates((host("h1"), host("h2"))))
+
+    assert [item.name for item in first.hosts] == ["h2", "h3"]
+    assert ([item.name for item in later.hosts], later.returned) == (["h1", "h2"], ("h1",))
 
 
 def test_the_longest_excluded_comes_back_first() -> None:

@@ -14,6 +14,7 @@ from primus_bootstrap.launch.watch import ending, policy
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.ending import Ending
+from primus_bootstrap.launch.watch.folder import RESUME
 from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.progress import Progress
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
@@ -121,7 +122,23 @@ def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None
 
 @pytest.mark.parametrize(
     ("codes", "expected"),
-    [([0, 0], 0), ([0, 75], 75), ([75, 75], 75), ([1, 76], 76), ([79, 1], 1), ([79, 137], 137), ([79, 79], 79), ([None, None], None)],
+    [
+        ([0, 0], 0),
+        ([0, 75], 75),
+        ([75, 75], 75),
+        ([1, 76], 76),
+        ([79, 1], 1),
+        ([79, 137], 137),
+        ([79, 79], 79),
+        ([None, None], None),
+        ([0, None], None),
+        ([75, None], 75),
+        ([143, 1], 1),
+        ([143, 79], 143),
+        ([143, 0], 143),
+        ([143, None], None),
+        ([143, None, 1], 1),
+    ],
 )
 def test_the_exit_code_that_says_most_counts(codes: list[int | None], expected: int | None) -> None:
     """The rank that computed NaN counts, not those that lost their connection to it, nor those that were ended here."""
@@ -176,6 +193,23 @@ def test_stopping_early_with_a_checkpoint_costs_nothing_unless_no_step_was_made(
 
     assert (stepped.not_before, stepped.restarts_without_progress) == (100.0, 0)
     assert idle.restarts_without_progress == 1
+
+
+def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -> None:
+    """An administrator's SIGTERM is no failure of the job; one at every start must end all the same. A step forward forgets them all."""
+    stop = Ending(ending.UNFINISHED, ending.FROM_OUTSIDE, "stopped from outside")
+    state, counts = over(attempts=(Attempt(1, first_step=1, last_step=4),), best_step=4), []
+    forward = replace(running(stops=3), best_step=4)
+    for _ in range(7):
+        state = policy.judge(JOB, replace(state, phase=states.ENDED), stop, 1000.0).state
+        counts.append((state.stops, state.restarts_without_progress, state.not_before - 1000.0))
+    resumed = policy.ask(JOB, state, frozenset({RESUME}), 2000.0).state
+
+    assert counts == [(1, 0, 0), (2, 0, 10), (3, 0, 30), (3, 1, 60), (3, 2, 120), (3, 3, 300), (3, 3, 300)]
+    assert state.phase == states.FAILED
+    assert state.reason == "3 restarts without progress since step 4; the last attempt: stopped from outside"
+    assert policy.decide(JOB, forward, seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5), Moment(101.0)).state.stops == 0
+    assert resumed.stops == 0
 
 
 def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from primus_bootstrap.launch.watch import progress
 from primus_bootstrap.launch.watch.progress import Progress
-from workloads.train import checkpoint_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,15 +58,11 @@ def test_the_gauge_counts_where_the_file_shows_its_growth_late(tmp_path: Path) -
     assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(7, 9)
 
 
-@pytest.mark.parametrize("latest", ["step-00000020", "step-00000010", "step-00000099", "", None])
-def test_the_newest_checkpoint_is_the_one_that_the_trainer_would_take(tmp_path: Path, latest: str | None) -> None:
-    """The trainer's own rule, read from its program: what `latest` names, complete ones only."""
-    for name in ("step-00000010", "step-00000020", "step-00000030", "step-00000040.partial", "step-00000050.corrupt", "step-00000060"):
-        (tmp_path / name).mkdir()
-        if name != "step-00000060":
-            (tmp_path / name / "manifest.json").write_text("{}")
-    if latest is not None:
-        (tmp_path / "latest").write_text(f"{latest}\n")
-    expected = checkpoint_folder.complete_checkpoints(tmp_path)[0].name
+def test_a_job_goes_on_from_its_newest_complete_checkpoint(tmp_path: Path) -> None:
+    """By its step; before there is one there is none."""
+    nothing = progress.look(tmp_path, tmp_path / "checkpoints", steps_offset=0)
+    (tmp_path / "checkpoints/step-00000020").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-00000020/manifest.json").write_text("{}")
 
-    assert f"step-{progress.latest_checkpoint(tmp_path):08d}" == expected
+    assert nothing.checkpoint is None
+    assert progress.look(tmp_path, tmp_path / "checkpoints", steps_offset=0).checkpoint == 20

@@ -14,6 +14,8 @@ from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import program
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.loop import Watcher
+from primus_bootstrap.launch.watch.seen import Candidates
 from primus_bootstrap.launch.watch.spec import read_job
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ JOB: dict[str, Any] = {
         ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "spares": [{"name": "n1", "address": "b"}], "ssh": SSH}}, "more than once"),
         ({"direct": {"hosts": [{"name": "n1", "address": "a"}]}}, "direct.ssh.known_hosts: is needed"),
         ({"policy": {"backoff_s": []}}, "policy.backoff_s: [] is no list of seconds"),
+        ({"left_out": "n1"}, "left_out is no list of hosts"),
+        ({"left_out": [{"host": "-x", "reason": "r"}]}, "left_out[0].host: '-x' is no text like"),
+        ({"left_out": [{"host": "n1", "why": "r"}]}, "left_out[0].why: there is no such key"),
         ({"checkpoints": "runs"}, "checkpoints: 'runs' is no absolute path"),
     ],
 )
@@ -90,6 +95,46 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
     assert first.path.stat().st_mode & 0o777 == 0o700
     assert (first.path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path: Path) -> None:
+    """The order of the hosts and who is left out are what a submission finds; what its user asks for must be the same."""
+    second = {"name": "n2", "address": "10.0.0.2"}
+    hosts: dict[str, Any] = {"hosts": [*JOB["direct"]["hosts"], second], "ssh": SSH}
+    first, _ = folders.create(tmp_path, json.dumps({**JOB, "direct": hosts}))
+    later = {**JOB, "direct": {**hosts, "hosts": hosts["hosts"][::-1]}, "left_out": [{"host": "n2", "reason": "is quarantined"}]}
+
+    assert folders.create(tmp_path, json.dumps(later)) == (first, False)
+    assert first.job().left_out == ()
+    with pytest.raises(LaunchError, match="another job"):
+        folders.create(tmp_path, json.dumps({**JOB, "direct": {**hosts, "hosts": [second]}}))
+
+
+class Nobody:
+    """A target without hosts, which ends its watcher when it is asked for them."""
+
+    def __init__(self) -> None:
+        """Have no watcher yet."""
+        self.watcher: Watcher | None = None
+
+    def candidates(self) -> Candidates:
+        """Have none."""
+        if self.watcher:
+            self.watcher.stop.set()
+        return Candidates()
+
+
+def test_the_first_state_of_a_job_excludes_who_was_left_out(tmp_path: Path) -> None:
+    """What the submission found is in state.json before the first attempt, where people see it as well."""
+    left_out = {"host": "n1", "reason": "is quarantined by ada (ECC errors)"}
+    folder, _ = folders.create(tmp_path, json.dumps({**JOB, "left_out": [left_out]}))
+    nobody: Any = Nobody()
+    nobody.watcher = Watcher(folder.job(), folder, nobody, every_s=0.01)
+    nobody.watcher.run()
+    state = folder.state()
+
+    assert state is not None
+    assert [(one.host, one.reason, one.hardware) for one in state.excluded] == [(*left_out.values(), False)]
 
 
 def test_a_line_that_a_crash_left_unfinished_does_not_swallow_the_next(tmp_path: Path) -> None:
@@ -132,6 +177,18 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
     assert shown["job"]["words"] == ["train", "pretrain"]
     assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "events": []}]}
     assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
+
+
+def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Already at its start, before it has a lock: systemd shows the line and tries again."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (folder.path / "watch.lock").mkdir()
+    code = program.main(["run", "--folder", str(folder.path)])
+    said = capsys.readouterr().err
+
+    assert code == 3
+    assert said.startswith(f"primus-watch: {folder.path}: the shared storage failed: ")
+    assert "\n  fix: free space or mend the storage" in said
 
 
 def test_who_asks_last_is_heard(tmp_path: Path) -> None:

@@ -131,6 +131,39 @@ def test_a_direct_job_names_candidates_spares_and_the_addresses_that_are_pinned(
     assert direct["ssh"]["identity"] == "/etc/primus/workload/id_ed25519"
 
 
+def test_hosts_are_offered_in_the_order_that_a_submission_found() -> None:
+    """Hosts and spares each; who is not named comes last, and what a job states itself stays as it is."""
+    order = ["n4", "n3", "n1"]
+    found, stated = made(order=order)["direct"], made(order=order, hosts=["n1", "n3"])["direct"]
+
+    assert [host["name"] for host in found["hosts"]] == ["n3", "n1", "n2"]
+    assert [host["name"] for host in stated["hosts"]] == ["n1", "n3"]
+
+
+@pytest.mark.parametrize("target", ["direct", "slurm"])
+def test_hosts_that_a_submission_found_out_of_service_are_handed_to_the_watcher(target: str) -> None:
+    """They stay hosts of the job, which may come back; where there are none, job.json says nothing of it, as older programs know it."""
+    left_out = [{"host": "n2", "reason": "is quarantined by ada (ECC errors)"}]
+
+    assert made(target=target, left_out=left_out)["left_out"] == left_out
+    assert "left_out" not in made(target=target)
+    assert [one.about for one in ROLE.findings(a_job(left_out=[{"hots": "n2"}]), GROUPS, HOSTVARS)][:1] == ["workload_left_out[0]"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"gpus_per_node": 8}, (["n1", "n2"], ["n4"])),
+        ({"hosts": ["n3"], "spares": ["n1"]}, (["n3"], ["n1"])),
+        ({"target": "slurm"}, (["n1", "n2", "n3"], [])),
+        ({"target": "slurm", "slurm_partition": "spare"}, (["n1", "n2", "n3", "n4"], [])),
+    ],
+)
+def test_who_may_become_a_host_of_a_job(given: dict[str, Any], expected: tuple[list[str], list[str]]) -> None:
+    """Of these a submission asks who is in service; Slurm puts no spare in another's place by itself."""
+    assert ROLE.candidates(a_job(**given), GROUPS, HOSTVARS) == expected
+
+
 def test_hosts_behind_different_ports_are_refused() -> None:
     """A job has one port for all its hosts."""
     hosts = {**HOSTVARS, "n2": {**HOSTVARS["n2"], "ansible_port": 2222}}

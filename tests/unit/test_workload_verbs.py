@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from primus_bootstrap.bench.finished import write_run
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
+from tests.unit.bench_report_rig import bench_run, value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +125,50 @@ def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None
     assert (unknown.returncode, wrong.returncode) == (3, 3)
     assert "did you mean debug-dense?" in unknown.stderr
     assert "workload list --all" in wrong.stderr
+
+
+@needs_root
+def test_what_a_submission_finds_reaches_the_job_through_ansible(cli: Cli, tmp_path: Path) -> None:
+    """The silent host is said and a spare takes its place, the slow one too, by the newest bench that can be read.
+
+    The role takes all of it as it is, and then finds that there is no such user.
+    """
+    path = tmp_path / "hosts.yaml"
+    inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
+    children = inventory["all"]["children"]
+    children["workload_node"]["hosts"] = {"here": None, "gone": {"ansible_host": "host.invalid"}, "two": {"ansible_connection": "local"}}
+    children["spare"] = {"hosts": {"two": None}}
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+    bench = tmp_path / ".primus/verbs/bench"
+    run = bench_run((), (), values=(value("here", "0", 400), *(value(host, "0", 600) for host in ("two", "gone"))))
+    write_run(bench, run, json.dumps(run.to_json()), now=1_800_000_000.0)
+    write_run(bench, run, "{torn", now=1_800_000_100.0)
+    done = cli("submit", "debug-dense", "--user", "nobody-of-that-name", "--json")
+    offer = json.loads(done.stdout)["offer"]
+
+    assert done.returncode == 4, done.stderr
+    assert "gone may be quarantined: it does not answer" in done.stderr
+    assert "; spare two takes its place\n" in done.stderr
+    assert (offer["hosts"], offer["spares"], [one["host"] for one in offer["left_out"]]) == (["here"], ["two"], ["gone"])
+    assert offer["slow"] == {"here": "gemm on 0: 67 % of its peers' median"}
+    assert "bench.json: is no JSON" in done.stderr
+    (report,) = (tmp_path / ".primus/verbs/runs").glob("*/report.json")
+    assert "There is no account nobody-of-that-name on here" in report.read_text(encoding="utf-8")
+
+
+def test_a_job_without_enough_hosts_in_service_is_refused_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
+    """Whether a host that does not answer is quarantined nobody knows; another one in service takes its place, else it is an error."""
+    path = tmp_path / "hosts.yaml"
+    inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # Nobody listens on port 1.
+    inventory["all"]["children"]["workload_node"]["hosts"] = {"gone": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+    done = cli("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1")
+
+    assert done.returncode == 3, done.stderr
+    assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
+    assert "fix: mend those of which nothing is known (primus-bootstrap node list)" in done.stderr
+    assert not list((tmp_path / ".primus").rglob("plan.json"))
 
 
 @needs_root

@@ -3,7 +3,8 @@
     primus-cli preflight [--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]
     primus-cli RUNTIME … -- preflight …      the same on every node of a run; records are kept in the run folder
 
-Exit codes: 0 everything passed or was skipped, 4 something failed or is unknown, 2 the words are wrong.
+Exit codes: 0 everything passed or was skipped, 4 something failed or is unknown, 2 the words are wrong, 3 the records are printed and could
+not be kept in the run folder.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
+from primus_bootstrap.launch import files, sysfs
 from primus_bootstrap.launch.checks.catalogue import all_checks, select
 from primus_bootstrap.launch.checks.expected import read_expected
 from primus_bootstrap.launch.checks.model import PREFIX, Node
 from primus_bootstrap.launch.checks.runner import run_checks
-from primus_bootstrap.launch.errors import LaunchError
+from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.records import FAIL, PASS, SKIPPED, UNKNOWN
 
 if TYPE_CHECKING:
@@ -57,12 +58,24 @@ def _run(options: argparse.Namespace) -> int:
     node = Node(root, expected, dict(os.environ), Path(run_dir or "."), options.min_free_gib)
     signal.signal(signal.SIGTERM, _end)
     records = [record for record in run_checks(checks, node, host) if record.check[len(PREFIX) :] in names]
-    if run_dir:
-        lines = "".join(json.dumps(record.to_json()) + "\n" for record in records)
-        Path(run_dir, f"preflight-{host}.jsonl").write_text(lines, "utf-8")
     document = json.dumps({"verdicts": [record.to_json() for record in records]}) + "\n"
     sys.stdout.write(document if options.json else "".join(_shown(record) for record in records) + _summary(records))
+    if run_dir:
+        _keep(Path(run_dir, f"preflight-{host}.jsonl"), records)
     return _NOT_MET if any(record.verdict in (FAIL, UNKNOWN) for record in records) else 0
+
+
+def _keep(path: Path, records: Sequence[Record]) -> None:
+    """Write the records, all or none.
+
+    Raises:
+        PlanError: The run folder is not there, cannot be written, or is full.
+    """
+    try:
+        files.replace_text(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), mode=0o644)
+    except OSError as error:
+        fix = "make the folder, and see that its disk has room (df -h, df -i) and that you may write there; or leave RUN_DIR unset"
+        raise PlanError(f"the records cannot be kept in {path}: {error.strerror or error}", fix=fix) from error
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

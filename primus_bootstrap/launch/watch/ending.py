@@ -20,6 +20,7 @@ DONE, UNFINISHED, NODE, OWN, OTHER, CANCELLED = "done", "unfinished", "node", "o
 # Why the watcher stops an attempt.
 STOP_CANCEL, STOP_FAILED, STOP_LOST, STOP_HANG, STOP_NOT_STARTED = "cancel", "failed", "lost", "no_progress", "not_started"
 CHECKPOINTED = 75  # sysexits.h EX_TEMPFAIL: stopped early with a good checkpoint
+STOPPED = (129, 130, 143)  # 128 + SIGHUP, SIGINT, SIGTERM: stopped before there was a checkpoint to end with
 NOT_ITS_TURN = 79  # of the program `attempt`: the lease was taken away, or the attempt had run already
 # Causes of the catalogue that stick to the host where they happened, besides those of kind hardware.
 _OF_THE_HOST = frozenset(
@@ -42,6 +43,8 @@ _BY_CODE = (
     (77, "no_progress", "a step took longer than the trainer's own limit", OTHER),
     (NOT_ITS_TURN, "not_its_turn", "a node refused to start: its lease was gone, or it had run already", OTHER),
 )
+# The cause of an attempt that somebody outside of the job stopped.
+FROM_OUTSIDE = "stopped_from_outside"
 # Of hosts that are kept off without anybody knowing that they are at fault.
 UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
 _MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
@@ -60,15 +63,23 @@ class Ending:
 
 
 def deciding_code(codes: Iterable[int | None]) -> int | None:
-    """Return the exit code that says most of an attempt, from those of its nodes; None where no node says anything."""
-    known = [code for code in codes if code is not None]
+    """Return the exit code that says most of an attempt, from those of its nodes; None where no node says anything.
+
+    That one was stopped says less than that another failed: the watcher stops the others. And 0 or a stop is the whole story only where
+    every node has said how it ended.
+    """
+    told = list(codes)
+    known = [code for code in told if code is not None]
     if not known:
         return None
     if set(known) <= {0, CHECKPOINTED}:
-        return max(known)
+        return None if None in told and CHECKPOINTED not in known else max(known)
     telling = [code for code, *_ in _BY_CODE if code in known and code != NOT_ITS_TURN]
-    others = [code for code in known if code not in (0, CHECKPOINTED, NOT_ITS_TURN)]
-    return (*telling, *others, NOT_ITS_TURN)[0]
+    others = [code for code in known if code not in (0, CHECKPOINTED, NOT_ITS_TURN, *STOPPED)]
+    stopped = [code for code in known if code in STOPPED]
+    if stopped and not (telling or others) and None in told:
+        return None
+    return (*telling, *others, *stopped, NOT_ITS_TURN)[0]
 
 
 def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, str], *, said: str = "") -> Ending:
@@ -177,6 +188,9 @@ def _unknown(state: State, told: str) -> Ending:
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
             return Ending(kind, cause, f"{told or reason} (exit code {code})", more)
+    if code in STOPPED and state.stopping in ("", STOP_FAILED):
+        reason = f"stopped from outside before there was a checkpoint to end with (exit code {code})"
+        return Ending(UNFINISHED, FROM_OUTSIDE, reason, "see who stops it: journalctl on its hosts, of the unit that the attempt ran in")
     said = "no node said how it ended" if code is None else f"{told}{', ' if told else ''}exit code {code}"
     return Ending(OTHER, "unknown", f"the cause is unknown: {said}", more)
 

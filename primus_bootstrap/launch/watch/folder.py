@@ -135,7 +135,7 @@ def create(root: Path, text: str) -> tuple[JobFolder, bool]:
         raise UsageError(f"user: the job is {job.user}'s, and this is {me}", fix=f"run this as {job.user}")
     folder = JobFolder(root / job.id)
     if folder.path.exists():
-        if folder.job() == job:
+        if folder.job().asked_for() == job.asked_for():
             return folder, False
         raise UsageError(f"{folder.path}: there is another job with this id", fix="choose another id")
     temporary = None

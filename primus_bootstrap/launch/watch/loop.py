@@ -57,7 +57,7 @@ class Watcher:
         self.leader.wait(found, self.stop)
         if self.stop.is_set():
             return found or states.State(self.job.id)
-        state = found or states.State(self.job.id, since=time.time(), reason="submitted")
+        state = found or policy.submitted(self.job, time.time())
         state = replace(policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
         begun = () if found else (Event("submitted"),)
         if state.phase not in states.TERMINAL:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
 UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
+LEFT_OUT = "left_out"  # the cause of an exclusion that the submission asked for
 START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm
 AFTER_GRACE_S = 30.0  # beyond the ranks' own time for a checkpoint
 _NO_ANSWER = "did not answer for {} s"
@@ -54,6 +55,12 @@ class Decision:
     events: tuple[Event, ...] = ()
 
 
+def submitted(job: Job, now: float) -> State:
+    """Return the state of a job that nobody has watched yet: it keeps off the hosts that were out of service when it was submitted."""
+    excluded = tuple(Excluded(one.host, now, LEFT_OUT, one.reason) for one in job.left_out)
+    return State(job.id, since=now, reason="submitted", excluded=excluded)
+
+
 def taken_over(job: Job, state: State, now: float) -> State:
     """Return the state as a watcher that begins may go on with it: what another host's clock said may be ahead of its own, or behind.
 
@@ -75,7 +82,7 @@ def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decisio
     """Act on what people asked for."""
     events: list[Event] = []
     if RESUME in requests and state.phase in (states.FAILED, states.CANCELLED):
-        fresh = replace(state, cancel=False, fix="", restarts=0, restarts_without_progress=0, not_before=now)
+        fresh = replace(state, cancel=False, fix="", restarts=0, restarts_without_progress=0, stops=0, not_before=now)
         state = _to(fresh, states.WAITING, "resumed on request", now)
         events.append(Event("resumed", state.reason))
     if CANCEL in requests and not state.cancel and state.phase not in states.TERMINAL:
@@ -176,17 +183,22 @@ def _again(job: Job, state: State, ending: Ending, now: float) -> Decision:
         at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
         return _give_up(state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
     # Going on from a checkpoint costs nothing; an attempt that did not make a single step is no such thing.
-    free = ending.kind == endings.UNFINISHED and (ending.cause == "preempted" or state.current.first_step is not None)
-    spent = state.restarts_without_progress + (0 if free else 1)
+    outside = ending.cause == endings.FROM_OUTSIDE
+    free = ending.kind == endings.UNFINISHED and not outside and (ending.cause == "preempted" or state.current.first_step is not None)
     policy = job.policy
+    # Nor is a job at fault that is stopped from outside, as often in a row as it may fail; what goes on after that is no accident.
+    forgiven = outside and state.stops < policy.max_restarts_without_progress
+    stops = state.stops + (1 if forgiven else 0)
+    spent = state.restarts_without_progress + (0 if free or forgiven else 1)
     if spent > policy.max_restarts_without_progress:
         since = "at all" if state.best_step is None else f"since step {state.best_step}"
         why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {ending.reason}"
         return _give_up(state, why, ending.fix, now)
     if policy.max_restarts and state.restarts >= policy.max_restarts:
         return _give_up(state, f"{policy.max_restarts} restarts in all; the last attempt: {ending.reason}", ending.fix, now)
-    pause = 0 if free else policy.backoff_s[min(spent, len(policy.backoff_s)) - 1]
-    again = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, not_before=now + pause, fix=ending.fix)
+    pause = 0 if free else policy.backoff_s[min(spent + stops, len(policy.backoff_s)) - 1]
+    counted = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, stops=stops)
+    again = replace(counted, not_before=now + pause, fix=ending.fix)
     text = f"starts again{f' in {pause} s' if pause else ''}: {ending.reason}"
     return Decision(_to(again, states.WAITING, text, now), (Event("restart", text),))
 
@@ -256,7 +268,7 @@ def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Ev
         events.append(Event("first_step", f"the first step of attempt {state.attempt}", step=found.first))
     state = replace(_last(state, last_step=found.step), step=found.step, step_at=now)
     if state.best_step is None or found.step > state.best_step:
-        state = replace(state, best_step=found.step, restarts_without_progress=0)
+        state = replace(state, best_step=found.step, restarts_without_progress=0, stops=0)
     return state, events
 
 
@@ -282,8 +294,6 @@ def _end(state: State, seen: Seen, now: float, *, lost: tuple[str, ...]) -> tupl
     restarted = tuple(node.host for node in seen.nodes if node.restarted)
     gone = tuple(dict.fromkeys((*lost, *restarted)))
     code = endings.deciding_code(node.exit_code for node in seen.nodes)
-    if code == 0 and any(node.exit_code is None for node in seen.nodes):
-        code = None  # a node has not said so: not everybody is done
     state = replace(_last(state, ended=now, exit_code=code), lost=gone, unknown=())
     return _to(state, states.ENDED, state.reason if state.stopping else "the attempt is over", now), [
         Event("node_lost", "started again in the middle", host) for host in restarted

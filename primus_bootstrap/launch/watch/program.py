@@ -33,6 +33,7 @@ from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import IO
 
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.targets import Target
@@ -90,19 +91,23 @@ def _run(options: argparse.Namespace) -> int:
         log.info("%s: the job's folder was removed: there is nothing to watch", folder.path)
         return 0
     job = folder.job()
-    with _lock(folder).open("w", encoding="utf-8") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise LockedError(f"{folder.path}: another watcher has this job", fix="stop it; this one is tried again by systemd") from error
-        watcher = Watcher(job, folder, make_target(job, folder), options.every_s)
-        try:
+    try:
+        with _lock(folder).open("w", encoding="utf-8") as held:
+            _hold(folder, held)
+            watcher = Watcher(job, folder, make_target(job, folder), options.every_s)
             with ends_on_signals(watcher):
                 watcher.run()
-        except OSError as error:
-            fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
-            raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
+    except OSError as error:
+        fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
+        raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
     return 0
+
+
+def _hold(folder: JobFolder, held: IO[str]) -> None:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise LockedError(f"{folder.path}: another watcher has this job", fix="stop it; this one is tried again by systemd") from error
 
 
 def _removed(folder: JobFolder) -> bool:

@@ -8,13 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.checkpoints import newest_complete, step_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 _TAIL_BYTES = 1 << 16
 _GAUGE = re.compile(r"^primus_train_step(?:\{.*\})? (\d+)(?:\.0)?$", re.MULTILINE)
-_CHECKPOINT = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,7 @@ def look(run: Path, checkpoints: Path, *, steps_offset: int) -> Progress:
     if gauge is not None:
         first = gauge if first is None else first
         newest = gauge if newest is None else max(gauge, newest)
-    return Progress(first, newest, latest_checkpoint(checkpoints))
-
-
-def latest_checkpoint(folder: Path) -> int | None:
-    """Return the step of the newest complete checkpoint: the one that `latest` names, else the newest with a manifest."""
-    try:
-        found = sorted(path.name for path in folder.iterdir() if _CHECKPOINT.fullmatch(path.name) and (path / "manifest.json").is_file())
-    except OSError:
-        return None
-    try:
-        latest = (folder / "latest").read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        latest = ""
-    usable = [name for name in found if name <= latest] if latest in found else found
-    return int(usable[-1].partition("-")[2]) if usable else None
+    return Progress(first, newest, step_of(newest_complete(checkpoints)))
 
 
 def _steps(path: Path, offset: int) -> tuple[int | None, int | None]:

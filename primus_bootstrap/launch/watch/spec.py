@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import UsageError, nearest
@@ -92,6 +92,14 @@ class Slurm:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A host that was out of service when the job was submitted, and why; it comes back as other excluded hosts do."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Job:
     """What job.json says. `processes_per_node` 0 means one a GPU; `checkpoints` empty means the trainer's default in the run folder."""
 
@@ -111,6 +119,7 @@ class Job:
     policy: Policy = field(default_factory=Policy)
     direct: Direct = field(default_factory=Direct)
     slurm: Slurm = field(default_factory=Slurm)
+    left_out: tuple[LeftOut, ...] = ()
 
     @property
     def processes(self) -> int:
@@ -120,6 +129,11 @@ class Job:
     def unit(self, attempt: int) -> str:
         """Return the name of an attempt's systemd unit (without .service) and Slurm job."""
         return f"primus-job-{self.id}-{attempt}"
+
+    def asked_for(self) -> Job:
+        """Return it as its user asked for it: a submission that is repeated finds other hosts in service, and in another order."""
+        hosts, spares = (tuple(sorted(each, key=lambda host: host.name)) for each in (self.direct.hosts, self.direct.spares))
+        return replace(self, left_out=(), direct=replace(self.direct, hosts=hosts, spares=spares))
 
 
 def read_job(text: str, *, origin: str) -> Job:
@@ -209,6 +223,7 @@ def _job(reader: _Reader, raw: Any) -> Job:
         policy=_policy(reader, data.get("policy", {})),
         direct=_direct(reader, data.get("direct", {})),
         slurm=_slurm(reader, data.get("slurm", {})),
+        left_out=_left_out(reader, data),
     )
     if not job.words:
         reader.problems.append("words: there is no task")
@@ -278,6 +293,19 @@ def _hosts(reader: _Reader, data: Mapping[str, Any], key: str) -> tuple[Host, ..
         where = f"direct.{key}[{number}]"
         table = reader.table(item, where, Host.__dataclass_fields__)
         hosts.append(Host(reader.text(table, where, "name", pattern=_HOST), reader.text(table, where, "address", pattern=_ADDRESS)))
+    return tuple(hosts)
+
+
+def _left_out(reader: _Reader, data: Mapping[str, Any]) -> tuple[LeftOut, ...]:
+    found = data.get("left_out", [])
+    if not isinstance(found, list):
+        reader.problems.append("left_out is no list of hosts")
+        return ()
+    hosts = []
+    for number, item in enumerate(found):
+        where = f"left_out[{number}]"
+        table = reader.table(item, where, LeftOut.__dataclass_fields__)
+        hosts.append(LeftOut(reader.text(table, where, "host", pattern=_HOST), reader.text(table, where, "reason")))
     return tuple(hosts)
 
 

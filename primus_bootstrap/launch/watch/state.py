@@ -57,6 +57,7 @@ class State:
 
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
+    `stops` counts attempts that were stopped from outside since the last progress, and cost no restart.
     `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
     called lost, `absent` where it never started. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when
     it was made.
@@ -74,6 +75,7 @@ class State:
     not_before: float = 0.0
     restarts: int = 0
     restarts_without_progress: int = 0
+    stops: int = 0
     best_step: int | None = None
     step: int | None = None
     step_at: float | None = None

@@ -19,13 +19,17 @@ SINFO = ["sinfo", "--noheader", "--Node", "--format=%N|%T|%E"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a record; a file that is no record says so in its own place."""
+    """Return a record; a file that is no record says so in its own place, dated before every other copy."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, "owner": str(found["owner"]), "reason": str(found["reason"]), "time": float(found["time"])}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        return {"owner": "unknown", "reason": f"{path} cannot be read: {error}", "time": 0}
+    except KeyError as error:
+        problem = f"it has no {error.args[0]}"
+    except (OSError, ValueError, TypeError) as error:
+        problem = str(error)
+    return {"owner": "unknown", "reason": f"{path} cannot be read: {problem}", "time": 0, "unreadable": True}
 
 
 def run(argv: list[str]) -> str:

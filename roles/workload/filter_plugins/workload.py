@@ -37,7 +37,7 @@ _POLICY = (
     "hosts_timeout_s",
 )
 _MAPPINGS = ("settings", "environment")
-_LISTS = ("task", "presets", "data", "cli_options", "backoff_s", "hosts", "spares", "slurm_options")
+_LISTS = ("task", "presets", "data", "cli_options", "backoff_s", "hosts", "spares", "order", "left_out", "slurm_options")
 # What job.json calls what a variable says, where it is not the same word.
 _KEYS = {
     "words": "workload_task",
@@ -102,6 +102,7 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
         "checkpoints": job["workload_checkpoint_folder"],
         "grace_s": job["workload_grace_s"],
         "policy": {name: _plain(job[f"workload_{name}"]) for name in _POLICY},
+        **({"left_out": list(job["workload_left_out"])} if job["workload_left_out"] else {}),
     }
     if wanted == spec.SLURM:
         return {**made, "slurm": {"partition": job["workload_slurm_partition"], "options": list(job["workload_slurm_options"])}}
@@ -115,6 +116,13 @@ def target(job: Values, groups: Groups) -> str:
     if job["workload_target"] != "auto":
         return str(job["workload_target"])
     return spec.SLURM if groups.get("slurm_controller") and groups.get("slurm_node") else spec.DIRECT
+
+
+def candidates(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tuple[list[str], list[str]]:
+    """Return the hosts of which a job is given its own, and the spares that may take the place of others; Slurm puts in none by itself."""
+    if target(job, groups) == spec.DIRECT:
+        return _chosen(job, groups, hostvars)
+    return _slurm_nodes(job, groups), []
 
 
 def _kinds(job: Values) -> Iterator[Finding]:
@@ -145,8 +153,7 @@ def _target(job: Values, groups: Groups, _hostvars: Mapping[str, Values]) -> Ite
         return
     if target(job, groups) != spec.SLURM:
         return
-    nodes = set(groups.get("slurm_node") or ())
-    if not nodes or not groups.get("slurm_controller"):
+    if not groups.get("slurm_node") or not groups.get("slurm_controller"):
         fix = "workload_target: direct, or bring up Slurm"
         yield Finding(
             "workload_target", "workload_target is slurm, and this cluster has no Slurm (groups slurm_controller, slurm_node)", fix
@@ -155,9 +162,13 @@ def _target(job: Values, groups: Groups, _hostvars: Mapping[str, Values]) -> Ite
     if watchers[0] not in {*(groups.get("slurm_login") or ()), *groups["slurm_controller"]}:
         what = f"{watchers[0]}, the first host of primus_watch, can submit no job to Slurm"
         yield Finding("workload_target", what, "put it into slurm_login too, or a login host first into primus_watch, and apply")
-    if not job["workload_slurm_partition"]:
-        nodes -= set(groups.get(SPARES) or ())  # they have a partition of their own
-    yield from _enough(job, len(nodes), "slurm_node")
+    yield from _enough(job, len(_slurm_nodes(job, groups)), "slurm_node")
+
+
+def _slurm_nodes(job: Values, groups: Groups) -> list[str]:
+    """Return the nodes that may run a job; spares have a partition of their own. Which nodes another partition has Slurm alone knows."""
+    spare = set() if job["workload_slurm_partition"] else set(groups.get(SPARES) or ())
+    return [host for host in groups.get("slurm_node") or () if host not in spare]
 
 
 def _enough(job: Values, there: int, group: str) -> Iterator[Finding]:
@@ -274,6 +285,8 @@ def _chosen(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tupl
     """Return the hosts of which the watcher chooses, in this order, and those that may take the place of a lost one."""
     members = [host for host in groups.get(DIRECT_HOSTS) or () if host not in hostvars or _has_gpus(job, hostvars[host])]
     spare = set(groups.get(SPARES) or ())
+    place = {host: number for number, host in enumerate(job["workload_order"])}
+    members.sort(key=lambda host: place.get(host, len(place)))
     hosts = list(job["workload_hosts"]) or [host for host in members if host not in spare]
     spares = list(job["workload_spares"]) or [host for host in members if host in spare and host not in hosts]
     return hosts, spares

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, text_of, unknown
+from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.gpus import Gpu
     from primus_bootstrap.launch.records import Record
@@ -18,16 +17,6 @@ _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (gpu_vram_bad_pages: R reser
 _NVIDIA = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ (row remapping)"
 _PENDING = "drain the node and reset the GPU or reboot: the memory is retired then"
 _FAILED = "drain the node and have the GPU replaced: it has no spare memory left for what went bad"
-
-
-def _look(node: Node) -> Iterator[Record]:
-    for gpu in node.gpus_of("amd"):
-        try:
-            yield _amd(node, gpu)
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, device=gpu.address, source=_AMD)
-    if node.gpus_of("nvidia"):
-        yield from map(_nvidia, nvidia.query(node))
 
 
 def _amd(node: Node, gpu: Gpu) -> Record:
@@ -66,7 +55,7 @@ CHECK = Check(
     "gpu_bad_pages",
     "No GPU waits for a reset to retire memory, and none has failed to.",
     "AMD: ras/gpu_vram_bad_pages in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    each_gpu(_amd, _nvidia, amd_source=_AMD),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

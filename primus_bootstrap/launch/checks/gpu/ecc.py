@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, listed, skipped, text_of, unknown
+from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.gpus import Gpu
     from primus_bootstrap.launch.records import Record
@@ -18,16 +17,6 @@ if TYPE_CHECKING:
 _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (ras/*_err_count: ue uncorrectable, de deferred, ce corrected)"
 _NVIDIA = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ (nvidia-smi: volatile counters)"
 _FIX = "drain the node, reset the GPU or reboot, and look again; have the GPU replaced where it comes back"
-
-
-def _look(node: Node) -> Iterator[Record]:
-    for gpu in node.gpus_of("amd"):
-        try:
-            yield _amd(node, gpu)
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, device=gpu.address, source=_AMD)
-    if node.gpus_of("nvidia"):
-        yield from map(_nvidia, nvidia.query(node))
 
 
 def _amd(node: Node, gpu: Gpu) -> Record:
@@ -75,7 +64,7 @@ CHECK = Check(
     "gpu_ecc",
     "No GPU has counted an uncorrectable memory or RAS error, and ECC is on.",
     "AMD: ras/*_err_count in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    each_gpu(_amd, _nvidia, amd_source=_AMD),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -6,26 +6,15 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, listed, number_of, skipped, unknown
+from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.gpus import Gpu
     from primus_bootstrap.launch.records import Record
 
 _AMD = "hwmon power1_cap_default, https://docs.kernel.org/gpu/amdgpu/thermal.html"
 _NVIDIA = "nvidia-smi -q -d POWER: default power limit"
-
-
-def _look(node: Node) -> Iterator[Record]:
-    for gpu in node.gpus_of("amd"):
-        try:
-            yield _amd(node, gpu)
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, device=gpu.address, source=_AMD)
-    if node.gpus_of("nvidia"):
-        yield from map(_nvidia, nvidia.query(node))
 
 
 def _amd(node: Node, gpu: Gpu) -> Record:
@@ -60,7 +49,7 @@ CHECK = Check(
     "gpu_power_cap",
     "Every GPU may draw its default power.",
     "AMD: hwmon in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    each_gpu(_amd, _nvidia, amd_source=_AMD),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

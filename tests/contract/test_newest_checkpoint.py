@@ -1,0 +1,59 @@
+"""The trainer's rule for the checkpoint that it goes on from, and what programs outside of it say: held against the same folders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch import checkpoints
+from workloads.train import checkpoint_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMPLETE = ("step-00000010", "step-00000020", "step-00000030")
+HALF = ("step-00000040.partial", "step-00000050.corrupt", "step-00000060", "step-70", "step-00000080x")
+
+
+@pytest.mark.parametrize("complete", [COMPLETE, COMPLETE[1:], ("step-99999999", "step-100000000"), ()])
+@pytest.mark.parametrize(
+    "latest",
+    [
+        b"step-00000020\n",
+        b"step-00000010",
+        b"step-00000025",
+        b"step-00000001",
+        b"step-00000060",
+        b"step-99999999",
+        b"step-20",
+        b"",
+        b"\xff",
+        None,
+    ],
+)
+def test_both_name_the_same_checkpoint(tmp_path: Path, complete: tuple[str, ...], latest: bytes | None) -> None:
+    """Whether `latest` names one, one that was set aside, one that never ended, or none."""
+    for name in (*complete, *HALF):
+        (tmp_path / name).mkdir()
+    for name in (*complete, *(name for name in HALF if name != "step-00000060")):
+        (tmp_path / name / "manifest.json").write_text("{}")
+    (tmp_path / "step-00000090").write_text("no folder")
+    if latest is not None:
+        (tmp_path / "latest").write_bytes(latest)
+    expected = next((path.name for path in checkpoint_folder.complete_checkpoints(tmp_path)), "")
+
+    assert checkpoints.newest_complete(tmp_path) == expected
+    assert checkpoints.step_of(expected) == (int(expected.removeprefix("step-")) if expected else None)
+
+
+def test_without_a_folder_there_is_none(tmp_path: Path) -> None:
+    """A run that has not written one begins at its start."""
+    assert checkpoint_folder.complete_checkpoints(tmp_path / "none") == []
+    assert checkpoints.newest_complete(tmp_path / "none") == ""
+    assert checkpoints.step_of("") is None
+
+
+def test_a_step_becomes_the_name_that_the_trainer_gives(tmp_path: Path) -> None:
+    """And back."""
+    assert [checkpoints.step_of(checkpoint_folder.step_folder(tmp_path, step).name) for step in (0, 7, 10**9)] == [0, 7, 10**9]

@@ -1,0 +1,139 @@
+"""What a job is offered rests on records that others write: each producer's real output is read by the real consumer here."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bench.finished import make_run, newest_runs, write_run
+from primus_bootstrap.bench.floors import Floors
+from primus_bootstrap.bench.gate import Gate
+from primus_bootstrap.bench.history import History
+from primus_bootstrap.bench.judge import judge
+from primus_bootstrap.bench.offer import make_offer, out_of_service
+from primus_bootstrap.bench.order import in_order, newest_values, speeds
+from primus_bootstrap.bench.report import read_run
+from primus_bootstrap.fleet.service import read_services
+from primus_bootstrap.fleet.values import Answer
+from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.launch.watch import policy
+from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.seen import Candidate, Candidates
+from primus_bootstrap.launch.watch.spec import read_job
+from primus_bootstrap.launch.watch.unit import _quarantine
+from tests.unit.bench_judge_rig import Fleet
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.bench.report import BenchRun
+
+PROGRAM = content.roles_dir() / "quarantine/files/look_host.py"
+PENDING = yaml.safe_load((content.roles_dir() / "bench/vars/main.yml").read_text(encoding="utf-8"))["_bench_pending"]
+HEALTHY = {"verdict": "pass", "checks": []}
+
+
+def looked(state: Path) -> Answer:
+    """Return what the look prints on a host whose /var/lib/primus is this folder."""
+    text = PROGRAM.read_text(encoding="utf-8")
+    assert text.count('Path("/var/lib/primus")') == 1
+    argv = [sys.executable, "-I", "-c", text.replace("/var/lib/primus", str(state))]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60)
+    return Answer(state.name, exit_code=0, stdout=done.stdout)
+
+
+def quarantine(path: Path, host: str, owner: str, reason: str) -> None:
+    """Write a record as `node quarantine` does."""
+    record = load_filters("quarantine").quarantine_record({host: {"now": 1000.0, "health": HEALTHY}}, host, owner, reason)
+    load_role_module("quarantine", "quarantine_record").write_record(path, record)
+
+
+def test_a_record_of_any_owner_keeps_a_host_out(tmp_path: Path) -> None:
+    """A person's, the bench's for a host that was never measured, and one that only a controller still has; others are in service."""
+    quarantine(tmp_path / "gpu1/quarantine.json", "gpu1", "ada", "ECC errors")
+    quarantine(tmp_path / "gpu2/quarantine.json", "gpu2", PENDING["owner"], PENDING["reason"])
+    quarantine(tmp_path / "ctl/quarantine/gpu3.json", "gpu3", "bob", "moved")
+    hosts = ["gpu1", "gpu2", "gpu3", "gpu4"]
+    answers = [*(looked(tmp_path / name) for name in ("ctl", "gpu1", "gpu2", "gpu4")), Answer("gpu3", cause="timeout", detail="silent")]
+    out = out_of_service(read_services(answers, hosts))
+
+    assert {host: (one.reason, one.known) for host, one in out.items()} == {
+        "gpu1": ("is quarantined by ada (ECC errors)", True),
+        "gpu2": ("is quarantined by primus-bench (bench pending)", True),
+        "gpu3": ("is quarantined by bob (moved)", True),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{torn", "[]", "{}", "null", "7", '{"owner": "ada", "reason": "x"}', '{"owner": 1, "time": "soon"}'])
+def test_a_record_that_cannot_be_read_is_no_good_one(tmp_path: Path, text: str) -> None:
+    """Neither the submission nor the watcher on the host takes such a host; a whole copy on a controller says whose it is."""
+    (tmp_path / "gpu1").mkdir()
+    (tmp_path / "gpu1/quarantine.json").write_text(text)
+    alone = out_of_service(read_services([looked(tmp_path / "gpu1")], ["gpu1"]))
+    quarantine(tmp_path / "ctl/quarantine/gpu1.json", "gpu1", "ada", "ECC errors")
+    told = out_of_service(read_services([looked(tmp_path / "gpu1"), looked(tmp_path / "ctl")], ["gpu1"]))
+
+    assert not alone["gpu1"].known
+    assert f"{tmp_path}/gpu1/quarantine.json cannot be read" in alone["gpu1"].reason
+    assert (told["gpu1"].reason, told["gpu1"].known) == ("is quarantined by ada (ECC errors)", True)
+    assert _quarantine(tmp_path / "gpu1/quarantine.json").startswith("in quarantine")
+
+
+def bench(folder: Path, fleet: Fleet, hosts: list[str], *, now: float) -> None:
+    """Measure and judge hosts, and leave the reports as the role `bench` does."""
+    results = [fleet.measure(host, started=now) for host in hosts]
+    judging = judge(results, floors=Floors(()), history=History())
+    made = make_run(
+        cluster="lab", tier="quick", now=now, hosts={}, results=results, judgement=judging, gate=Gate((), None), history=History()
+    )
+    write_run(folder, made, json.dumps(made.to_json()), now=now)
+
+
+def test_the_reports_of_benches_order_the_hosts(tmp_path: Path) -> None:
+    """Slow ones last, the one that was never measured before them; a host that is benched again counts with its newest result."""
+    fleet = Fleet(random.Random(4), 12, bad=2, slowdown=0.3, sigma=0.002)  # noqa: S311 - made-up measurements
+    bench(tmp_path, fleet, fleet.names[:11], now=1_800_000_000.0)
+    slow = [host for host in fleet.names if host in fleet.bad]
+    good = [host for host in fleet.names[:11] if host not in fleet.bad]
+    first = in_order(fleet.names, speeds(newest_values(map(_read, newest_runs(tmp_path)), fleet.names)))
+    fleet._speed[slow[0]] = 100.0
+    bench(tmp_path, fleet, [slow[0]], now=1_800_000_100.0)
+    mended = in_order(fleet.names, speeds(newest_values(map(_read, newest_runs(tmp_path)), fleet.names)))
+
+    assert fleet.names[11] not in fleet.bad
+    assert list(first[:10]) == [*good, fleet.names[11]]
+    assert set(first[10:]) == fleet.bad
+    assert mended[-2:] == (fleet.names[11], slow[1])
+
+
+def _read(folder: Path) -> BenchRun:
+    return read_run(folder / "bench.json")
+
+
+@pytest.mark.parametrize("target", ["direct", "slurm"])
+def test_what_a_submission_leaves_out_the_watcher_keeps_off(tmp_path: Path, target: str) -> None:
+    """From the record on a host to the hosts of the first attempt: the spare takes the quarantined host's place."""
+    names = ["gpu1", "gpu2", "gpu3"]
+    quarantine(tmp_path / "gpu1/quarantine.json", "gpu1", "ada", "ECC errors")
+    out = out_of_service(read_services([looked(tmp_path / name) for name in names], names))
+    offer = make_offer(["gpu1", "gpu2"], ["gpu3"], nodes=2, out=out, known={})
+    defaults = yaml.safe_load((content.roles_dir() / "workload/defaults/main.yml").read_text(encoding="utf-8"))
+    found = {"workload_order": [*offer.hosts, *offer.spares], "workload_left_out": [one.to_json() for one in offer.left_out]}
+    job = {**defaults, **found, "workload_name": "try", "workload_user": "ada", "workload_target": target, "workload_nodes": 2}
+    groups = {"primus_watch": ["ctl"], "workload_node": names, "spare": ["gpu3"]}
+    document = load_filters("workload").document(job, groups, {name: {"ansible_host": name} for name in names})
+    read = read_job(json.dumps(document), origin="job.json")
+    hosts = [(host, False) for host in read.direct.hosts] + [(host, True) for host in read.direct.spares]
+    candidates = Candidates(tuple(Candidate(host, answers=True, spare=spare) for host, spare in hosts), chosen_by_target=target == "slurm")
+    choice = choose(read, policy.submitted(read, 1000.0), candidates)
+
+    assert [(one.host, one.reason) for one in policy.submitted(read, 1000.0).excluded] == [("gpu1", "is quarantined by ada (ECC errors)")]
+    assert [host.name for host in choice.hosts] == (["gpu2", "gpu3"] if target == "direct" else [])
