@@ -203,7 +203,7 @@ def _without_yardstick(told: FabricVerdicts, runs: int) -> FabricVerdicts:
     for verdict in told.verdicts:
         if verdict.verdict == "pass":
             reason = f"it works with the others ({runs} runs); there are too few pairs to compare its speed with"
-            verdicts.append(replace(verdict, verdict="unknown", reason=reason, fix=_FIX_AGAIN))
+            verdicts.append(replace(verdict, verdict="unknown", found="", reason=reason, fix=_FIX_AGAIN))
             codes[verdicts[-1]] = "no_yardstick"
         else:
             verdicts.append(verdict)

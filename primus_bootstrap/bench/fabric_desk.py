@@ -8,6 +8,7 @@ incoming/groups/HOST.json   what a host gave in the round under way
 from __future__ import annotations
 
 import json
+import shutil
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,14 @@ class FabricDesk:
         if not self._ran.exists():
             return ()
         return tuple(parse_ran(json.loads(line)) for line in self._ran.read_text(encoding="utf-8").splitlines())
+
+    def keep_with(self, report: Path) -> None:
+        """Put the runs beside a bench's reports, where there were any."""
+        if self._ran.exists():
+            try:
+                shutil.copyfile(self._ran, report / self._ran.name)
+            except OSError as error:
+                raise RunError(f"cannot write {report}: {error.strerror or error}", fix="free space there, or set bench_folder") from error
 
     def give_up(self, why: str) -> None:
         """Keep why nothing more is run."""

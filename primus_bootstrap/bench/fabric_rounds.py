@@ -59,8 +59,9 @@ def next_round(
     fabric.set_round(runs)
     if not runs:
         return ""
-    over = "pairs" if len(runs) > 1 or len(runs[0].hosts) == 2 else "hosts"
-    return f"{tier.steps[runs[0].step].run} on {len(runs) if over == 'pairs' else len(runs[0].hosts)} {over}, round {state['number'] + 1}"
+    many = len(runs[0].hosts)
+    on = f"{many} hosts" if many > 2 else f"{len(runs)} {'pairs' if len(runs) > 1 else 'pair'}"
+    return f"{tier.steps[runs[0].step].run} on {on}, round {state['number'] + 1}"
 
 
 def _who_takes_part(desk: Desk, case: Case, found: Found, present: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[Outcome, str]]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.case import Case, Found, judge_case, read_desk, read_past, telling_verdicts
 from primus_bootstrap.bench.desk import read_policy, tier_of
+from primus_bootstrap.bench.fabric_desk import FabricDesk
 from primus_bootstrap.bench.fabric_rounds import fabric_verdicts, with_fabric
 from primus_bootstrap.bench.finished import make_run, write_run
 from primus_bootstrap.bench.gate import OWNER, PENDING, HostState, Standing, decide
@@ -63,7 +64,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
         gate=gate,
         history=read_past(desk),
     )
-    write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now)
+    FabricDesk(desk).keep_with(write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now))
     prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
     append_history(desk.folder / "history.jsonl", new_records(judgement, prints, time=case.now))
     if gate.breaker and gate.tripped:

@@ -115,6 +115,7 @@ def test_healthy_hosts_pass_by_pairs_and_by_bisection(bench: Callable[..., Bench
     assert said["fabric_pairs", "n0"].source == "15 pairs of 6 hosts"
     assert said["fabric_bisection", "n0"].source == "bisection of 6 hosts in 3 runs"
     assert said["fabric_bisection", "n0"].started == NOW
+    assert len((last_run(going.desk.folder) / "fabric.jsonl").read_text().splitlines()) == 15 + 6 + 3
 
 
 @pytest.mark.parametrize("fault", [{"slow": {"n4": 4.0}}, {"broken": frozenset({"n4"})}, {"wrong": frozenset({"n4"})}])
