@@ -265,6 +265,22 @@ def test_each_host_is_told_its_place_in_the_group(bench: Callable[..., Bench]) -
     assert fabric.words("elsewhere", asked, tier, port=0) is None
 
 
+def test_a_group_has_started_when_all_of_it_has_in_this_round(bench: Callable[..., Bench]) -> None:
+    """What a host said in an earlier round does not count."""
+    going = bench(4, PAIRS)
+    fabric = FabricDesk(going.desk)
+    going._next()
+    before = fabric.started(["n0", "n1"])
+    fabric.keep("n0", {"started": True})
+    one = fabric.started(["n0", "n1"])
+    fabric.keep("n1", {"started": True})
+    both = fabric.started(["n0", "n1"])
+    going._next()
+
+    assert (before, one, both) == (False, False, True)
+    assert not fabric.started(["n0", "n1"])
+
+
 def test_places_are_switches_else_racks_else_subnets() -> None:
     """As Slurm's topology has them."""
     plain = {"switch": "", "rack": "", "address": "10.0.1.7"}
