@@ -29,6 +29,7 @@ _SAID: dict[State, tuple[Outcome, Code | None]] = {
 _FIX_HOST = "look at its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
 _FIX_PATH = "look at the cables and switches between the two; each of them passes with others"
 _FIX_AGAIN = "bench it again"
+FIX_MORE = "bench more hosts together: 4 have enough pairs to be compared"
 _LEAST_FAILED = 2
 _NOT_SAID: Mapping[Pair, Judged] = MappingProxyType({})
 
@@ -106,7 +107,7 @@ def pair_verdicts(
         telling = [each for each in told[host] if (each.answer == "pass") == (state[0] == "pass")]
         code = _common_code(telling)
         if state[0] == "pass" and code == "no_yardstick":
-            state = "unknown", f"it works with {len(telling)} partners; {telling[0].reason}", _FIX_AGAIN
+            state = "unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE
         elif state[0] != "pass" and telling:
             state = state[0], f"{state[1]}; {telling[0].reason}", state[2]
         say(host, state, code if state[0] == "unknown" else None)

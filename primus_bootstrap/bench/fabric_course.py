@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.bisection import bisect_fabric
-from primus_bootstrap.bench.fabric import FabricVerdicts, bisection_verdicts, pair_verdicts
+from primus_bootstrap.bench.fabric import FIX_MORE, FabricVerdicts, bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.group_runs import Ran, Run
 from primus_bootstrap.bench.group_speeds import Judged, hold_against, judge_pairs, reference
 from primus_bootstrap.bench.rounds import chosen_rounds, round_robin
@@ -203,7 +203,7 @@ def _without_yardstick(told: FabricVerdicts, runs: int) -> FabricVerdicts:
     for verdict in told.verdicts:
         if verdict.verdict == "pass":
             reason = f"it works with the others ({runs} runs); there are too few pairs to compare its speed with"
-            verdicts.append(replace(verdict, verdict="unknown", found="", reason=reason, fix=_FIX_AGAIN))
+            verdicts.append(replace(verdict, verdict="unknown", found="", reason=reason, fix=FIX_MORE))
             codes[verdicts[-1]] = "no_yardstick"
         else:
             verdicts.append(verdict)
