@@ -86,7 +86,7 @@ class Desk:
 
     def said(self, host: str) -> dict[str, Any]:
         """Return what a host has said so far; nothing where it was lost before it said anything."""
-        return self._read(Path("incoming") / f"{host}.json") or {"seen": {}, "asked": False, "measured": []}
+        return self.read(Path("incoming") / f"{host}.json") or {"seen": {}, "asked": False, "measured": []}
 
     def steps(self, host: str, asked: Asked, *, round_: int) -> list[dict[str, Any]]:
         """Return what to run on a host in this round; nothing where no bench is due."""
@@ -99,7 +99,7 @@ class Desk:
             # Jobs are not disturbed, and what is measured beside them says nothing.
             steps = [step for step in tier.steps if _runs_alone(step, asked) and (step.run == "preflight" or not seen.get("jobs"))]
             return [step_words(step, asked, device) for step in steps]
-        wanted = (self._read(Path("again.json")) or {}).get(host, {})
+        wanted = (self.read(Path("again.json")) or {}).get(host, {})
         return [step_words(step, asked, device, wanted[step.run]) for step in tier.steps if _runs_alone(step, asked) and step.run in wanted]
 
     def write(self, name: str, value: Any) -> None:
@@ -134,16 +134,14 @@ class Desk:
         path = self.folder / "breaker.json"
         if not path.exists():
             return None
-        return parse_breaker(self._read(Path("breaker.json")) or {})
+        return parse_breaker(self.read(Path("breaker.json")) or {})
 
     def previous(self) -> dict[str, Any]:
         """Return what was decided last; nothing before the first bench."""
-        return self._read(Path("decisions.json")) or {}
+        return self.read(Path("decisions.json")) or {}
 
-    def _write_incoming(self, host: str, value: Mapping[str, Any]) -> None:
-        self.write(f"incoming/{host}.json", value)
-
-    def _read(self, name: Path) -> dict[str, Any] | None:
+    def read(self, name: Path) -> dict[str, Any] | None:
+        """Return an object of one of the folder's files; None where there is none."""
         try:
             found = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -153,6 +151,9 @@ class Desk:
         except OSError as error:
             raise _unusable(error, self.folder / name) from error
         return found if isinstance(found, dict) else None
+
+    def _write_incoming(self, host: str, value: Mapping[str, Any]) -> None:
+        self.write(f"incoming/{host}.json", value)
 
 
 def read_policy(policy_file: str) -> Policy:
@@ -172,16 +173,27 @@ def step_words(step: Step, asked: Asked, device: str, repeats: int = 0) -> dict[
     words = list(step.arguments())
     if step.run == "preflight":
         argv = [asked.program, "preflight", "--json", "--expect-json", "{expected}", *words]
-    else:
-        if repeats and "--repeats" in words:
-            words[words.index("--repeats") + 1] = str(repeats)
-        if step.run == "storage":
-            words += ["--folder", asked.storage_folder]
-        elif step.run not in _NO_DEVICE and "--device" not in words:
-            words += ["--device", device]
-        runtime = ["container", "--image", asked.image] if asked.image else ["direct"]
-        argv = [asked.program, "--output", "{run}/out", *runtime, "--", "benchmark", step.run, *words]
-    # The program ends by itself at its own limit and says so; this one is for where it does not.
+        return _limited(step, argv)
+    if repeats and "--repeats" in words:
+        words[words.index("--repeats") + 1] = str(repeats)
+    if step.run == "storage":
+        words += ["--folder", asked.storage_folder]
+    elif step.run not in _NO_DEVICE and "--device" not in words:
+        words += ["--device", device]
+    runtime = ["container", "--image", asked.image] if asked.image else ["direct"]
+    return _limited(step, [asked.program, "--output", "{run}/out", *runtime, "--", "benchmark", step.run, *words])
+
+
+def group_words(step: Step, asked: Asked, device: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one host's part of a step over several hosts; `shape` holds the options of `primus-cli direct` for it."""
+    made = step_words(step, asked, device)
+    end = made["argv"].index("--")
+    made["argv"][end:end] = [f"--{name}={value}" for name, value in shape.items()]
+    return made
+
+
+def _limited(step: Step, argv: list[str]) -> dict[str, Any]:
+    """Return a step with its limit: the program ends by itself at its own and says so; this one is for where it does not."""
     return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60}
 
 

@@ -6,15 +6,17 @@ A path's verdict bears both names (`gpu1,gpu2`), is never `fail`, and is nobody'
 from __future__ import annotations
 
 from collections import defaultdict
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.bench.bisection import Bisection, Found, State
     from primus_bootstrap.bench.codes import Code
+    from primus_bootstrap.bench.group_speeds import Judged
     from primus_bootstrap.bench.rounds import Pair
 
 _SAID: dict[State, tuple[Outcome, Code | None]] = {
@@ -27,7 +29,9 @@ _SAID: dict[State, tuple[Outcome, Code | None]] = {
 _FIX_HOST = "look at its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
 _FIX_PATH = "look at the cables and switches between the two; each of them passes with others"
 _FIX_AGAIN = "bench it again"
+FIX_MORE = "bench more hosts together: 4 have enough pairs to be compared"
 _LEAST_FAILED = 2
+_NOT_SAID: Mapping[Pair, Judged] = MappingProxyType({})
 
 
 class FabricVerdicts(NamedTuple):
@@ -63,39 +67,60 @@ def _verdict(found: Found, source: str, started: float, seconds: float, *, alone
     return verdict, code
 
 
-def pair_verdicts(outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float) -> FabricVerdicts:
+def pair_verdicts(
+    outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float, said: Mapping[Pair, Judged] = _NOT_SAID
+) -> FabricVerdicts:
     """Return what pairs say of hosts: `fail` for one that fails with all of its partners, who pass with others.
 
     A pair that fails between hosts that pass with others is a path that is suspect. A host all of whose pairs are unknown, or whose
-    partners are no better than itself, is unknown.
+    partners are no better than itself, is unknown. `said` holds the reason of what did not pass, and where a word says why it is not known.
     """
     by_host: dict[str, dict[str, Outcome]] = defaultdict(dict)
+    told: dict[str, list[Judged]] = defaultdict(list)
     for (one, other), outcome in outcomes.items():
         by_host[one][other] = by_host[other][one] = outcome
+        for host in (one, other):
+            told[host] += [said[one, other]] if (one, other) in said else []
     proven = {host for host, partners in by_host.items() if "pass" in partners.values()}
-    states = {host: _pair_state(partners, proven) for host, partners in by_host.items()}
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
 
-    def say(check: str, host: str, state: tuple[Outcome, str, str], code: Code | None = None) -> None:
+    def say(host: str, state: tuple[Outcome, str, str], code: Code | None = None) -> None:
         outcome, reason, fix = state
-        expected, source = "pairs with good partners pass", f"{len(outcomes)} pairs of {len(by_host)} hosts"
-        verdict = Verdict(check, host, outcome, expected, source=source, reason=reason, fix=fix, started=started, seconds=seconds)
+        verdict = Verdict(
+            check="fabric_pairs",
+            host=host,
+            verdict=outcome,
+            expected="pairs with good partners pass",
+            source=f"{len(outcomes)} pairs of {len(by_host)} hosts",
+            reason=reason,
+            fix=fix,
+            started=started,
+            seconds=seconds,
+        )
         verdicts.append(verdict)
         if code:
             codes[verdict] = code
 
-    for host, state in states.items():
-        say("fabric_pairs", host, state)
+    for host, partners in by_host.items():
+        state = _pair_state(partners, proven)
+        telling = [each for each in told[host] if (each.answer == "pass") == (state[0] == "pass")]
+        code = _common_code(telling)
+        if state[0] == "pass" and code == "no_yardstick":
+            state = "unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE
+        elif state[0] != "pass" and telling:
+            state = state[0], f"{state[1]}; {telling[0].reason}", state[2]
+        say(host, state, code if state[0] == "unknown" else None)
     for (one, other), outcome in outcomes.items():
         if outcome == "fail" and {one, other} <= proven:
-            say(
-                "fabric_pairs",
-                f"{one},{other}",
-                ("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH),
-                "suspect",
-            )
+            say(f"{one},{other}", ("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH), "suspect")
     return FabricVerdicts(tuple(verdicts), codes)
+
+
+def _common_code(said: Sequence[Judged]) -> Code | None:
+    """Return the code that all of a host's pairs bear; None where one of them is known, or they differ."""
+    codes = {each.code for each in said}
+    return codes.pop() if len(codes) == 1 else None
 
 
 def _pair_state(partners: Mapping[str, Outcome], proven: set[str]) -> tuple[Outcome, str, str]:

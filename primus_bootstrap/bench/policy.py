@@ -79,7 +79,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What is measured together; `budget_s` is the longest that it may take on a host."""
+    """What is measured together; `budget_s` is the longest that it may take on a host, and again that the runs over several may take."""
 
     name: str
     meaning: str

@@ -138,7 +138,7 @@ def parse_result(data: Mapping[str, Any]) -> Result:
         value=_value(data),
         unit=_field(data, "unit", str),
         better=_better(data),
-        host=_named(data, "host"),
+        host=_whose(_named(data, "host"), sizes),
         device=_field(data, "device", str),
         model=_named(data, "model"),
         serial=_field(data, "serial", str),
@@ -153,6 +153,12 @@ def parse_result(data: Mapping[str, Any]) -> Result:
     )
     _agree(result)
     return result
+
+
+def _whose(host: str, sizes: Mapping[str, Any]) -> str:
+    """Return who is judged by a result: one of several hosts bears the first one's name and how many more, and is nobody's alone."""
+    hosts = sizes.get("hosts", 1)
+    return f"{host},+{hosts - 1}" if isinstance(hosts, int) and hosts > 1 else host
 
 
 def _load(line: bytes) -> Mapping[str, Any]:

@@ -15,7 +15,8 @@ class Settings:
     `false_flag_percent`: how many healthy hosts of a hundred may fail by chance, over all checks of a host together. Beyond
     `most_slow_percent` slow or `most_fast_percent` fast hosts, peers are no yardstick. `most_rounds` of measuring again; after each a
     series has at most `most_growth` times the repeats that it had, and a run never more than `most_repeats`, which is all that the
-    benchmarks take.
+    benchmarks take. `group_share_percent`: a group whose bus bandwidth is less than this share of the pairs' median is bad; larger groups
+    are somewhat slower than pairs by nature, and this is far beyond it.
     """
 
     minimum_hosts: int = 5
@@ -30,3 +31,4 @@ class Settings:
     most_rounds: int = 3
     most_growth: int = 4
     most_repeats: int = 200
+    group_share_percent: float = 40.0

@@ -4,65 +4,36 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.bench.case import Case, Found, judge_case, read_desk, read_past, telling_verdicts
 from primus_bootstrap.bench.desk import read_policy, tier_of
+from primus_bootstrap.bench.fabric_desk import FabricDesk
+from primus_bootstrap.bench.fabric_rounds import fabric_verdicts, with_fabric
 from primus_bootstrap.bench.finished import make_run, write_run
-from primus_bootstrap.bench.floors import load_floors
 from primus_bootstrap.bench.gate import OWNER, PENDING, HostState, Standing, decide
-from primus_bootstrap.bench.history import Fingerprint, History, append_history, read_history
-from primus_bootstrap.bench.judge import judge
+from primus_bootstrap.bench.history import Fingerprint, append_history
 from primus_bootstrap.bench.records import new_records
-from primus_bootstrap.bench.results import parse_lines
-from primus_bootstrap.verdicts import Verdict, parse_verdict
+from primus_bootstrap.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from primus_bootstrap.bench.desk import Desk
     from primus_bootstrap.bench.gate import Decision, Gate
     from primus_bootstrap.bench.judge import Judgement
     from primus_bootstrap.bench.policy import Policy, Tier
-    from primus_bootstrap.bench.results import Result
 
 QUARANTINE_SCHEMA = "primus.quarantine/1"
 PASSED_SCHEMA = "primus.bench-pass/1"
 # The check that says what the policy makes of all of a host's others.
 OVERALL = "bench"
-_FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
-_SAID_CHARS = 300
-_JOBS_SHOWN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What is judged: these hosts, of a fleet of so many GPU hosts. `now` is seconds since the epoch, by the clock here."""
-
-    cluster: str
-    hosts: tuple[str, ...]
-    fleet: int
-    policy_file: str
-    tier: str
-    limit_percent: float
-    now: float
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What the hosts of a case said. `measured` are those that ran something; `lost` those of which nothing came back."""
-
-    results: tuple[Result, ...]
-    verdicts: tuple[Verdict, ...]
-    measured: tuple[str, ...]
-    lost: tuple[str, ...]
-    rounds: int
 
 
 def ask_again(desk: Desk, case: Case) -> int:
     """Judge the first round; leave on the desk what more repeats can decide, and return on how many hosts."""
     found = read_desk(desk, case)
-    judgement = _judge(desk, found)
+    judgement = judge_case(desk, found)
     again: dict[str, dict[str, int]] = {}
     for wish in judgement.again:
         again.setdefault(wish.host, {})[wish.benchmark] = wish.repeats
@@ -80,7 +51,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
         return ()
     policy = read_policy(case.policy_file).with_limit(case.limit_percent)
     tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
-    judgement = _judge(desk, found)
+    judgement = with_fabric(judge_case(desk, found), fabric_verdicts(desk, case, found))
     gate, passes = _gate(desk, case, found, judgement, policy, tier)
     telling = shown(found, judgement, gate, policy)
     run = make_run(
@@ -91,9 +62,9 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
         results=found.results,
         judgement=judgement,
         gate=gate,
-        history=_history(desk),
+        history=read_past(desk),
     )
-    write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now)
+    FabricDesk(desk).keep_with(write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now))
     prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
     append_history(desk.folder / "history.jsonl", new_records(judgement, prints, time=case.now))
     if gate.breaker and gate.tripped:
@@ -111,12 +82,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
 def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tuple[Verdict, ...]:
     """Return one verdict a benched host, and those that keep or take a host out; all the rest is in the reports."""
     decided = {each.host: each for each in gate.decisions}
-    telling = []
-    for verdict in judgement.verdicts:
-        rule = policy.rule(verdict.check)
-        holds = verdict.verdict == "unknown" and rule.on_unknown(judgement.codes.get(verdict)) == "hold"
-        if holds or (verdict.verdict == "fail" and rule.fail == "quarantine"):
-            telling.append(verdict)
+    telling = telling_verdicts(judgement, policy)
     bad = {host: [each.verdict for each in telling if each.host == host] for host in (*found.measured, *found.lost)}
     overall = [
         Verdict(
@@ -130,116 +96,6 @@ def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tup
         for host, outcomes in bad.items()
     ]
     return (*overall, *telling)
-
-
-def read_desk(desk: Desk, case: Case) -> Found:
-    """Return what every host of the case said."""
-    results: list[Result] = []
-    verdicts: list[Verdict] = []
-    measured, lost, rounds = [], [], 0
-    for host in case.hosts:
-        said = desk.said(host)
-        if not said["seen"]:
-            lost.append(host)
-            verdicts.append(_lost(host))
-        for number, each in enumerate(said["measured"]):
-            rounds = max(rounds, number)
-            for step in each["steps"]:
-                found, told = read_step(host, step)
-                results += found
-                verdicts += told
-        if said["measured"]:
-            measured.append(host)
-            verdicts += _busy(host, said, read_policy(case.policy_file).tiers[case.tier])
-        elif said["asked"]:
-            lost.append(host)
-            verdicts.append(_lost(host))
-    return Found(tuple(results), tuple(verdicts), tuple(measured), tuple(lost), rounds)
-
-
-def read_step(host: str, step: Mapping[str, Any]) -> tuple[list[Result], list[Verdict]]:
-    """Return what one step says; whatever it leaves open is unknown, with what it printed."""
-    name = str(step["name"])
-    if name == "preflight":
-        return [], _preflight(host, step)
-    if not step["results"]:
-        return [], [_no_answer(host, f"bench_{name}", step)]
-    reading = parse_lines((line.encode() for line in step["results"]), name=f"{host}: {name}", host=host)
-    results = [replace(result, host=host) for result in reading.results]
-    problems = [replace(verdict, host=host) for verdict in reading.problems]
-    explained = problems or any(result.error or result.correct is False for result in results)
-    if (step["error"] or step["code"]) and not explained:
-        problems.append(_no_answer(host, f"bench_{name}", step))
-    return results, problems
-
-
-def _preflight(host: str, step: Mapping[str, Any]) -> list[Verdict]:
-    try:
-        records = json.loads(step["stdout"])["verdicts"]
-        verdicts = [parse_verdict({**record, "host": host}) for record in records]
-    except (ValueError, KeyError, TypeError):
-        return [_no_answer(host, "preflight", step)]
-    return verdicts or [_no_answer(host, "preflight", step)]
-
-
-def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
-    printed = " ".join((step["stderr"] or step["stdout"])[-_SAID_CHARS:].split())
-    reason = "; ".join(part for part in (step["error"] or f"exit {step['code']}", printed) if part)
-    return Verdict(
-        check=check,
-        host=host,
-        verdict="unknown",
-        expected="an answer",
-        reason=reason,
-        fix=f"{_FIX_STEP} {'preflight' if check.startswith('preflight') else 'direct -- benchmark ' + check.removeprefix('bench_')}",
-        started=float(step["started"]),
-        seconds=float(step["seconds"]),
-    )
-
-
-def _busy(host: str, said: Mapping[str, Any], tier: Tier) -> list[Verdict]:
-    """Say of a host with jobs that its benchmarks were left out."""
-    jobs = said["seen"].get("jobs") or []
-    if not jobs or all(step.run == "preflight" for step in tier.steps):
-        return []
-    return [
-        Verdict(
-            check="bench_busy",
-            host=host,
-            verdict="unknown",
-            expected="no jobs while it is measured",
-            found=", ".join(jobs[:_JOBS_SHOWN]),
-            reason=f"jobs run on it ({len(jobs)}), so its benchmarks were left out",
-            fix="take it out of service (node quarantine), bench it when its jobs have ended, then release it",
-            started=float(said["seen"]["now"]),
-        )
-    ]
-
-
-def _lost(host: str) -> Verdict:
-    return Verdict(
-        check="bench_host",
-        host=host,
-        verdict="unknown",
-        expected="an answer",
-        reason="it was lost during the bench",
-        fix="bring it up, then bench it",
-    )
-
-
-def _judge(desk: Desk, found: Found) -> Judgement:
-    return judge(
-        found.results,
-        floors=load_floors(),
-        history=_history(desk),
-        hosts=found.measured,
-        others=found.verdicts,
-        rounds_done=found.rounds,
-    )
-
-
-def _history(desk: Desk) -> History:
-    return read_history(desk.folder / "history.jsonl")
 
 
 def _gate(  # noqa: PLR0913, PLR0917 - the whole of what it rests on

@@ -139,10 +139,13 @@ def by_floor(floor: Floor, better: str) -> Callable[[Member], Said]:
     return say
 
 
-def by_peers(
-    key: GroupKey, members: Sequence[Member], history: History, chances: Mapping[str, float], settings: Settings
+def by_peers(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
+    key: GroupKey, members: Sequence[Member], history: History, chances: Mapping[str, float], settings: Settings, what: str = "hosts"
 ) -> Callable[[Member], Said | Silent]:
-    """Return what the peers say of each member: hosts of the same model and versions in this run, or earlier passes where those are few."""
+    """Return what the peers say of each member: hosts of the same model and versions in this run, or earlier passes where those are few.
+
+    `what` is what the members are where they are no hosts.
+    """
     hosts = {member.host for member in members}
     earlier = _earlier_peers(key, members, history) if len(hosts) < settings.minimum_hosts else {}
     count = len(hosts | earlier.keys())
@@ -150,8 +153,8 @@ def by_peers(
         silent = Silent(f"{count} host{'s' if count != 1 else ''} of {key.model} with these versions, peers need {settings.minimum_hosts}")
         return lambda _: silent
     seen = _see_all(members, earlier, chances, settings)
-    source = f"peers: {count - 1} hosts of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
-    common = _in_common(seen, count, settings)
+    source = f"peers: {count - 1} {what} of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
+    common = _in_common(seen, count, settings, what)
     return lambda member: _said(seen[member.host, member.device], source, "its peers", common)
 
 
@@ -199,14 +202,14 @@ def _see_all(
     return {(member.host, member.device): see(member, known[member.host], settings) for member in members}
 
 
-def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings) -> str:
+def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings, what: str = "hosts") -> str:
     """Return why these are no yardstick for each other, or nothing: where many of so many hosts are off, the good ones are not known."""
     slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
     fast = {host for (host, _), each in seen.items() if each.fast}
     if 100 * len(slow) > settings.most_slow_percent * hosts:
-        return f"{len(slow)} of {hosts} hosts are slower than they should be: rather something that they share than each of them"
+        return f"{len(slow)} of {hosts} {what} are slower than they should be: rather something that they share than each of them"
     if len(fast) > 1 and 100 * len(fast) > settings.most_fast_percent * hosts:
-        return f"{len(fast)} of {hosts} hosts are much faster than the rest: which of the two kinds is healthy is not known"
+        return f"{len(fast)} of {hosts} {what} are much faster than the rest: which of the two kinds is healthy is not known"
     return ""
 
 

@@ -118,15 +118,30 @@ class RunningLab:
     @contextlib.contextmanager
     def cut_off(self, node: str, port: int) -> Iterator[None]:
         """Lose every packet that other hosts send to a port of a node, until the block is left."""
-        inspected = [*engine_argv(), "inspect", "--format", "{{.State.Pid}}", self.container(node)]
-        pid = subprocess.run(inspected, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
-        iptables = [*engine_argv()[:-1], "nsenter", "-t", pid, "-n", "iptables"]
+        iptables = [*self._in_network_of(node), "iptables"]
         rule = ["INPUT", "-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
         subprocess.run([*iptables, "-I", *rule], capture_output=True, timeout=60, check=True)
         try:
             yield
         finally:
             subprocess.run([*iptables, "-D", *rule], capture_output=True, timeout=60, check=True)
+
+    @contextlib.contextmanager
+    def slowed(self, node: str, mbit_per_s: int) -> Iterator[None]:
+        """Let a node send no faster than that, until the block is left."""
+        tc = [*self._in_network_of(node), "tc", "qdisc"]
+        rate = ["rate", f"{mbit_per_s}mbit", "burst", "32kbit", "latency", "400ms"]
+        subprocess.run([*tc, "add", "dev", "eth0", "root", "tbf", *rate], capture_output=True, timeout=60, check=True)
+        try:
+            yield
+        finally:
+            subprocess.run([*tc, "del", "dev", "eth0", "root"], capture_output=True, timeout=60, check=True)
+
+    def _in_network_of(self, node: str) -> list[str]:
+        """Return what goes before a program of this machine for it to run in the network of a node."""
+        inspected = [*engine_argv(), "inspect", "--format", "{{.State.Pid}}", self.container(node)]
+        pid = subprocess.run(inspected, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+        return [*engine_argv()[:-1], "nsenter", "-t", pid, "-n"]
 
     def person(self, node: str, command: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a command in a node as the person of hosts.yaml, logged in with the key that `lab up` made."""

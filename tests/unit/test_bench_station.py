@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap.bench.case import Case
 from primus_bootstrap.bench.desk import Asked, Desk
 from primus_bootstrap.bench.finished import last_run
 from primus_bootstrap.bench.report import read_run
-from primus_bootstrap.bench.station import Case, ask_again, finish
+from primus_bootstrap.bench.station import ask_again, finish
 from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ that of its slowest rank: it is what a job waits for (nccl-tests shows the mean 
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +82,7 @@ def measure(options: CollectivesOptions, run: Run) -> None:
 
 def _measure_size(options: CollectivesOptions, run: Run, group: Group, name: str, size: int) -> None:
     """Measure one collective at one size, and write algorithm and bus bandwidth."""
-    sizes: Sizes = {"collective": name, "bytes": size, "dtype": "fp32"}
+    sizes: Sizes = {"collective": name, "bytes": size, "dtype": "fp32", **_hosts()}
     with run.series("bus_gb_per_s", "GB/s", "higher", sizes) as bus:
         collective = _prepare(name, size, group)
         correct = _everywhere(collective.check(), group)
@@ -99,6 +100,15 @@ def _measure_size(options: CollectivesOptions, run: Run, group: Group, name: str
     with run.series("alg_gb_per_s", "GB/s", "higher", sizes) as series:
         series.started = bus.started
         series.done(algorithm, correct=correct)
+
+
+def _hosts() -> Sizes:
+    """Return on how many hosts the ranks are, where it is more than one: that is another series than the same ranks inside a host.
+
+    torchrun says it: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables (one agent a host).
+    """
+    hosts = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+    return {"hosts": hosts} if hosts > 1 else {}
 
 
 def slowest(seconds: list[float], group: Group) -> list[float]:

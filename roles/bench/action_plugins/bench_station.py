@@ -5,23 +5,31 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
 
 class ActionModule(ActionBase):
-    """`begin` forgets the bench before; `judge` says what to measure again; `decide` leaves decisions, history and reports."""
+    """`begin` forgets the bench before; `judge` says what to measure again; `decide` leaves decisions, history and reports.
 
-    _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "hosts", "fleet", "limit_percent", "cluster"})
+    `next` takes in a round of runs over several hosts and says what the next one is; `more` is false where there is none.
+    """
+
+    _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "hosts", "fleet", "limit_percent", "cluster", "present", "at_once"})
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the tiers at the begin, and at the end the verdicts that people have to see."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.bench import station  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.case import Case  # noqa: PLC0415
             from primus_bootstrap.bench.desk import Desk  # noqa: PLC0415
+            from primus_bootstrap.bench.fabric_rounds import next_round  # noqa: PLC0415
             from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
@@ -32,7 +40,7 @@ class ActionModule(ActionBase):
             if args["state"] == "begin":
                 tiers = desk.begin(str(args["policy_file"]), str(args["tier"]), look_only=bool(self._task.check_mode))
                 return {**result, "changed": False, "tiers": tiers}
-            case = station.Case(
+            case = Case(
                 cluster=str(args["cluster"]),
                 hosts=tuple(args["hosts"]),
                 fleet=int(args["fleet"]),
@@ -41,9 +49,27 @@ class ActionModule(ActionBase):
                 limit_percent=float(args["limit_percent"]),
                 now=time.time(),
             )
+            if args["state"] == "next":
+                hostvars = (task_vars or {})["hostvars"]
+                present, at_once = tuple(args["present"]), int(args["at_once"])
+                what = next_round(desk, case, present=present, facts=lambda: _facts(hostvars, case.hosts), at_once=at_once)
+                return {**result, "changed": False, "more": bool(what), "what": what}
             if args["state"] == "judge":
                 return {**result, "changed": False, "again": station.ask_again(desk, case)}
             shown = station.finish(desk, case)
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return {**result, "changed": False, "msg": json.dumps({"verdicts": [verdict.to_json() for verdict in shown]})}
+
+
+def _facts(hostvars: Mapping[str, Mapping[str, Any]], hosts: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return what the inventory states of each host: its address, as training jobs use it, and where it is."""
+    known = {host: hostvars[host] for host in hosts}
+    return {
+        host: {
+            "address": str(values.get("ip") or values.get("ansible_host") or host),
+            "switch": str(values.get("slurm_switch") or ""),
+            "rack": str(values.get("rack") or ""),
+        }
+        for host, values in known.items()
+    }

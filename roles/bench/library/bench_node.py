@@ -2,12 +2,14 @@
 """Look at one GPU host before a bench, or measure it: the Ansible module `bench_node`.
 
 `look` tells what the host runs with and whether a bench is due. `measure` runs the given steps one after the other, each with its own
-limit, through primus-cli. Both only observe; what was found is judged on the controller.
+limit, through primus-cli. `start` begins one step that runs together with other hosts and returns at once; `take` waits for its end, and
+ends it where it hangs. All of them only observe; what was found is judged on the controller.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -31,10 +33,14 @@ RECORD = Path("/var/lib/primus/quarantine.json")
 OWNER, PENDING = "primus-bench", "bench pending"
 PASSED_SCHEMA = "primus.bench-pass/1"
 LOCK = Path("/run/primus-bench.lock")
+# A step that was started and not yet taken in.
+GROUP = Path("/run/primus-bench")
 # What Slurm knows this node by; it is there once the node has registered.
 KNOWN = Path("/etc/primus/slurm_node.json")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 KEPT_CHARS = 2000
+# linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
 # How long a bench waits for another one on this host, as one whose controller was killed.
 LOCK_S = 60.0
 # A step that was told to end has this long before it is killed.
@@ -206,15 +212,101 @@ def measure(steps: Sequence[Mapping[str, Any]], base: Path) -> list[dict[str, An
     return done
 
 
+def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
+    """Begin a step in a process of its own, which keeps the step's limit by itself, whatever becomes of the controller.
+
+    It inherits the host's lock, which is free again when it ends. `number` is that of the round.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    process = os.fork()
+    if process:
+        _replace(folder / "process.json", {"pid": process, "began": _began(process), "number": number, "limit_s": float(step["timeout_s"])})
+        return
+    code = 1
+    try:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        signal.signal(signal.SIGTERM, _stop)
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        with tempfile.TemporaryDirectory(prefix="primus-bench-") as own:
+            done = measure([step], Path(own))[0]
+        _end_orphans()
+        _replace(folder / "done.json", {"number": number, "step": done})
+        code = 0
+    finally:
+        _end_orphans()
+        os._exit(code)
+
+
+def _end_orphans() -> None:
+    """Kill what the step left in sessions of its own: ranks that hang must not disturb the next run."""
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until:
+        for child in _read(Path(f"/proc/self/task/{os.getpid()}/children")).split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.05)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(1)  # what the step started ends with it
+
+
+def _replace(path: Path, value: Mapping[str, Any]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(value), encoding="utf-8")
+    draft.replace(path)
+
+
+def take(number: int, folder: Path, *, stop: bool) -> dict[str, Any]:
+    """Wait for the end of the step that was started, and return what it gave, or `cut` and why it gave nothing; `stop` ends it at once."""
+    known = read_json(folder / "process.json")
+    if known.get("number") != number:
+        return {"cut": "nothing of its step is left"}
+    pid, began = int(known["pid"]), known["began"]
+    until = time.monotonic() + (0.0 if stop else float(known["limit_s"]) + 3 * GRACE_S)
+    while _began(pid) == began and time.monotonic() < until:
+        time.sleep(0.2)
+    for end in (signal.SIGTERM, signal.SIGKILL):
+        if _began(pid) == began:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, end)
+        until = time.monotonic() + 3 * GRACE_S
+        while _began(pid) == began and time.monotonic() < until:
+            time.sleep(0.2)
+    done = read_json(folder / "done.json")
+    shutil.rmtree(folder, ignore_errors=True)
+    if done.get("number") == number:
+        return {"step": done["step"]}
+    return {"cut": "it was ended, because another host of its group had not started" if stop else "its step ended without an answer"}
+
+
+def _began(pid: int) -> str:
+    """Return when a process began (ticks since boot), which tells it from a later one of that number; empty where it has ended."""
+    fields = _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+    return fields[19] if fields and fields[0] != "Z" else ""
+
+
 def main() -> None:
     """Read the arguments, look or measure, and say what was found."""
     module = AnsibleModule(
         argument_spec={
-            "state": {"type": "str", "required": True, "choices": ["look", "measure"]},
+            "state": {"type": "str", "required": True, "choices": ["look", "measure", "start", "take"]},
             "tier": {"type": "str", "default": ""},
             "tiers": {"type": "list", "elements": "str", "default": []},
             "steps": {"type": "list", "elements": "dict", "default": []},
             "expected": {"type": "dict", "default": {}},
+            "number": {"type": "int", "default": 0},
+            "stop": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -235,6 +327,15 @@ def main() -> None:
             serves=KNOWN.exists(),
             now=time.time(),
         )
+    if wanted["state"] == "take":
+        module.exit_json(changed=False, **take(wanted["number"], GROUP, stop=wanted["stop"]))
+    if wanted["state"] == "start":
+        jobs = running_jobs()
+        with alone(LOCK, LOCK_S) as free:
+            if free and not jobs:
+                start(wanted["steps"][0], wanted["number"], GROUP)
+        absent = f"jobs run on it: {', '.join(jobs)}" if jobs else "" if free else f"another bench runs on it ({LOCK} is locked)"
+        module.exit_json(changed=False, **({"absent": absent} if absent else {"started": True}))
     with alone(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
         if not free:
             module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")

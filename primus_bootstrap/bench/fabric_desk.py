@@ -1,0 +1,138 @@
+"""The part of the controller's folder that is about runs over several hosts, and what each host is to run next.
+
+incoming/fabric.json        who takes part, who left, and the round under way
+incoming/fabric.jsonl       every run that has ended
+incoming/groups/HOST.json   what a host gave in the round under way
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.bench.desk import group_words
+from primus_bootstrap.bench.fabric_course import Course, places_of
+from primus_bootstrap.bench.group_runs import Run, parse_ran, read_ran
+from primus_bootstrap.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from primus_bootstrap.bench.desk import Asked, Desk
+    from primus_bootstrap.bench.group_runs import Ran
+    from primus_bootstrap.bench.policy import Tier
+
+# Below the range that Linux gives to outgoing connections; another port each time, so that a stale run disturbs nobody.
+_FIRST_PORT, _PORTS = 10000, 20000
+# Ansible includes a round in the one before, and its stack ends at some 900 of them.
+MOST_ROUNDS = 800
+LOST = "it was lost during the runs over several hosts"
+
+
+class FabricDesk:
+    """What has run over several hosts in the bench under way."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Keep whose part it is."""
+        self._desk = desk
+        self._file, self._ran = Path("incoming/fabric.json"), desk.folder / "incoming" / "fabric.jsonl"
+
+    def state(self) -> dict[str, Any]:
+        """Return who takes part and what is under way; nothing before the first round."""
+        return self._desk.read(self._file) or {}
+
+    def begin(self, hosts: Sequence[str], absent: Mapping[str, Sequence[str]], facts: Mapping[str, Any], *, now: float) -> None:
+        """Keep who takes part; `absent` says of the others the verdict and why, `facts` of all what the inventory states."""
+        state = {"hosts": list(hosts), "absent": dict(absent), "facts": dict(facts), "left": {}, "begun": now, "number": 0, "runs": []}
+        self._write({**state, "given_up": "", "done": False})
+
+    def take_in(self, present: Sequence[str]) -> None:
+        """Keep how the runs under way went, and who has left since."""
+        state = self.state()
+        said = {host: each for host in state["hosts"] if (each := self.said(host)).get("number") == state["number"]}
+        ran = [read_ran(Run(int(run["step"]), tuple(run["hosts"])), said) for run in state["runs"]]
+        try:
+            with self._ran.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(each.to_json()) + "\n" for each in ran)
+        except OSError as error:
+            raise RunError(f"cannot write {self._ran}: {error.strerror or error}", fix="free space there, or set bench_folder") from error
+        gone = {host: LOST for host in state["hosts"] if host not in present}
+        unable = {host: str(each["absent"]) for host, each in said.items() if each.get("absent")}
+        self._write({**state, "left": {**gone, **unable, **state["left"]}, "runs": []})
+
+    def course(self, tier: Tier, models: Mapping[str, str], *, at_once: int) -> Course:
+        """Return the course so far."""
+        state = self.state()
+        return Course(
+            steps={number: step for number, step in enumerate(tier.steps) if step.over != "host"},
+            hosts=tuple(state["hosts"]),
+            places=places_of(state["facts"]),
+            models=models,
+            left=state["left"],
+            ran=self.ran(),
+            at_once=at_once,
+            given_up=state["given_up"],
+        )
+
+    def ran(self) -> tuple[Ran, ...]:
+        """Return every run that has ended."""
+        if not self._ran.exists():
+            return ()
+        return tuple(parse_ran(json.loads(line)) for line in self._ran.read_text(encoding="utf-8").splitlines())
+
+    def keep_with(self, report: Path) -> None:
+        """Put the runs beside a bench's reports, where there were any."""
+        if self._ran.exists():
+            try:
+                shutil.copyfile(self._ran, report / self._ran.name)
+            except OSError as error:
+                raise RunError(f"cannot write {report}: {error.strerror or error}", fix="free space there, or set bench_folder") from error
+
+    def give_up(self, why: str) -> None:
+        """Keep why nothing more is run."""
+        self._write({**self.state(), "given_up": why})
+
+    def set_round(self, runs: Sequence[Run]) -> None:
+        """Keep what is run next; nothing is the end."""
+        state = self.state()
+        number = state["number"] + 1
+        kept = [{"step": run.step, "hosts": list(run.hosts)} for run in runs]
+        self._write({**state, "number": number, "runs": kept, "done": not runs})
+
+    def words(self, host: str, asked: Asked, tier: Tier, *, port: int) -> dict[str, Any] | None:
+        """Return what a host is to run in this round, as `{"number": …, "hosts": …, "step": …}`; None where it rests."""
+        state = self.state()
+        for position, run in enumerate(state.get("runs", [])):
+            if host in run["hosts"]:
+                first = state["facts"][run["hosts"][0]]["address"]
+                meeting = port or _FIRST_PORT + zlib.crc32(f"{state['begun']} {state['number']} {position}".encode()) % _PORTS
+                gpus = [int(self._desk.said(each)["seen"].get("gpus") or 0) for each in run["hosts"]]
+                shape = {
+                    "nnodes": len(run["hosts"]),
+                    "node-rank": run["hosts"].index(host),
+                    "nproc": max(1, min(gpus)),
+                    "master-addr": first,
+                    "master-port": meeting,
+                }
+                step = group_words(tier.steps[run["step"]], asked, "cuda" if min(gpus) else "auto", shape)
+                return {"number": state["number"], "hosts": run["hosts"], "step": step}
+        return None
+
+    def keep(self, host: str, said: Mapping[str, Any]) -> None:
+        """Keep what a host gave in the round under way: `started` or `absent` and why; then its `step`, or `cut` and why it gave none."""
+        self._desk.write(f"incoming/groups/{host}.json", {"number": self.state()["number"], **said})
+
+    def said(self, host: str) -> dict[str, Any]:
+        """Return what a host gave last."""
+        return self._desk.read(Path("incoming/groups") / f"{host}.json") or {}
+
+    def started(self, hosts: Sequence[str]) -> bool:
+        """Return whether all of a group have started in this round: where one has not, the others would wait for it in vain."""
+        number = self.state()["number"]
+        return all(said.get("number") == number and said.get("started") for said in map(self.said, hosts))
+
+    def _write(self, state: Mapping[str, Any]) -> None:
+        self._desk.write(str(self._file), state)

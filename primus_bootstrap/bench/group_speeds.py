@@ -1,0 +1,122 @@
+"""Is a group slow? Pairs are held against the floor of their model and against the other pairs; larger groups against the pairs' median.
+
+Pure functions. Where too few pairs were measured, nothing is said of speed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+from primus_bootstrap.bench.group_runs import METRIC
+from primus_bootstrap.bench.history import History
+from primus_bootstrap.bench.members import GroupKey, make_members
+from primus_bootstrap.bench.yardsticks import Said, by_floor, by_peers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from primus_bootstrap.bench.bisection import Answer
+    from primus_bootstrap.bench.codes import Code
+    from primus_bootstrap.bench.floors import Floors
+    from primus_bootstrap.bench.group_runs import Ran
+    from primus_bootstrap.bench.results import Result
+    from primus_bootstrap.bench.settings import Settings
+
+# What makes bus bandwidths of groups of any size comparable: the collective, the type, and the size but for what a rank's share rounds off.
+Kind = tuple[str, str, float]
+
+
+class Judged(NamedTuple):
+    """What a pair's run says in the end; `code` is why it is not known to be fast enough, where a word says it."""
+
+    answer: Answer
+    reason: str = ""
+    code: Code | None = None
+
+
+def judge_pairs(ran: Sequence[Ran], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: Settings) -> tuple[Judged, ...]:
+    """Judge runs of pairs, in their order.
+
+    One that ran well and that nothing can be held against is a pass with the code `no_yardstick`: it proves that the two work.
+
+    Args:
+        ran: The runs of one step.
+        alike: Returns the same text for pairs that may be compared: the same models, the same kind of path.
+        floors: The floors of models.
+        settings: The minimums and limits.
+    """
+    said: dict[int, list[Said]] = defaultdict(list)
+    series: dict[tuple[str, GroupKey], dict[int, Result]] = defaultdict(dict)
+    for number, each in enumerate(ran):
+        for result in each.results() if each.answer == "pass" else ():
+            key = GroupKey(result.series, result.unit, result.better, result.model, result.stack)
+            series[alike(each.run.hosts), key][number] = result
+    chance = settings.false_flag_percent / 100 / max(1, len({key.series for _, key in series}))
+    most = 0
+    for (_, key), results in series.items():
+        most = max(most, len(results))
+        for number, outcomes in _say(key, results, chance, floors, settings).items():
+            said[number] += outcomes
+    return tuple(_judged(each, said[number], most, settings) for number, each in enumerate(ran))
+
+
+def _say(key: GroupKey, results: Mapping[int, Result], chance: float, floors: Floors, settings: Settings) -> Mapping[int, list[Said]]:
+    """Return what floor and peers say of each run in one series."""
+    members = {member.host: member for member in make_members(key, {(str(number), ""): [each] for number, each in results.items()})}
+    floor = floors.find(key.series, key.model)
+    peers = by_peers(key, tuple(members.values()), History(), dict.fromkeys(members, chance), settings, "pairs")
+    found = {}
+    for number in results:
+        member = members[str(number)]
+        sticks = [by_floor(floor, key.better)(member)] if floor else []
+        found[number] = [each for each in (*sticks, peers(member)) if isinstance(each, Said)]
+    return found
+
+
+def _judged(ran: Ran, said: Sequence[Said], most: int, settings: Settings) -> Judged:
+    if ran.answer != "pass":
+        return Judged(ran.answer, ran.reason)
+    for outcome in ("fail", "unknown"):
+        for each in said:
+            if each.outcome == outcome:
+                return Judged(outcome, f"{each.source}: {each.reason}", each.code)
+    if not said:
+        return Judged("pass", f"{most} pairs are alike, and {settings.minimum_hosts} are needed to compare their speed", "no_yardstick")
+    return Judged("pass")
+
+
+def reference(ran: Iterable[Ran], settings: Settings) -> Mapping[Kind, float]:
+    """Return the median bus bandwidth of pairs (GB/s) by kind; a kind of which too few pairs were measured has none."""
+    found: dict[Kind, list[float]] = defaultdict(list)
+    for each in ran:
+        if len(each.run.hosts) == 2 and each.answer == "pass":
+            for kind, value in _speeds(each):
+                found[kind].append(value)
+    return {kind: median(values) for kind, values in found.items() if len(values) >= settings.minimum_hosts}
+
+
+def hold_against(ran: Ran, medians: Mapping[Kind, float], settings: Settings) -> Judged:
+    """Return what a group's run says: one that ran well is bad where it is far slower than pairs are."""
+    if ran.answer != "pass":
+        return Judged(ran.answer, ran.reason)
+    known = [(kind, value) for kind, value in _speeds(ran) if kind in medians]
+    for kind, value in known:
+        if 100 * value < settings.group_share_percent * medians[kind]:
+            return Judged(
+                "fail", f"{kind[0]} {value:.4g} GB/s, less than {settings.group_share_percent:g} % of the pairs' {medians[kind]:.4g}"
+            )
+    return Judged("pass", "" if known else "no pairs to compare its speed with", None if known else "no_yardstick")
+
+
+def _speeds(ran: Ran) -> list[tuple[Kind, float]]:
+    """Return each kind once with its bus bandwidth (GB/s)."""
+    found: dict[Kind, float] = {}
+    for result in ran.results():
+        sizes = json.loads(result.series.sizes)
+        if result.series.metric == METRIC and result.value:
+            found[str(sizes["collective"]), str(sizes["dtype"]), round(math.log2(sizes["bytes"]), 2)] = result.value
+    return list(found.items())

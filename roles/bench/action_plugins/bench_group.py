@@ -1,0 +1,55 @@
+"""One host's part of a run over several hosts: the Ansible action `bench_group`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """`start` begins the part, `take` waits for its end. A host that rests in this round is not contacted."""
+
+    _VALID_ARGS = frozenset({"state", "folder", "policy_file", "tier", "program", "image", "port"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return whether the host takes part in this round; what it gave is in the folder."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.bench.desk import Asked, Desk, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.fabric_desk import FabricDesk  # noqa: PLC0415
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
+        try:
+            asked = Asked(
+                tier=str(args["tier"]),
+                policy_file=str(args["policy_file"]),
+                program=str(args["program"]),
+                image=str(args["image"]),
+                storage_folder="",
+                force=True,
+            )
+            fabric = FabricDesk(Desk(Path(args["folder"])))
+            tier = read_policy(asked.policy_file).tiers[asked.tier]
+            part = fabric.words(host, asked, tier, port=int(args["port"]))
+            if part is None:
+                return {**result, "changed": False, "runs": False}
+            arguments = {"state": args["state"], "number": part["number"]}
+            if args["state"] == "start":
+                arguments["steps"] = [part["step"]]
+            elif not fabric.started([host]):
+                return {**result, "changed": False, "runs": False}
+            else:
+                arguments["stop"] = not fabric.started(part["hosts"])
+            said = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
+            if said.get("failed"):
+                said = {"absent" if args["state"] == "start" else "cut": str(said.get("msg", "its part failed"))}
+            fabric.keep(host, {name: said[name] for name in ("started", "absent", "step", "cut") if name in said})
+        except PrimusError as problem:
+            raise AnsibleActionFail(str(problem)) from problem
+        return {**result, "changed": False, "runs": True}

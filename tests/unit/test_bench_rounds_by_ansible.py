@@ -1,0 +1,115 @@
+"""The rounds of runs over several hosts by plain ansible-playbook: the real tasks and plug-ins, and a stand-in for primus-cli.
+
+The hosts are this machine several times, each with a /run of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bench.finished import last_run
+from primus_bootstrap.bench.policy import SHIPPED
+from tests.unit.bench_course_rig import line
+from tests.unit.role_module import load_role_module
+
+NODE = load_role_module("bench", "bench_node")
+HOSTS = ("n1", "n2", "n3", "n4")
+STEPS = [
+    {"run": "preflight", "timeout_s": 60},
+    {"run": "collectives", "over": "pairs", "inside": 9, "across": 0, "timeout_s": 60, "repeats": 7},
+]
+PREFLIGHT = {"verdicts": [{"check": "preflight_swap", "host": "", "verdict": "pass"}]}
+# Rank 0 writes the result; a bad host's part fails.
+PROGRAM = """#!{python}
+import os, sys
+words = sys.argv[1:]
+if words[0] == "preflight":
+    print('{preflight}')
+    sys.exit(0)
+if {bad}:
+    sys.exit("a link is down")
+if "--node-rank=0" in words:
+    folder = words[words.index("--output") + 1]
+    os.makedirs(folder)
+    open(folder + "/results.jsonl", "w").write('{line}' + "\\n")
+"""
+
+
+def can_have_own_run() -> bool:
+    """Return whether a process may have mounts of its own here."""
+    try:
+        return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False, timeout=30).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def executable(path: Path, text: str) -> str:
+    """Write a program and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with hosts.yaml, a policy and a play; n4's part of every run fails."""
+    for host in HOSTS:
+        (tmp_path / host / "run").mkdir(parents=True)
+        mount = f'mount --bind {tmp_path}/{host}/run /run && exec {sys.executable} "$@"'
+        executable(tmp_path / host / "python", f"#!/bin/sh\nexec unshare -m sh -c '{mount}' python \"$@\"\n")
+        text = PROGRAM.format(python=sys.executable, preflight=json.dumps(PREFLIGHT), bad=host == "n4", line=line(300, 2))
+        executable(tmp_path / host / "primus-cli", text)
+    policy = yaml.safe_load(SHIPPED.read_text())
+    policy["tiers"] = {"wide": {"meaning": "hosts together", "budget_s": 600, "steps": STEPS}}
+    (tmp_path / "policy.yml").write_text(yaml.safe_dump(policy))
+    variables = {
+        "cluster_name": "c",
+        "bench_tier": "wide",
+        "bench_force": True,
+        "bench_at_once": 2,
+        "bench_policy_file": str(tmp_path / "policy.yml"),
+        "bench_folder": str(tmp_path / "bench"),
+        "primus_cli_program": str(tmp_path) + "/{{ inventory_hostname }}/primus-cli",
+        "ansible_connection": "local",
+        "ansible_python_interpreter": str(tmp_path) + "/{{ inventory_hostname }}/python",
+    }
+    hosts = {"all": {"vars": variables, "children": {"gpu_node": {"hosts": {host: {"rack": "r1"} for host in HOSTS}}}}}
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(hosts))
+    (tmp_path / "play.yml").write_text("- hosts: gpu_node\n  gather_facts: false\n  roles: [bench]\n")
+    return tmp_path
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not can_have_own_run(), reason="no process may have mounts of its own here: run it as root")
+def test_every_round_runs_and_the_host_that_breaks_pairs_fails(folder: Path) -> None:
+    """Six rounds of one pair, more than one inclusion holds; what ran is kept, and nothing is left on the hosts."""
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "PYTHONPATH": str(content.content_root())}
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    if NODE.running_jobs():
+        pytest.skip("jobs run on this machine, which a bench does not disturb")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = last_run(folder / "bench")
+    ran = [json.loads(each) for each in (report / "fabric.jsonl").read_text().splitlines()]
+    said: list[dict[str, Any]] = json.loads((report / "bench.json").read_text())["verdicts"]
+
+    assert [f"Start collectives on 1 pair, round {number}]" in done.stdout for number in range(1, 8)] == [True] * 6 + [False]
+    assert {tuple(sorted(one["hosts"])): one["answer"] for one in ran} == {
+        (one, other): "fail" if "n4" in (one, other) else "pass" for one in HOSTS for other in HOSTS if one < other
+    }
+    assert {one["host"]: one["verdict"] for one in said if one["check"] == "fabric_pairs"} == {
+        **dict.fromkeys(("n1", "n2", "n3"), "unknown"),
+        "n4": "fail",
+    }
+    assert all("a link is down" in one["reason"] for one in said if one["check"] == "fabric_pairs" and one["host"] == "n4")
+    assert not list(folder.glob("n*/run/primus-bench"))
