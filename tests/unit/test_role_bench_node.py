@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import sys
@@ -86,6 +87,20 @@ def test_what_a_step_started_has_time_to_end_by_itself(tmp_path: Path) -> None:
 
     assert (done["code"], done["error"]) == (0, "")
     assert (tmp_path / "tidy").exists()
+
+
+def test_orphans_that_have_ended_are_not_waited_for(tmp_path: Path) -> None:
+    """Where this process takes orphans in, as the one does that keeps the limit of a run over several hosts, it reaps them too."""
+    script = "import os,subprocess,time\nsubprocess.Popen(['sleep', '300'])"
+    prctl = ctypes.CDLL(None).prctl
+    prctl(NODE._PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    started = time.monotonic()
+    try:
+        NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 20}, tmp_path)
+    finally:
+        prctl(NODE._PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+    assert time.monotonic() - started < NODE.GRACE_S
 
 
 def test_a_step_gives_its_results_its_exit_code_and_what_it_said(tmp_path: Path) -> None:

@@ -143,7 +143,11 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         # What waits in the kernel cannot be killed: it is left behind, and the step has an error.
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline:
-            process.poll()  # else the step's own process stays in the group
+            # What has ended stays in the group until it is waited for: the step's own process, and orphans where this one takes them in.
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-process.pid, os.WNOHANG)[0]:
+                    pass
+            process.poll()
             if not _group_lives(process.pid):
                 return
             time.sleep(POLL_S)
