@@ -48,11 +48,12 @@ class Training:
         return str(found["id"])
 
     def submit_beside(self, target: str, nodes: int, held: str) -> tuple[dict[str, Any], str]:
-        """Submit a short job, for two ranks or three, while a host is in quarantine; return what the verb said for programs and for people."""
+        """Submit a short job while a host is in quarantine; return what the verb said for programs and for people."""
         record = {"schema": "primus.quarantine/1", "host": held, "owner": "ada", "reason": "a fan is broken", "time": time.time()}
         path = "/var/lib/primus/quarantine.json"
         self.lab.sh(held, f"mkdir -p /var/lib/primus && printf %s {shlex.quote(json.dumps(record))} > {path}")
-        given = [f"workload_target={target}", _TWO_RANKS, "workload_settings={train: {steps: 10, global_batch: 12}}", f"workload_nodes={nodes}"]
+        settings = "workload_settings={train: {steps: 10, global_batch: 12}}"  # for two ranks as well as for three
+        given = [f"workload_target={target}", _TWO_RANKS, settings, f"workload_nodes={nodes}"]
         done = self.cli("submit", "debug-dense", *(word for value in given for word in ("-e", value)), "--json")
         self.lab.sh(held, f"rm {path}")
         assert done.returncode == 0, done.stdout + done.stderr
