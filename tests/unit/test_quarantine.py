@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -274,6 +275,22 @@ def test_only_this_owners_drain_is_lifted(state: str, reason: str, told: list[st
     slurm.Nodes(caller=controllers).release("gpu1", "ada")
 
     assert controllers.told == told
+
+
+@pytest.mark.parametrize(("state", "refused"), [("IDLE", False), ("IDLE+DRAIN", True)])
+def test_a_drain_that_the_other_controller_lifts_meanwhile_is_lifted(state: str, *, refused: bool) -> None:
+    """Both see it, one is first, and Slurm refuses the second one; a refusal that leaves the drain where it is counts."""
+
+    class Late(Controllers):
+        def __call__(self, words: Sequence[str], limit_s: float) -> Any:
+            if words[1] == "update":
+                self.state = state
+                return ask["Answer"](1, "slurm_update error: Invalid node state specified")
+            return super().__call__(words, limit_s)
+
+    nodes = slurm.Nodes(caller=Late("IDLE+DRAIN", "primus quarantine: ada: fan broken"))
+    with pytest.raises(slurm.RefusedError) if refused else nullcontext():
+        nodes.release("gpu1", "ada")
 
 
 def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
