@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -156,3 +157,18 @@ def test_words_of_states_are_read_in_every_spelling() -> None:
 
     assert [sorted(node.states) for node in nodes] == [["DOWN", "NOT_RESPONDING"], ["DRAIN", "IDLE"], ["MIXED", "PLANNED"]]
     assert {(node.reason, node.gpus) for node in nodes} == {("two words", "gpu:mi300x:8")}
+
+
+@pytest.mark.parametrize(("after", "refused"), [("IDLE", False), ("IDLE+DRAIN", True), ("DOWN", True)])
+def test_a_drain_that_the_other_controller_lifts_meanwhile_is_lifted(after: str, *, refused: bool) -> None:
+    """Both see it, one is first, and Slurm refuses the second one; a refusal that leaves the node out of service counts."""
+
+    class Late(Slurm):
+        def __call__(self, words: Sequence[str], limit_s: float) -> Any:
+            if words[1:2] == ["update"]:
+                self.states = after
+                return ask.Answer(1, "slurm_update error: Invalid node state specified")
+            return super().__call__(words, limit_s)
+
+    with pytest.raises(state.RefusedError) if refused else nullcontext():
+        state.bring_about(service(Late("IDLE+DRAIN", "primus: removed")), {"state": "resumed"})
