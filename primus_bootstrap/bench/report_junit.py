@@ -99,7 +99,7 @@ def _details(verdict: Verdict) -> str:
 
 def _time(seconds: float) -> str:
     """Return a duration as readers take it; one that is none is 0."""
-    return f"{seconds:.3f}" if 0 <= seconds < math.inf else "0"
+    return f"{abs(seconds):.3f}" if 0 <= seconds < math.inf else "0"  # -0.0 is no less than 0
 
 
 def _clean(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from hypothesis import given, settings
@@ -109,3 +110,4 @@ def test_an_impossible_time_is_no_time() -> None:
 
     assert 'timestamp="2027-01-15T08:00:00"' in junit_text(run)
     assert 'timestamp="1970-01-01T00:00:00" time="0"' in junit_text(hostile_run())
+    assert 'time="-' not in junit_text(bench_run((), (replace(verdict("node1", "pass"), seconds=-0.0),)))
