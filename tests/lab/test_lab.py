@@ -163,10 +163,11 @@ def test_a_host_that_hangs_is_shown_and_healed(healed: RunningLab, kind: str, st
 @pytest.mark.fault(cheap=True)
 def test_a_host_is_slowed_and_healed(healed: RunningLab) -> None:
     """A loop of the same length takes longer by what was taken away; `fault heal` gives it back, and says so once."""
-    loop = "import time; start = time.monotonic(); sum(range(10**7)); print(time.monotonic() - start)"
+    # Many times the tenth of a second in which the kernel counts what a host has used up.
+    loop = "import time; start = time.monotonic(); sum(range(10**8)); print(time.monotonic() - start)"
 
     def seconds(node: str) -> float:
-        return min(float(healed.execute(node, "python3", "-c", loop).stdout) for _ in range(5))
+        return min(float(healed.execute(node, "python3", "-c", loop).stdout) for _ in range(3))
 
     before = seconds("node2")
     healed.fault("slow", "node2")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,6 +33,10 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
         yield lab
 
 
+# slurmctld writes down what changed within five seconds (SAVE_MAX_WAIT of src/slurmctld/state_save.c); what it had not is lost with it.
+SAVED_S = 10
+
+
 def leader(lab: RunningLab) -> str:
     """Return which controllers answer, as the login host sees it."""
     return lab.execute("node1", "timeout", "30", "scontrol", "ping").stdout
@@ -43,6 +48,7 @@ def test_the_backup_takes_over_and_gives_back(twin: RunningLab) -> None:
     running = jobs.submit("sleep 40; echo done", "-N1", "--nodelist=node4", "-t", "5")
     waiting = jobs.submit("echo ran", "-N1", "--nodelist=node4", "-t", "2", f"--dependency=afterok:{running}")
     jobs.wait_until(running, "RUNNING")
+    time.sleep(SAVED_S)
 
     twin.fault("kill", "node2")
     took_over = wait_for(lambda: jobs.state(running) != "", timeout_s=180, every_s=1)
