@@ -146,7 +146,9 @@ def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -
     }.items():
         (tmp_path / "proc" / pid).mkdir(parents=True)
         (tmp_path / "proc" / pid / "cmdline").write_text(words)
-    (tmp_path / "sys/fs/cgroup/systemd/system.slice/primus-job-try-1.service").mkdir(parents=True)
+    # In a container, control groups of version 1; on a host, version 2.
+    (tmp_path / "proc/13/cgroup").write_text("9:name=systemd:/parent/c0ffee/system.slice/primus-job-try-1.service\n8:pids:/parent/c0ffee\n")
+    (tmp_path / "proc/12/cgroup").write_text("0::/system.slice/primus-job-other-2.service/rank0\n")
 
-    assert NODE.running_jobs(tmp_path) == ["Slurm job 42", "primus-job-try-1"]
+    assert NODE.running_jobs(tmp_path) == ["Slurm job 42", "primus-job-other-2", "primus-job-try-1"]
     assert NODE.running_jobs(tmp_path / "nothing") == []

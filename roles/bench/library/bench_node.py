@@ -37,6 +37,7 @@ LOCK = Path("/run/primus-bench.lock")
 GROUP = Path("/run/primus-bench")
 # What Slurm knows this node by; it is there once the node has registered.
 KNOWN = Path("/etc/primus/slurm_node.json")
+_UNIT = re.compile(r"/(primus-job-[^/\n]+)\.service")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 KEPT_CHARS = 2000
 # linux/prctl.h
@@ -78,8 +79,8 @@ def running_jobs(root: Path = Path("/")) -> list[str]:
         title = _STEP.match(_read(path).replace("\0", " "))
         if title:
             steps.add(f"Slurm job {title[1]}")
-    slices = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")  # cgroup v2, v1
-    units = {path.name.removesuffix(".service") for folder in slices for path in root.glob(f"{folder}/primus-job-*.service")}
+    # By the control group of each process, wherever systemd's own tree begins: in a container that is not at the root.
+    units = {unit for path in root.glob("proc/[0-9]*/cgroup") for unit in _UNIT.findall(_read(path))}
     return sorted(steps | units)
 
 
