@@ -353,7 +353,7 @@ def test_a_job_gives_way_comes_back_and_finishes(low: list[str], high: list[str]
 def test_a_job_that_failed_when_it_came_back_is_tried_once_more(
     second: list[str], verdict: str, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A late report of the run that gave way can end the one after it; twice in a row is not that."""
+    """The second pair decides, and what the first one showed is said all the same."""
     monkeypatch.setattr(trials, "START_S", 0.05)
     monkeypatch.setattr(trials, "TRIAL_S", 0.05)
     queue = Queue(["RUNNING", "PENDING 1", "FAILED 1"], ["COMPLETED"]).then(second, ["COMPLETED"])
@@ -361,4 +361,5 @@ def test_a_job_that_failed_when_it_came_back_is_tried_once_more(
 
     assert got.verdict == verdict
     assert found in got.found
+    assert "; before that, it was queued again, and is FAILED" in got.found
     assert queue.said[-1] == "scancel --quiet"

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ask import CALL_S, OWN, call, look_at_node
+from ansible.module_utils.slurm_ask import CALL_S, OWN, call, look_at_node, serves_already
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,9 +85,7 @@ class Service:
         try:
             self.update("State=RESUME")
         except RefusedError:
-            # The other controller's host does the same at the same time, and Slurm resumes no node that serves.
-            after = look_at_node(self.name, self.caller)
-            if after is None or after.drained or "DOWN" in after.states:
+            if not serves_already(self.name, self.caller):
                 raise
         return ""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_ask import CALL_S, call, look_at_node, parse_nodes
+from ansible.module_utils.slurm_ask import CALL_S, call, look_at_node, parse_nodes, serves_already
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -80,9 +80,7 @@ class Nodes:
         try:
             self._update(name, words)
         except RefusedError:
-            # The other controller's host does the same at the same time, and Slurm resumes no node that serves.
-            after = look_at_node(name, self.caller)
-            if after is None or after.drained:
+            if not serves_already(name, self.caller):
                 raise
         if node and node.drained and not words:
             self.said.append(f"{name} stays drained in Slurm, because of `{node.reason}`, which is another's to lift")

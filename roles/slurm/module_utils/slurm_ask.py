@@ -87,3 +87,13 @@ def look_at_node(name: str, caller: Caller = call) -> SeenNode | None:
     if answer.status is not None and "not found" in answer.text:
         return None
     raise ConnectionError(answer.text[:200] or "scontrol gave no answer")
+
+
+def serves_already(name: str, caller: Caller = call) -> bool:
+    """Tell whether a node that Slurm refuses to resume serves: the other controller's host does the same at the same time.
+
+    Raises:
+        ConnectionError: no controller answers.
+    """
+    node = look_at_node(name, caller)
+    return node is not None and not node.drained and "DOWN" not in node.states
