@@ -41,6 +41,15 @@ class FabricVerdicts(NamedTuple):
     codes: Mapping[Verdict, Code]
 
 
+class _Stated(NamedTuple):
+    """What is said of a host or a path."""
+
+    outcome: Outcome
+    reason: str
+    fix: str
+    code: Code | None
+
+
 def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> FabricVerdicts:
     """Return what a bisection found: a verdict a host, and one a path that is suspect. One host alone is skipped: it has no fabric."""
     source = f"bisection of {len(found.hosts)} hosts in {found.runs} runs"
@@ -72,8 +81,14 @@ def pair_verdicts(
 ) -> FabricVerdicts:
     """Return what pairs say of hosts: `fail` for one that fails with all of its partners, who pass with others.
 
-    A pair that fails between hosts that pass with others is a path that is suspect. A host all of whose pairs are unknown, or whose
-    partners are no better than itself, is unknown. `said` holds the reason of what did not pass, and where a word says why it is not known.
+    A pair that fails between hosts that pass with others is a path that is suspect; one that fails and passes is unsteady. A host all of
+    whose pairs are unknown, or whose partners are no better than itself, is unknown.
+
+    Args:
+        outcomes: What each pair's runs say together.
+        started: When the first run began (epoch, s).
+        seconds: How long all took.
+        said: The reason of what did not pass, and where a word says why it is not known.
     """
     by_host: dict[str, dict[str, Outcome]] = defaultdict(dict)
     told: dict[str, list[Judged]] = defaultdict(list)
@@ -82,11 +97,13 @@ def pair_verdicts(
         for host in (one, other):
             told[host] += [said[one, other]] if (one, other) in said else []
     proven = {host for host, partners in by_host.items() if "pass" in partners.values()}
+    states = {host: _host_state(partners, told[host], proven) for host, partners in by_host.items()}
+    for (one, other), outcome in outcomes.items():
+        if {one, other} <= proven and (path := _path_state(outcome, said.get((one, other)))):
+            states[f"{one},{other}"] = path
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
-
-    def say(host: str, state: tuple[Outcome, str, str], code: Code | None = None) -> None:
-        outcome, reason, fix = state
+    for host, (outcome, reason, fix, code) in states.items():
         verdict = Verdict(
             check="fabric_pairs",
             host=host,
@@ -101,20 +118,28 @@ def pair_verdicts(
         verdicts.append(verdict)
         if code:
             codes[verdict] = code
-
-    for host, partners in by_host.items():
-        state = _pair_state(partners, proven)
-        telling = [each for each in told[host] if (each.answer == "pass") == (state[0] == "pass")]
-        code = _common_code(telling)
-        if state[0] == "pass" and code == "no_yardstick":
-            state = "unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE
-        elif state[0] != "pass" and telling:
-            state = state[0], f"{state[1]}; {telling[0].reason}", state[2]
-        say(host, state, code if state[0] == "unknown" else None)
-    for (one, other), outcome in outcomes.items():
-        if outcome == "fail" and {one, other} <= proven:
-            say(f"{one},{other}", ("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH), "suspect")
     return FabricVerdicts(tuple(verdicts), codes)
+
+
+def _host_state(partners: Mapping[str, Outcome], told: Sequence[Judged], proven: set[str]) -> _Stated:
+    """Return what a host's pairs say of it."""
+    outcome, reason, fix = _pair_state(partners, proven)
+    telling = [each for each in told if (each.answer == "pass") == (outcome == "pass")]
+    code = _common_code(telling)
+    if outcome == "pass" and code == "no_yardstick":
+        return _Stated("unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE, code)
+    if outcome != "pass" and telling:
+        reason = f"{reason}; {telling[0].reason}"
+    return _Stated(outcome, reason, fix, code if outcome == "unknown" else None)
+
+
+def _path_state(outcome: Outcome, said: Judged | None) -> _Stated | None:
+    """Return what is wrong with the path between two hosts that pass with others."""
+    if outcome == "fail":
+        return _Stated("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH, "suspect")
+    if said and said.code == "unsteady":
+        return _Stated("unknown", f"unsteady: {said.reason}", _FIX_PATH, "unsteady")
+    return None
 
 
 def _common_code(said: Sequence[Judged]) -> Code | None:

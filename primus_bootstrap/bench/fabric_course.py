@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.bench.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric import FIX_MORE, FabricVerdicts, bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.group_runs import Ran, Run
-from primus_bootstrap.bench.group_speeds import Judged, hold_against, judge_pairs, reference
+from primus_bootstrap.bench.group_speeds import Judged, hold_against, in_doubt, judge_pairs, reference
 from primus_bootstrap.bench.rounds import chosen_rounds, round_robin
 from primus_bootstrap.verdicts import Verdict
 
@@ -89,13 +89,16 @@ def _subnet(address: str) -> str:
     return str(ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False))
 
 
-def next_runs(course: Course, settings: Settings) -> tuple[Run, ...]:
-    """Return the runs of the next round, no host in two of them; nothing where all is known that can be."""
+def next_runs(course: Course, floors: Floors, settings: Settings) -> tuple[Run, ...]:
+    """Return the runs of the next round, no host in two of them; nothing where all is known that can be.
+
+    Pairs that are in doubt when all have run are measured once more.
+    """
     if course.given_up or len(course.present) < 2:
         return ()
     for number, step in course.steps.items():
         pairs = _planned(course, step) if step.over == "pairs" else _to_compare(course, number, settings)
-        runs = _round(course, number, pairs)
+        runs = _round(course, number, pairs) or (_once_more(course, number, floors, settings) if step.over == "pairs" else ())
         if runs:
             return runs
         if step.over == "fabric":
@@ -133,8 +136,29 @@ def _round(course: Course, number: int, rounds: Iterator[tuple[Pair, ...]]) -> t
     for pairs in rounds:
         open_ = [pair for pair in pairs if frozenset(pair) not in done and not course.left.keys() & set(pair)]
         if open_:
-            return tuple(Run(number, pair) for pair in open_[: max(1, course.at_once // 2) if course.at_once else None])
+            return _at_once(course, number, open_)
     return ()
+
+
+def _at_once(course: Course, number: int, pairs: Sequence[tuple[str, ...]]) -> tuple[Run, ...]:
+    """Return the first of these pairs, as many as may run at the same time."""
+    return tuple(Run(number, pair) for pair in pairs[: max(1, course.at_once // 2) if course.at_once else None])
+
+
+def _once_more(course: Course, number: int, floors: Floors, settings: Settings) -> tuple[Run, ...]:
+    """Return pairs in doubt that still can run, no host in two of them."""
+    ran = course.of(number)
+    taken = set(course.left)
+    chosen: list[tuple[str, ...]] = []
+    for pair in in_doubt(ran, _judge(course, ran, floors, settings)):
+        if taken.isdisjoint(pair):
+            chosen.append(pair)
+            taken.update(pair)
+    return _at_once(course, number, chosen)
+
+
+def _judge(course: Course, ran: Sequence[Ran], floors: Floors, settings: Settings) -> Mapping[tuple[str, ...], Judged]:
+    return judge_pairs(ran, lambda hosts: _alike(course, hosts), floors, settings)
 
 
 class _Answers:
@@ -170,10 +194,7 @@ def conclude(course: Course, floors: Floors, settings: Settings) -> FabricVerdic
 
 def _of_pairs(course: Course, number: int, floors: Floors, settings: Settings) -> FabricVerdicts:
     ran = course.of(number)
-    judged: dict[Pair, Judged] = {
-        (each.run.hosts[0], each.run.hosts[1]): said
-        for each, said in zip(ran, judge_pairs(ran, lambda hosts: _alike(course, hosts), floors, settings), strict=True)
-    }
+    judged: dict[Pair, Judged] = {(hosts[0], hosts[1]): said for hosts, said in _judge(course, ran, floors, settings).items()}
     told = pair_verdicts({pair: said.answer for pair, said in judged.items()}, started=0.0, seconds=_seconds(ran), said=judged)
     return _mend(course, "fabric_pairs", ran, told)
 

@@ -44,10 +44,20 @@ class FabricDesk:
         """Return who takes part and what is under way; nothing before the first round."""
         return self._desk.read(self._file) or {}
 
-    def begin(self, hosts: Sequence[str], absent: Mapping[str, Sequence[str]], facts: Mapping[str, Any], *, now: float) -> None:
-        """Keep who takes part; `absent` says of the others the verdict and why, `facts` of all what the inventory states."""
-        state = {"hosts": list(hosts), "absent": dict(absent), "facts": dict(facts), "left": {}, "begun": now, "number": 0, "runs": []}
-        self._write({**state, "given_up": "", "done": False})
+    def begin(
+        self, hosts: Sequence[str], absent: Mapping[str, Sequence[str]], facts: Mapping[str, Any], models: Mapping[str, str], *, now: float
+    ) -> None:
+        """Keep who takes part; `absent` says of the others the verdict and why.
+
+        Args:
+            hosts: Who takes part.
+            absent: Of the others: verdict and why.
+            facts: What the inventory states of each host.
+            models: What devices each host has.
+            now: The controller's clock (epoch, s).
+        """
+        who = {"hosts": list(hosts), "absent": dict(absent), "facts": dict(facts), "models": dict(models), "left": {}}
+        self._write({**who, "begun": now, "number": 0, "runs": [], "given_up": "", "done": False})
 
     def take_in(self, present: Sequence[str]) -> None:
         """Keep how the runs under way went, and who has left since."""
@@ -63,14 +73,14 @@ class FabricDesk:
         unable = {host: str(each["absent"]) for host, each in said.items() if each.get("absent")}
         self._write({**state, "left": {**gone, **unable, **state["left"]}, "runs": []})
 
-    def course(self, tier: Tier, models: Mapping[str, str], *, at_once: int) -> Course:
+    def course(self, tier: Tier, *, at_once: int) -> Course:
         """Return the course so far."""
         state = self.state()
         return Course(
             steps={number: step for number, step in enumerate(tier.steps) if step.over != "host"},
             hosts=tuple(state["hosts"]),
             places=places_of(state["facts"]),
-            models=models,
+            models=state["models"],
             left=state["left"],
             ran=self.ran(),
             at_once=at_once,

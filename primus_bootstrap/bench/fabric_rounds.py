@@ -45,7 +45,7 @@ def next_round(
         if not found.measured:
             return ""
         hosts, others = _who_takes_part(desk, case, found, present)
-        fabric.begin(hosts, others, facts(), now=case.now)
+        fabric.begin(hosts, others, facts(), _models(found), now=case.now)
     elif fabric.state()["done"]:
         return ""
     else:
@@ -54,8 +54,8 @@ def next_round(
     late = case.now - state["begun"] > tier.budget_s
     if (late or state["number"] >= MOST_ROUNDS) and not state["given_up"]:
         fabric.give_up(f"the tier's time ({tier.budget_s:g} s) was over" if late else f"{MOST_ROUNDS} rounds were not enough")
-    course = fabric.course(tier, {}, at_once=at_once)
-    runs = next_runs(course, Settings())
+    course = fabric.course(tier, at_once=at_once)
+    runs = next_runs(course, load_floors(), Settings())
     fabric.set_round(runs)
     if not runs:
         return ""
@@ -92,14 +92,14 @@ def _models(found: Found) -> dict[str, str]:
     return {host: ", ".join(sorted(names)) for host, names in models.items()}
 
 
-def fabric_verdicts(desk: Desk, case: Case, found: Found) -> FabricVerdicts:
+def fabric_verdicts(desk: Desk, case: Case) -> FabricVerdicts:
     """Return what the runs over several hosts say, and of each host that took no part why."""
     fabric = FabricDesk(desk)
     state = fabric.state()
     if not state:
         return FabricVerdicts((), {})
     tier = read_policy(case.policy_file).tiers[case.tier]
-    course = fabric.course(tier, _models(found), at_once=0)
+    course = fabric.course(tier, at_once=0)
     if not state["done"]:
         course = replace(course, given_up=course.given_up or "the runs over several hosts were cut short")
     told = conclude(course, load_floors(), Settings()) if course.hosts else FabricVerdicts((), {})

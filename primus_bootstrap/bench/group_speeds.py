@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,8 +38,10 @@ class Judged(NamedTuple):
     code: Code | None = None
 
 
-def judge_pairs(ran: Sequence[Ran], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: Settings) -> tuple[Judged, ...]:
-    """Judge runs of pairs, in their order.
+def judge_pairs(
+    ran: Iterable[Ran], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: Settings
+) -> Mapping[tuple[str, ...], Judged]:
+    """Judge pairs by all the runs that each has made.
 
     One that ran well and that nothing can be held against is a pass with the code `no_yardstick`: it proves that the two work.
 
@@ -49,37 +51,57 @@ def judge_pairs(ran: Sequence[Ran], alike: Callable[[tuple[str, ...]], str], flo
         floors: The floors of models.
         settings: The minimums and limits.
     """
-    said: dict[int, list[Said]] = defaultdict(list)
-    series: dict[tuple[str, GroupKey], dict[int, Result]] = defaultdict(dict)
-    for number, each in enumerate(ran):
+    runs: dict[tuple[str, ...], list[Ran]] = defaultdict(list)
+    said: dict[tuple[str, ...], list[Said]] = defaultdict(list)
+    series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for each in ran:
+        runs[each.run.hosts].append(each)
         for result in each.results() if each.answer == "pass" else ():
             key = GroupKey(result.series, result.unit, result.better, result.model, result.stack)
-            series[alike(each.run.hosts), key][number] = result
+            series[alike(each.run.hosts), key][each.run.hosts].append(result)
     chance = settings.false_flag_percent / 100 / max(1, len({key.series for _, key in series}))
     most = 0
     for (_, key), results in series.items():
         most = max(most, len(results))
-        for number, outcomes in _say(key, results, chance, floors, settings).items():
-            said[number] += outcomes
-    return tuple(_judged(each, said[number], most, settings) for number, each in enumerate(ran))
+        for pair, outcomes in _say(key, results, chance, floors, settings).items():
+            said[pair] += outcomes
+    return {pair: _judged(each, said[pair], most, settings) for pair, each in runs.items()}
 
 
-def _say(key: GroupKey, results: Mapping[int, Result], chance: float, floors: Floors, settings: Settings) -> Mapping[int, list[Said]]:
-    """Return what floor and peers say of each run in one series."""
-    members = {member.host: member for member in make_members(key, {(str(number), ""): [each] for number, each in results.items()})}
+def in_doubt(ran: Iterable[Ran], judged: Mapping[tuple[str, ...], Judged]) -> tuple[tuple[str, ...], ...]:
+    """Return the pairs that one more run may settle: they failed or gave no clear answer, and have run once.
+
+    What most pairs share is not among them: more of the same would not settle it.
+    """
+    times = Counter(each.run.hosts for each in ran)
+    return tuple(pair for pair, said in judged.items() if times[pair] == 1 and said.answer != "pass" and said.code != "shared")
+
+
+def _say(
+    key: GroupKey, results: Mapping[tuple[str, ...], Sequence[Result]], chance: float, floors: Floors, settings: Settings
+) -> Mapping[tuple[str, ...], list[Said]]:
+    """Return what floor and peers say of each pair in one series."""
+    names = {",".join(pair): pair for pair in results}
+    members = {member.host: member for member in make_members(key, {(name, ""): results[pair] for name, pair in names.items()})}
     floor = floors.find(key.series, key.model)
     peers = by_peers(key, tuple(members.values()), History(), dict.fromkeys(members, chance), settings, "pairs")
     found = {}
-    for number in results:
-        member = members[str(number)]
+    for name, member in members.items():
         sticks = [by_floor(floor, key.better)(member)] if floor else []
-        found[number] = [each for each in (*sticks, peers(member)) if isinstance(each, Said)]
+        found[names[name]] = [each for each in (*sticks, peers(member)) if isinstance(each, Said)]
     return found
 
 
-def _judged(ran: Ran, said: Sequence[Said], most: int, settings: Settings) -> Judged:
-    if ran.answer != "pass":
-        return Judged(ran.answer, ran.reason)
+def _judged(ran: Sequence[Ran], said: Sequence[Said], most: int, settings: Settings) -> Judged:
+    """Return what a pair's runs say together: one without an answer says nothing beside one that has one."""
+    answered = [each for each in ran if each.answer != "unknown"]
+    bad = [each for each in answered if each.answer == "fail"]
+    if not answered:
+        return Judged("unknown", ran[-1].reason)
+    if bad and len(bad) < len(answered):
+        return Judged("unknown", f"{len(bad)} of {len(answered)} runs failed ({bad[0].reason}), and the other passed", "unsteady")
+    if bad:
+        return Judged("fail", bad[0].reason)
     for outcome in ("fail", "unknown"):
         for each in said:
             if each.outcome == outcome:

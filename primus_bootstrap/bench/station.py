@@ -51,7 +51,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
         return ()
     policy = read_policy(case.policy_file).with_limit(case.limit_percent)
     tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
-    judgement = with_fabric(judge_case(desk, found), fabric_verdicts(desk, case, found))
+    judgement = with_fabric(judge_case(desk, found), fabric_verdicts(desk, case))
     gate, passes = _gate(desk, case, found, judgement, policy, tier)
     telling = shown(found, judgement, gate, policy)
     run = make_run(

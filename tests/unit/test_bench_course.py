@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from primus_bootstrap.bench.station import finish
 from tests.unit.bench_course_rig import NOW, Hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from primus_bootstrap.verdicts import Verdict
@@ -130,6 +131,48 @@ def test_a_bad_host_fails_and_nobody_else(bench: Callable[..., Bench], fault: di
         assert {host for host, outcome in outcomes(said, check).items() if outcome == "pass"} == set(going.case.hosts) - {"n4"}
     assert [record["host"] for record in decided["records"]] == ["n4"]
     assert "; " in said["fabric_pairs", "n4"].reason
+
+
+def test_pairs_in_doubt_are_measured_once_more(bench: Callable[..., Bench]) -> None:
+    """Those of the slow host, when all have run: each twice, everybody else once; what is known of it then rests on both runs."""
+    going = bench(8, PAIRS, slow={"n4": 1.02})
+    going.go()
+    times = Counter(frozenset(hosts) for each in going.rounds for hosts in each)
+
+    assert [len(each) for each in going.rounds] == [4] * 7 + [1] * 7
+    assert {pair for pair, count in times.items() if count == 2} == {frozenset(("n4", host)) for host in going.case.hosts} - {
+        frozenset(("n4",))
+    }
+
+
+def test_a_pair_that_fails_once_and_passes_then_is_a_path_in_doubt(bench: Callable[..., Bench]) -> None:
+    """Its hosts pass, since they do so with all others."""
+    going = bench(6, PAIRS)
+    pair, real = {"n1", "n4"}, going.hosts.run
+
+    def run(hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
+        first = set(hosts) == pair and not any(set(each) == pair for each in going.hosts.ran)
+        going.hosts.broken = frozenset(pair if first else ())
+        return real(hosts)
+
+    going.hosts.run = run  # type: ignore[method-assign]
+    said = going.go()
+    path = next(verdict for (_, host), verdict in said.items() if "," in host)
+
+    assert set(path.host.split(",")) == pair
+    assert (path.verdict, path.reason.split(" (")[0]) == ("unknown", "unsteady: 1 of 2 runs failed")
+    assert {host: outcome for host, outcome in outcomes(said, "fabric_pairs").items() if "," not in host} == dict.fromkeys(
+        going.case.hosts, "pass"
+    )
+
+
+def test_a_pair_that_gave_no_answer_once_is_asked_again(bench: Callable[..., Bench]) -> None:
+    """A port that was taken is nobody's fault, and the next run says how it is."""
+    going = bench(6, PAIRS)
+    going.before = lambda number: setattr(going.hosts, "hanging", frozenset({"n2"} if number <= 5 else ()))
+    said = going.go()
+
+    assert set(outcomes(said, "fabric_pairs").values()) == {"pass"}
 
 
 def test_a_host_that_hangs_runs_is_unknown(bench: Callable[..., Bench]) -> None:

@@ -30,8 +30,7 @@ def pairs_of(hosts: Hosts, count: int) -> list[Ran]:
 
 def judged(hosts: Hosts, count: int, floors: Floors = Floors()) -> dict[tuple[str, ...], Any]:  # noqa: B008 - it cannot change
     """Return what is said of each pair."""
-    ran = pairs_of(hosts, count)
-    return {each.run.hosts: said for each, said in zip(ran, judge_pairs(ran, lambda _: "", floors, SETTINGS), strict=True)}
+    return dict(judge_pairs(pairs_of(hosts, count), lambda _: "", floors, SETTINGS))
 
 
 def test_a_run_that_ends_well_keeps_its_bus_bandwidths() -> None:
@@ -104,7 +103,7 @@ def test_paths_of_different_kinds_are_not_compared() -> None:
     """Pairs across racks are slower by nature; too few of a kind have no yardstick."""
     ran = pairs_of(Hosts(noise={frozenset(("n0", "n1")): 0.5}), 6)
     said = judge_pairs(ran, lambda pair: "inside" if set(pair) == {"n0", "n1"} else "across", Floors(), SETTINGS)
-    codes = {each.run.hosts: (one.answer, one.code) for each, one in zip(ran, said, strict=True)}
+    codes = {pair: (one.answer, one.code) for pair, one in said.items()}
 
     assert codes.pop(("n0", "n1")) == ("pass", "no_yardstick")
     assert set(codes.values()) == {("pass", None)}
