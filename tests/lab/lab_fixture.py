@@ -1,4 +1,7 @@
-"""Labs of the tests' own, kept apart from the user's: three bare hosts, and a whole cluster of three."""
+"""Labs of the tests' own, kept apart from the user's: three bare hosts, and a whole cluster of three.
+
+Tests that share a lab run one after another, and it goes when the last of them has run: a lab that is up slows down every other one.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,52 @@ import pytest
 from tests.lab.lab_rig import RunningLab, engine_argv, run_cli
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
-_OWN_NAME = re.compile(r"primus-test(\d+)(-[bcdw])?-node")
+_OWN_NAME = re.compile(r"primus-test(\d+)(-[a-z]+)?-node")
 # What primus-bootstrap exits with where this machine cannot run a lab at all.
 _CANNOT = 3
 # A lab that is up already, by its folder, to be used as `cluster` and left as it is: for writing tests.
 _KEPT_CLUSTER = "PRIMUS_TEST_CLUSTER"
+# The fixtures that many tests share, in the order in which their tests run.
+_SHARED = ("lab", "applied_cluster", "trained_cluster")
+_UP = pytest.StashKey[dict[str, RunningLab]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that share a lab beside each other, after those that need none."""
+    items.sort(key=lambda item: max((_SHARED.index(name) for name in _shared_by(item)), default=-1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
+    """Take a lab down when the next test does not need it."""
+    yield
+    up = item.config.stash.get(_UP, {})
+    for name in set(up) - set(_shared_by(nextitem) if nextitem else up):
+        take_down(up.pop(name))
+
+
+def _shared_by(item: pytest.Item) -> list[str]:
+    """Return the shared labs that a test needs."""
+    return [name for name in getattr(item, "fixturenames", ()) if name in _SHARED]
+
+
+def share(request: pytest.FixtureRequest, running: RunningLab) -> None:
+    """Have a lab taken down when the last test that needs it has run."""
+    request.config.stash.setdefault(_UP, {})[str(request.fixturename)] = running
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Bring up three bare hosts of every release in turn, once for the session."""
-    yield from bring_up(RunningLab(f"test{os.getpid()}", tmp_path_factory.mktemp("lab")), "--release", "all", "--bare")
+    for running in bring_up(RunningLab(f"test{os.getpid()}", tmp_path_factory.mktemp("lab")), "--release", "all", "--bare"):
+        share(request, running)
+        yield running
 
 
 @pytest.fixture(scope="session")
-def applied_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+def applied_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Bring up what `make lab` does and apply once for the session: node1 serves, node2 and node3 compute."""
     kept = os.environ.get(_KEPT_CLUSTER)
     if kept:
@@ -39,6 +71,7 @@ def applied_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
         yield RunningLab(name[1], Path(kept))
         return
     for running in bring_up(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster"))):
+        share(request, running)
         done = running.apply()
         assert done.returncode == 0, done.stdout + done.stderr
         yield running
@@ -61,7 +94,12 @@ def bring_up(running: RunningLab, *options: str) -> Iterator[RunningLab]:
     try:
         yield running
     finally:
-        run_cli("lab", "down", "--purge", "--name", running.name, "--dir", str(running.folder))
+        take_down(running)
+
+
+def take_down(running: RunningLab) -> None:
+    """Remove a lab with all that it left; nothing happens where it is gone."""
+    run_cli("lab", "down", "--purge", "--name", running.name, "--dir", str(running.folder))
 
 
 def _remove_abandoned() -> None:

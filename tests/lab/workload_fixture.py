@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import bring_up, share
 from tests.lab.lab_rig import RunningLab
 from tests.lab.workload_rig import Training
 
@@ -34,7 +34,7 @@ printf 'home = /usr/bin\\ninclude-system-site-packages = false\\n' > {VENV}/pyve
 
 
 @pytest.fixture(scope="session")
-def trained_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
+def trained_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Bring up node1, which serves, and four hosts that compute, and apply once for the session."""
     kept = os.environ.get(_KEPT)
     if kept:
@@ -45,6 +45,7 @@ def trained_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runnin
     options = torch_mounted()
     running = RunningLab(f"test{os.getpid()}-w", tmp_path_factory.mktemp("training"))
     for lab in bring_up(running, "--nodes", "5", *options):
+        share(request, lab)
         _settle(lab)
         done = lab.apply()
         assert done.returncode == 0, done.stdout + done.stderr
