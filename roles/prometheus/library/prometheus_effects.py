@@ -31,13 +31,13 @@ class Prometheus:
         return self.service.read(f"{self.path}/api/v1/{what}")
 
     def look_at_targets(self, wanted: Mapping[str, Iterable[str]], wait_s: float, sleep: Callable[[float], None]) -> None:
-        """See that every host of the inventory is scraped; what was not looked at yet is waited for."""
+        """See that every host of the inventory is scraped; what was not looked at yet, or was missed once, is waited for."""
         deadline = time.monotonic() + wait_s
         while True:
             active = (self.read("targets?state=active") or {}).get("activeTargets")
             found = {(one["labels"].get("job"), one["labels"].get("instance")): one for one in active or ()}
             keys = [(job, name) for job, names in wanted.items() for name in names]
-            waiting = [key for key in keys if found.get(key, {}).get("health", "unknown") == "unknown"]
+            waiting = [key for key in keys if found.get(key, {}).get("health") != "up"]
             if not waiting or active is None or time.monotonic() > deadline:
                 break
             sleep(2.0)
