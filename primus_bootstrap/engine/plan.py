@@ -111,7 +111,8 @@ def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subjec
 
 def _hosts_of(cluster: Cluster, play: Play, subject: Subject | None) -> tuple[str, ...]:
     pattern = _named(play.pattern, subject)
-    hosts = cluster.select(pattern) if _can_match(cluster, pattern, subject) else ()
+    served = not play.needs or bool(cluster.groups.get(play.needs))
+    hosts = cluster.select(pattern) if served and _can_match(cluster, pattern, subject) else ()
     return tuple(host for host in hosts if host == subject.node) if subject and play.narrowed else hosts
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 NOBODY = "nobody"
 # Of the role's verification; `deliver` says whether the first receiver is to be told.
 TEST_ALERT = "PrimusVerification"
+# Of a host that states none; defaults/main.yml.
+CLUSTER_PORT = 9094
 
 
 def alertmanager_settings(
@@ -92,6 +94,17 @@ def alertmanager_problems(
     return found + [f"a route names the receiver {name}, which is not stated. Fix: choose from {', '.join(sorted(known))}" for name in unknown]
 
 
+def alertmanager_peers(others: Sequence[str], hostvars: Any) -> list[str]:
+    """Return where the other hosts of the group are told of messages: the address of each, and its port."""
+    found = []
+    for name in others:
+        host = hostvars[name]
+        address = str(host.get("ip") or host.get("ansible_host") or name)
+        shown = f"[{address}]" if ":" in address else address
+        found.append(f"{shown}:{host.get('alertmanager_cluster_port') or CLUSTER_PORT}")
+    return found
+
+
 def _named(routes: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the receivers that routes name, those of routes inside others as well."""
     own = [route["receiver"] for route in routes if route.get("receiver")]
@@ -103,4 +116,8 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"alertmanager_settings": alertmanager_settings, "alertmanager_problems": alertmanager_problems}
+        return {
+            "alertmanager_settings": alertmanager_settings,
+            "alertmanager_problems": alertmanager_problems,
+            "alertmanager_peers": alertmanager_peers,
+        }

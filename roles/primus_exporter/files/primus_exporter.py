@@ -123,8 +123,13 @@ def training(settings: Settings) -> Iterator[Sample]:
     paths = sorted({path for pattern in settings["training_files"] for path in glob.glob(pattern)})  # noqa: PTH207 (absolute patterns)
     if len(paths) > TRAIN_FILES:
         raise SilentError(f"{len(paths)} files of training runs, more than {TRAIN_FILES}")
+    closed = []
     for path in paths:
-        read = _own_text(path)
+        try:
+            read = _own_text(path)
+        except PermissionError:
+            closed.append(path)
+            continue
         if read is None or time.time() - read[1] > settings["training_max_age_s"]:
             continue
         runs: dict[str, dict[str, str]] = {}
@@ -135,12 +140,20 @@ def training(settings: Settings) -> Iterator[Sample]:
                 yield Sample(name, labels, float(number))
         for labels in runs.values():
             yield Sample("primus_train_updated_timestamp_seconds", labels, read[1])
+    if closed:
+        raise SilentError(f"{len(closed)} files of training runs cannot be read, such as {closed[0]}")
 
 
 def _own_text(path: str) -> tuple[str, float] | None:
-    """Return text and time of a plain file; None for anything else that a user may have put in its place, or that has gone."""
+    """Return text and time of a plain file; None for anything else that a user may have put in its place, or that has gone.
+
+    Raises:
+        PermissionError: It may not be read: a run whose numbers are unknown.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        raise
     except OSError:
         return None
     with os.fdopen(handle, "rb") as stream:
@@ -313,7 +326,7 @@ def collect(settings_file: str, settings: Settings) -> Iterator[tuple[str, list[
         try:
             output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
             said = json.loads(output)
-            yield name, [Sample(*one) for one in said["samples"]], said["reason"]
+            yield name, [Sample(key, labels, float(value)) for key, labels, value in said["samples"]], said["reason"]
         except subprocess.TimeoutExpired:
             with suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
