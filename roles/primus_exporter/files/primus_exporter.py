@@ -349,7 +349,7 @@ def render(samples: list[Sample]) -> str:
     lines = []
     for name, numbers in sorted(families.items()):
         meaning = HELP.get(name, "As written by the training run")
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", *(f"{name}{series} {value!r}" for series, value in numbers.items())]
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", *(f"{name}{series} {float(value)!r}" for series, value in numbers.items())]
     return "\n".join(lines) + "\n"
 
 
