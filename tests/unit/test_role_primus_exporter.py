@@ -7,15 +7,13 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from primus_bootstrap import content
 from tests.unit.role_module import _load, load_role_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PROGRAM = content.roles_dir() / "primus_exporter" / "files" / "primus_exporter.py"
 exporter: Any = _load("primus_exporter_program", PROGRAM)
@@ -103,7 +101,7 @@ def test_health_is_read_through_the_real_gate(host: Host) -> None:
     """The verdict and each check; a stale file is unknown, and its checks are not told."""
     gate = content.roles_dir() / "node_health" / "files" / "health_gate.py"
     host.settings["gate"] = str(host.write("lib/health_gate.py", gate.read_text("utf-8")))
-    boot = open("/proc/sys/kernel/random/boot_id", encoding="ascii").read().strip()  # noqa: PTH123, SIM115
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     record = {"check": "mount", "device": "/jfs", "verdict": "fail", "reason": "not mounted"}
     document = {"schema": "primus.health/1", "boot_id": boot, "written": time.time(), "valid_for_s": 300, "verdict": "fail", "checks": [record]}
     host.write("health.json", json.dumps(document))
@@ -131,7 +129,7 @@ def test_amds_numbers_come_from_the_drivers_files(host: Host) -> None:
     assert numbers['primus_gpu_temperature_limit_celsius{gpu="0"}'] == 95
     assert numbers['primus_gpu_power_watts{gpu="0"}'] == 550
     assert numbers['primus_gpu_power_default_limit_watts{gpu="0"}'] == 750
-    assert numbers['primus_gpu_utilisation_ratio{gpu="0"}'] == 0.95
+    assert numbers['primus_gpu_utilisation_ratio{gpu="0"}'] == pytest.approx(0.95)
     assert (numbers['primus_gpu_uncorrectable_errors{gpu="0"}'], numbers['primus_gpu_corrected_errors{gpu="0"}']) == (1, 7)
     assert numbers['primus_exporter_source_up{source="gpu"}'] == 1
 
@@ -245,7 +243,7 @@ def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> 
     host.settings["slurm"] = True
     host.tool("sinfo", "printf 'n1|idle\\nn1|idle\\nn2|drained\\nn3|idle*\\nn4|mixed\\nn5|down*\\nn6|allocated\\n'")
     numbers, _ = host.run()
-    found = {series.partition("{")[2].rstrip("}"): value for series, value in numbers.items() if "slurm" in series}
+    found = {series.partition("{")[2].rstrip("}"): value for series, value in numbers.items() if "slurm_node" in series}
 
     assert found == {
         'node="n1",state="idle"': 0,

@@ -156,11 +156,15 @@ def _own_text(path: str) -> tuple[str, float] | None:
         raise
     except OSError:
         return None
-    with os.fdopen(handle, "rb") as stream:
-        about = os.fstat(stream.fileno())
+    try:
+        about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_size > TRAIN_BYTES:
             return None
-        return stream.read(TRAIN_BYTES).decode("utf-8", "replace"), about.st_mtime
+        return os.read(handle, TRAIN_BYTES).decode("utf-8", "replace"), about.st_mtime
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
 
 
 def gpu(settings: Settings) -> Iterator[Sample]:
