@@ -94,17 +94,19 @@ def _limited(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
 
 def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subject: Subject | None) -> Step | None:
     found: dict[str, tuple[str, ...]] = {}
+    roles: dict[str, None] = {}
     for play in phase.plays:
         hosts = _hosts_of(cluster, play, subject)
         if kept := hosts if allowed is None else tuple(host for host in hosts if host in allowed):
             found[_named(play.pattern, subject)] = kept
+            roles |= dict.fromkeys(play.roles)
     if not found or (subject and not _concerns(cluster, phase, subject)):
         return None
     return Step(
         phase=phase.name,
         playbook=phase.playbook,
         hosts=tuple(dict.fromkeys(host for hosts in found.values() for host in hosts)),
-        roles=tuple(dict.fromkeys(role for play in phase.plays if _named(play.pattern, subject) in found for role in play.roles)),
+        roles=tuple(roles),
         why="; ".join(f"{pattern}: {_few(hosts)}" for pattern, hosts in found.items()),
     )
 

@@ -35,8 +35,8 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 class Play:
     """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
 
-    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without whose hosts the
-    play has none, whatever its pattern matches.
+    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without
+    whose hosts the play has none, whatever its pattern matches.
     """
 
     pattern: str

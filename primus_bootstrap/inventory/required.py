@@ -62,7 +62,7 @@ def _plays() -> tuple[Mapping[str, Any], ...]:
 
 
 def _uses(role: str) -> Iterator[tuple[str, str, set[str]]]:
-    """Yield of each play that names the role its host pattern, the group without which it has no hosts, and the variables that it hands over."""
+    """Yield of each play that names the role its host pattern, the group without which it has no hosts, and what it hands over."""
     for play in _plays():
         for entry in play.get("roles") or ():
             named = entry if isinstance(entry, dict) else {"role": entry}

@@ -37,9 +37,13 @@ def alertmanager_receivers(reading: Reading) -> Iterator[Problem]:
 
 
 def _stated(reading: Reading, group: str, names: tuple[str, ...]) -> tuple[str, list[Any]]:
-    """Return the first host of a group and its values, defaults where it states none; no values without a host, or where only a run knows one."""
+    """Return the first host of a group and its values, defaults where it states none; no values where only a run knows them."""
     hosts, options = reading.groups.get(group, ()), load_options()
-    if not hosts or any(name not in options for name in names) or not any(name in reading.merged.of(n) for n in names for name in hosts[:1]):
+    if (
+        not hosts
+        or any(name not in options for name in names)
+        or not any(name in reading.merged.of(n) for n in names for name in hosts[:1])
+    ):
         return "", []
     try:
         known = reading.view.variables(hosts[0])

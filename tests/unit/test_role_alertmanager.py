@@ -55,7 +55,11 @@ def test_amtool_takes_the_settings_and_routes_an_alert(tmp_path: Path, labels: s
     path.write_text(yaml.safe_dump(settings(), sort_keys=False))
     check = subprocess.run([str(AMTOOL), "check-config", str(path)], capture_output=True, text=True, check=False, timeout=60)
     routed = subprocess.run(
-        [str(AMTOOL), "config", "routes", "test", f"--config.file={path}", *labels.split()], capture_output=True, text=True, check=False, timeout=60
+        [str(AMTOOL), "config", "routes", "test", f"--config.file={path}", *labels.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
     assert check.returncode == 0, check.stdout + check.stderr

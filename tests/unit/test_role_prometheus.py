@@ -33,7 +33,9 @@ class Api:
 
     def judged(self) -> dict[str, str]:
         """Return the verdicts."""
-        return {f"{one['check'].removeprefix('prometheus.')} {one.get('device', '')}".strip(): one["verdict"] for one in self.service.verdicts}
+        return {
+            f"{one['check'].removeprefix('prometheus.')} {one.get('device', '')}".strip(): one["verdict"] for one in self.service.verdicts
+        }
 
 
 def target(job: str, instance: str, health: str, error: str = "") -> dict[str, Any]:

@@ -15,7 +15,9 @@ from primus_bootstrap import content
 FILES = content.roles_dir() / "prometheus" / "files"
 RULES = sorted((FILES / "rules").glob("*.yml"))
 PROMTOOL = shutil.which("promtool")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus); Molecule runs these tests too")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian: prometheus); Molecule runs these tests too"
+)
 
 
 def alerts() -> dict[str, dict[str, Any]]:

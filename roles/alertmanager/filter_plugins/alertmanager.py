@@ -53,7 +53,11 @@ def alertmanager_settings(
         # What is down cannot be healthy, mounted or measured; and of two alerts of one name the graver one is told.
         "inhibit_rules": [
             {"source_matchers": ['alertname="NodeDown"'], "target_matchers": ['alertname!="NodeDown"'], "equal": ["cluster", "instance"]},
-            {"source_matchers": ['severity="critical"'], "target_matchers": ['severity="warning"'], "equal": ["cluster", "instance", "alertname"]},
+            {
+                "source_matchers": ['severity="critical"'],
+                "target_matchers": ['severity="warning"'],
+                "equal": ["cluster", "instance", "alertname"],
+            },
         ],
         "receivers": [*map(_receiver, receivers), {"name": NOBODY}],
     }
@@ -78,7 +82,9 @@ def alertmanager_problems(
 ) -> list[str]:
     """Return what cannot become settings, each with its fix; no URL and no password is quoted."""
     names = [str(one.get("name", "")) for one in receivers]
-    found = [f"receiver {name} is stated twice. Fix: give each a name of its own" for name in sorted({n for n in names if names.count(n) > 1})]
+    found = [
+        f"receiver {name} is stated twice. Fix: give each a name of its own" for name in sorted({n for n in names if names.count(n) > 1})
+    ]
     for one in receivers:
         name = one.get("name", "")
         if name == NOBODY:
@@ -88,10 +94,15 @@ def alertmanager_problems(
         if one.get("webhook_url") and not str(one["webhook_url"]).startswith(("https://", "http://")):
             found.append(f"webhook_url of receiver {name} is no URL. Fix: it begins with https:// (or http://)")
         if one.get("email_to") and not (smtp_server and smtp_from):
-            found.append(f"receiver {name} is told by mail, and no mail server is stated. Fix: set alertmanager_smtp_server and alertmanager_smtp_from")
+            found.append(
+                f"receiver {name} is told by mail, and no mail server is stated. "
+                "Fix: set alertmanager_smtp_server and alertmanager_smtp_from"
+            )
     known = {*names, NOBODY}
     unknown = sorted({str(name) for name in _named(routes)} - known)
-    return found + [f"a route names the receiver {name}, which is not stated. Fix: choose from {', '.join(sorted(known))}" for name in unknown]
+    return found + [
+        f"a route names the receiver {name}, which is not stated. Fix: choose from {', '.join(sorted(known))}" for name in unknown
+    ]
 
 
 def alertmanager_peers(others: Sequence[str], hostvars: Any) -> list[str]:

@@ -6,7 +6,7 @@ renamed, under a lock, so hosts may be served at once and a run may be killed at
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import fcntl
 import ipaddress
 import os
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _AUTHORITY_DAYS = 3650
 # Clocks of hosts may be behind the controller's.
-_BEFORE = datetime.timedelta(hours=1)
+_BEFORE = dt.timedelta(hours=1)
 
 
 class Authority(NamedTuple):
@@ -91,7 +91,7 @@ def make_authority(folder: Path, cluster: str) -> Authority:
     return Authority(key, certificate)
 
 
-def needs_new(folder: Path, authority: Authority, wish: Wish, now: datetime.datetime) -> str:
+def needs_new(folder: Path, authority: Authority, wish: Wish, now: dt.datetime) -> str:
     """Return why a host's certificate must be signed anew, nothing where the one that is there does."""
     try:
         certificate = x509.load_pem_x509_certificate((folder / "hosts" / f"{wish.host}.crt").read_bytes())
@@ -107,7 +107,7 @@ def needs_new(folder: Path, authority: Authority, wish: Wish, now: datetime.date
     if set(held) != set(_names(wish.names)):
         return "the host's names changed"
     left = certificate.not_valid_after_utc - now
-    return "it runs out" if left < datetime.timedelta(days=wish.renew_before_days) else ""
+    return "it runs out" if left < dt.timedelta(days=wish.renew_before_days) else ""
 
 
 def sign(folder: Path, authority: Authority, wish: Wish) -> None:
@@ -128,8 +128,8 @@ def sign(folder: Path, authority: Authority, wish: Wish) -> None:
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.timezone.utc)
-    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), now - _BEFORE, now + datetime.timedelta(days=days))
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number(), now - _BEFORE, now + dt.timedelta(days=days))
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 
@@ -168,11 +168,10 @@ def bring(folder: Path, cluster: str, wish: Wish, *, look_only: bool) -> bool:
     if look_only and not folder.exists():
         return True
     with locked(folder):
-        if (folder / "ca.key").exists() and not (folder / "ca.crt").exists():
-            authority = None  # a run was killed between the two; nothing can have been signed
-        else:
-            authority = load_authority(folder)
-        now = datetime.datetime.now(datetime.timezone.utc)
+        # A run that was killed between the two has signed nothing.
+        halfway = (folder / "ca.key").exists() and not (folder / "ca.crt").exists()
+        authority = None if halfway else load_authority(folder)
+        now = dt.datetime.now(dt.UTC)
         if authority and not needs_new(folder, authority, wish, now):
             return False
         if not look_only:

@@ -38,7 +38,7 @@ def meet(folder: Path, name: str) -> tuple[str, float]:
                 continue
             except ssl.SSLCertVerificationError as error:
                 return error.verify_message, 0.0
-        if len(done) == 2:  # noqa: PLR2004 (both ends)
+        if len(done) == 2:
             break
     certificate = client.getpeercert() or {}
     return "", (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / DAY_S

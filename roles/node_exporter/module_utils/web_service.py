@@ -1,4 +1,5 @@
-"""A web service of this host as its clients meet it: HTTPS under its own name, with a password, with a wrong one, with none, and without TLS."""
+# ruff: noqa: INP001 - Ansible gives it its package: ansible.module_utils
+"""A web service of this host as its clients meet it: HTTPS under its own name, with the password, a wrong one and none, and without TLS."""
 
 from __future__ import annotations
 

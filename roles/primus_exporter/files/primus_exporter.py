@@ -1,11 +1,11 @@
 """Write what this host knows of itself into a text file for node_exporter: health, quarantine, GPUs, jobs, Slurm's nodes, certificate.
 
-A timer runs it; it listens on nothing. Each source is asked in a process of its own under a time-out: a tool of a GPU's vendor that hangs is
-killed and costs no other source. What a source does not say is not there: never a zero, and `primus_exporter_source_up` says 0.
+A timer runs it; it listens on nothing. Each source is asked in a process of its own under a time-out: a tool of a GPU's vendor that hangs
+is killed and costs no other source. What a source does not say is not there: never a zero, and `primus_exporter_source_up` says 0.
 
     primus_exporter.py SETTINGS.json            ask all sources and replace the file
     primus_exporter.py SETTINGS.json SOURCE     ask one and print it as JSON
-"""  # noqa: INP001 (it lies alone on the host)
+"""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ def health(settings: Settings) -> Iterator[Sample]:
     yield Sample("primus_health_verdict", {"verdict": reading.verdict}, 1)
     # A file that is stale says nothing of its checks.
     for record in reading.checks:
-        labels = {"check": str(record.get("check", "")), "device": str(record.get("device") or ""), "verdict": str(record.get("verdict", ""))}
+        labels = {
+            "check": str(record.get("check", "")),
+            "device": str(record.get("device") or ""),
+            "verdict": str(record.get("verdict", "")),
+        }
         yield Sample("primus_health_check", labels, 1)
 
 
@@ -179,7 +183,7 @@ def gpu(settings: Settings) -> Iterator[Sample]:
     for number, device in enumerate(found["0x1002"]):
         samples = list(amd(device, str(number)))
         yield from samples
-        if len(samples) < 2:  # noqa: PLR2004 (only its name)
+        if len(samples) < 2:  # only its name
             silent.append(device.name)
     if found["0x10de"]:
         told = nvidia(ask(["nvidia-smi", "-q", "-x"]))
@@ -240,8 +244,16 @@ def nvidia(xml: str) -> list[Sample]:
         watts = ("gpu_power_readings", "power_readings")
         values = [
             ("primus_gpu_temperature_limit_celsius", limit, 1.0),
-            ("primus_gpu_power_watts", reading(item, *(f"{one}/{name}" for one in watts for name in ("instant_power_draw", "power_draw"))), 1.0),
-            ("primus_gpu_power_limit_watts", reading(item, *(f"{one}/{name}" for one in watts for name in ("current_power_limit", "power_limit"))), 1.0),
+            (
+                "primus_gpu_power_watts",
+                reading(item, *(f"{one}/{name}" for one in watts for name in ("instant_power_draw", "power_draw"))),
+                1.0,
+            ),
+            (
+                "primus_gpu_power_limit_watts",
+                reading(item, *(f"{one}/{name}" for one in watts for name in ("current_power_limit", "power_limit"))),
+                1.0,
+            ),
             ("primus_gpu_power_default_limit_watts", reading(item, *(f"{one}/default_power_limit" for one in watts)), 1.0),
             ("primus_gpu_utilisation_ratio", reading(item, "utilization/gpu_util"), 0.01),
             ("primus_gpu_memory_used_bytes", reading(item, "fb_memory_usage/used"), MIB),
@@ -353,7 +365,11 @@ def render(samples: list[Sample]) -> str:
     lines = []
     for name, numbers in sorted(families.items()):
         meaning = HELP.get(name, "As written by the training run")
-        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge", *(f"{name}{series} {float(value)!r}" for series, value in numbers.items())]
+        lines += [
+            f"# HELP {name} {meaning}",
+            f"# TYPE {name} gauge",
+            *(f"{name}{series} {float(value)!r}" for series, value in numbers.items()),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -56,7 +56,13 @@ def prometheus_problems(interval_s: int, retention_days: int, retention_gib: int
         what = f"prometheus_retention_days is {retention_days}; the rules look back a day, and ten years are the most"
         found.append(("prometheus_retention_days", what, f"{RETENTION_DAYS[0]} to {RETENTION_DAYS[1]} days"))
     if retention_gib < 0:
-        found.append(("prometheus_retention_gib", f"prometheus_retention_gib is {retention_gib}, less than nothing", "0 for no bound, or a number of GiB"))
+        found.append(
+            (
+                "prometheus_retention_gib",
+                f"prometheus_retention_gib is {retention_gib}, less than nothing",
+                "0 for no bound, or a number of GiB",
+            )
+        )
     return found
 
 

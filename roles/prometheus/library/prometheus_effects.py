@@ -95,7 +95,9 @@ class Prometheus:
         # It writes 14d as 2w.
         verdict = "unknown" if not found else "pass" if _hours(found) == _hours(retention) else "fail"
         self.judge("retention", verdict, expected=retention, found=found, reason="" if found else "Prometheus did not say", fix=self.log)
-        loaded = next((line.split()[-1] for line in metrics.splitlines() if line.startswith("prometheus_config_last_reload_successful ")), "")
+        loaded = next(
+            (line.split()[-1] for line in metrics.splitlines() if line.startswith("prometheus_config_last_reload_successful ")), ""
+        )
         verdict = "unknown" if not loaded else "pass" if loaded == "1" else "fail"
         self.judge("settings", verdict, expected="1", found=loaded, reason="" if loaded else "Prometheus did not say", fix=self.log)
 

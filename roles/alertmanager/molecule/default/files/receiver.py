@@ -20,10 +20,12 @@ def note(line: str) -> None:
 class Hook(BaseHTTPRequestHandler):
     """A webhook."""
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         """Note who was told of which alert, and as whom Alertmanager came."""
         told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        login = base64.b64decode(self.headers.get("Authorization", "Basic ").split()[1:2][0] if "Authorization" in self.headers else "").decode()
+        login = base64.b64decode(
+            self.headers.get("Authorization", "Basic ").split()[1:2][0] if "Authorization" in self.headers else ""
+        ).decode()
         for alert in told["alerts"]:
             labels = alert["labels"]
             note(f"{self.path.split('/')[1]} {labels['alertname']} {labels.get('instance', '-')} {alert['status']} {login or '-'}")
