@@ -5,12 +5,15 @@ In a checkout they stand beside the package; in a wheel they are inside it, unde
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 
 # The end of a play's host pattern by which `-e node=NAME` narrows a phase down to one host.
 NARROWED = ":&{{ node | default('all') }}"
+# A play for every host of a cluster whose named group has hosts, and for none of another cluster; Ansible's patterns cannot say that.
+EVERY_HOST_WITH = re.compile(r"^\{\{ 'all' if groups\['(\w+)'\] \| default\(\[\]\) else '\1' \}\}$")
 # The host that a day-2 playbook is about: of a replacement, the one that leaves.
 THE_NODE = "{{ old | default(node | default('nobody')) }}"
 

@@ -25,7 +25,7 @@ from primus_bootstrap.cli.options import (
 from primus_bootstrap.cli.run_verbs import run_plan
 from primus_bootstrap.engine.events import Event, HostResult, Recap, VerdictFound
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.engine.playbooks import groups_in, load_phases
+from primus_bootstrap.engine.playbooks import groups_in, hosts_of, load_phases
 from primus_bootstrap.engine.report import EXIT_DONE, EXIT_FAILED
 from primus_bootstrap.engine.run import Options
 from primus_bootstrap.inventory.load import load_cluster
@@ -163,7 +163,7 @@ def expected_places(cluster: Cluster, made: Plan) -> tuple[tuple[str, str], ...]
     found: dict[tuple[str, str], None] = {}
     for play, step in plays:
         named = any(name in cluster.groups for name in groups_in(play.pattern))
-        chosen = set(cluster.select(play.pattern)) if named else set()
+        chosen = set(hosts_of(cluster, play)) if named else set()
         found |= {(role, host): None for role in play.roles for host in step.hosts if host in chosen}
     return tuple(found)
 

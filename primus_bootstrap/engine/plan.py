@@ -94,24 +94,27 @@ def _limited(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
 
 def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subject: Subject | None) -> Step | None:
     found: dict[str, tuple[str, ...]] = {}
+    roles: dict[str, None] = {}
     for play in phase.plays:
         hosts = _hosts_of(cluster, play, subject)
         if kept := hosts if allowed is None else tuple(host for host in hosts if host in allowed):
             found[_named(play.pattern, subject)] = kept
+            roles |= dict.fromkeys(play.roles)
     if not found or (subject and not _concerns(cluster, phase, subject)):
         return None
     return Step(
         phase=phase.name,
         playbook=phase.playbook,
         hosts=tuple(dict.fromkeys(host for hosts in found.values() for host in hosts)),
-        roles=tuple(dict.fromkeys(role for play in phase.plays if _named(play.pattern, subject) in found for role in play.roles)),
+        roles=tuple(roles),
         why="; ".join(f"{pattern}: {_few(hosts)}" for pattern, hosts in found.items()),
     )
 
 
 def _hosts_of(cluster: Cluster, play: Play, subject: Subject | None) -> tuple[str, ...]:
     pattern = _named(play.pattern, subject)
-    hosts = cluster.select(pattern) if _can_match(cluster, pattern, subject) else ()
+    served = not play.needs or bool(cluster.groups.get(play.needs))
+    hosts = cluster.select(pattern) if served and _can_match(cluster, pattern, subject) else ()
     return tuple(host for host in hosts if host == subject.node) if subject and play.narrowed else hosts
 
 

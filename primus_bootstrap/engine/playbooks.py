@@ -19,6 +19,8 @@ from primus_bootstrap import content
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.inventory.cluster import Cluster
+
 SITE = "site.yml"
 _ROLE_IMPORTS = (
     "import_role",
@@ -33,7 +35,8 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 class Play:
     """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
 
-    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it.
+    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without
+    whose hosts the play has none, whatever its pattern matches.
     """
 
     pattern: str
@@ -41,6 +44,7 @@ class Play:
     any_errors_fatal: bool = False
     max_fail_percentage: bool = False
     narrowed: bool = False
+    needs: str = ""
 
     @property
     def stops_all(self) -> bool:
@@ -90,6 +94,11 @@ def _parts(path: Path) -> list[Path]:
     return [inner for part in parts for inner in (_parts(part) if part.name == SITE else [part])]
 
 
+def hosts_of(cluster: Cluster, play: Play) -> tuple[str, ...]:
+    """Return the hosts that a play has in a cluster."""
+    return () if play.needs and not cluster.groups.get(play.needs) else cluster.select(play.pattern)
+
+
 def groups_in(pattern: str) -> tuple[str, ...]:
     """Return the names that an Ansible host pattern selects from; what it only excludes (`!name`) is left out."""
     parts = [part.strip() for part in re.split(r"[:,]", re.sub(r"\[[^\]]*\]", "", pattern))]
@@ -112,8 +121,10 @@ def _plays(path: Path) -> Iterator[Play]:
         else:
             hosts = entry.get("hosts", "")
             pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
+            every = content.EVERY_HOST_WITH.match(pattern.removesuffix(content.NARROWED))
             yield Play(
-                pattern=pattern.removesuffix(content.NARROWED),
+                pattern="all" if every else pattern.removesuffix(content.NARROWED),
+                needs=every[1] if every else "",
                 roles=tuple(_roles(entry)),
                 any_errors_fatal=bool(entry.get("any_errors_fatal")),
                 max_fail_percentage="max_fail_percentage" in entry,

@@ -28,7 +28,9 @@ def check(reading: Reading, *, sealed: Sequence[tuple[str, str]]) -> Iterator[Pr
         if option.required and option.entry == "main":
             required.setdefault(option.owner, []).append(option.name)
     for role, names in sorted(required.items()):
-        for pattern, given in _uses(role):
+        for pattern, needs, given in _uses(role):
+            if needs and not reading.groups.get(needs):
+                continue
             for name in sorted(set(names) - given):
                 yield from _missing(reading, role, pattern, name, waiting)
 
@@ -59,13 +61,15 @@ def _plays() -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _uses(role: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield the host pattern of each play that names the role, and the variables that the play hands to it."""
+def _uses(role: str) -> Iterator[tuple[str, str, set[str]]]:
+    """Yield of each play that names the role its host pattern, the group without which it has no hosts, and what it hands over."""
     for play in _plays():
         for entry in play.get("roles") or ():
             named = entry if isinstance(entry, dict) else {"role": entry}
             if (named.get("role") or named.get("name")) == role:
                 hosts = play["hosts"]
                 pattern = (",".join(hosts) if isinstance(hosts, list) else str(hosts)).removesuffix(content.NARROWED)
-                if "{{" not in pattern:
-                    yield pattern, {*(play.get("vars") or {}), *(named.get("vars") or {}), *named}
+                every = content.EVERY_HOST_WITH.match(pattern)
+                if every or "{{" not in pattern:
+                    given = {*(play.get("vars") or {}), *(named.get("vars") or {}), *named}
+                    yield ("all", every[1], given) if every else (pattern, "", given)

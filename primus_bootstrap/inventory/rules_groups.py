@@ -19,6 +19,7 @@ _IMPLICIT = ("all", "ungrouped")
 _NEEDS = (
     ("kube_node", "kube_control_plane", "a Kubernetes node has nothing to join"),
     ("workload_node", "primus_watch", "nobody would start a job there"),
+    ("alertmanager", "prometheus", "nobody would raise an alert"),
 )
 
 

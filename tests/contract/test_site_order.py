@@ -12,7 +12,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.load import load_cluster
 
@@ -59,11 +59,11 @@ def test_the_plan_has_the_order_and_the_hosts_that_ansible_has() -> None:
     ]
     steps = {step.phase: set(step.hosts) for step in make_plan(cluster).steps}
 
-    assert listed == [set(cluster.select(play.pattern)) for play in plays]
-    here = [phase.name for phase in load_phases(content.playbooks_dir()) if any(cluster.select(play.pattern) for play in phase.plays)]
+    assert listed == [set(hosts_of(cluster, play)) for play in plays]
+    here = [phase.name for phase in load_phases(content.playbooks_dir()) if any(hosts_of(cluster, play) for play in phase.plays)]
     assert [step.phase for step in make_plan(cluster).steps] == here
     for phase in load_phases(content.playbooks_dir()):
-        assert steps.get(phase.name, set()) == {host for play in phase.plays for host in cluster.select(play.pattern)}
+        assert steps.get(phase.name, set()) == {host for play in phase.plays for host in hosts_of(cluster, play)}
 
 
 def test_the_plan_names_the_roles_that_ansible_runs() -> None:

@@ -1,0 +1,1 @@
+../../node_exporter/module_utils/web_service.py

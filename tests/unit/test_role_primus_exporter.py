@@ -1,0 +1,304 @@
+"""What a host tells of itself: the program `primus_exporter.py`, run against hosts that are folders, with tools that answer as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_bootstrap import content
+from tests.unit.role_module import _load, load_role_module
+
+PROGRAM = content.roles_dir() / "primus_exporter" / "files" / "primus_exporter.py"
+exporter: Any = _load("primus_exporter_program", PROGRAM)
+effects: Any = load_role_module("primus_exporter", "primus_exporter_effects")
+
+# As `nvidia-smi -q -x` of driver 550 prints an H200, shortened to what is read; the second GPU hides what it has not.
+SMI = """<?xml version="1.0" ?>
+<nvidia_smi_log><driver_version>550.54</driver_version>
+<gpu id="00000000:18:00.0"><product_name>NVIDIA H200</product_name><minor_number>0</minor_number><uuid>GPU-a</uuid>
+<fb_memory_usage><total>143771 MiB</total><used>1024 MiB</used></fb_memory_usage><utilization><gpu_util>87 %</gpu_util></utilization>
+<ecc_errors><volatile><sram_correctable>2</sram_correctable><sram_uncorrectable_parity>1</sram_uncorrectable_parity>
+<dram_correctable>3</dram_correctable><dram_uncorrectable>0</dram_uncorrectable></volatile></ecc_errors>
+<temperature><gpu_temp>61 C</gpu_temp><gpu_temp_tlimit>26 C</gpu_temp_tlimit></temperature>
+<gpu_power_readings><instant_power_draw>412.33 W</instant_power_draw><current_power_limit>600.00 W</current_power_limit>
+<default_power_limit>700.00 W</default_power_limit></gpu_power_readings></gpu>
+<gpu id="00000000:2A:00.0"><product_name>NVIDIA T4</product_name><minor_number>1</minor_number><uuid>GPU-b</uuid>
+<utilization><gpu_util>N/A</gpu_util></utilization>
+<temperature><gpu_temp>40 C</gpu_temp><gpu_temp_slow_threshold>93 C</gpu_temp_slow_threshold></temperature>
+<ecc_errors><volatile><dram_uncorrectable>N/A</dram_uncorrectable></volatile></ecc_errors>
+<power_readings><power_draw>[Unknown Error]</power_draw></power_readings></gpu></nvidia_smi_log>
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """Return a host without anything."""
+    return Host(tmp_path)
+
+
+class Host:
+    """A host that is a folder: settings, a PCI bus, tools."""
+
+    def __init__(self, root: Path) -> None:
+        """Keep the folder."""
+        self.root = root
+        (root / "tools").mkdir()
+        names = {"gate": "gate.py", "health": "health.json", "quarantine": "quarantine.json", "certificate": "host.crt", "sysfs": "sys"}
+        paths = {name: str(root / part) for name, part in names.items()}
+        self.settings = {
+            **paths,
+            "output": str(root / "primus.prom"),
+            "timeout_s": 10,
+            "slurm": False,
+            "training_files": [str(root / "training" / "*.prom")],
+            "training_max_age_s": 3600,
+        }
+
+    def write(self, path: str, text: str) -> Path:
+        """Write a file."""
+        place = self.root / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+        return place
+
+    def tool(self, name: str, text: str) -> None:
+        """Write a tool: a shell script."""
+        self.write(f"tools/{name}", f"#!/bin/sh\n{text}\n").chmod(0o755)
+
+    def gpu(self, address: str, vendor: str, **files: str) -> None:
+        """Put a GPU onto the PCI bus, with the driver's files."""
+        for name, text in {"vendor": vendor, "class": "0x120000", **files}.items():
+            self.write(f"sys/bus/pci/devices/{address}/{name.replace('__', '/')}", f"{text}\n")
+
+    def run(self) -> tuple[dict[str, float], str]:
+        """Run the program; return numbers by series, and what it complained of."""
+        path = self.write("settings.json", json.dumps(self.settings))
+        environment = {**os.environ, "PATH": f"{self.root / 'tools'}:{os.environ['PATH']}"}
+        command = [sys.executable, "-I", "-B", str(PROGRAM), str(path)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        lines = [line for line in (self.root / "primus.prom").read_text("utf-8").splitlines() if not line.startswith("#")]
+        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}, done.stderr
+
+
+def test_a_host_without_anything_tells_only_that_it_is_not_quarantined(host: Host) -> None:
+    """No GPU, no checks, no certificate: nothing of them is there, above all no zero."""
+    numbers, complaint = host.run()
+    names = {series.partition("{")[0] for series in numbers}
+
+    assert names == {"primus_quarantined", "primus_exporter_source_up", "primus_exporter_written_timestamp_seconds"}
+    assert [series for series in numbers if "source_up" in series] == ['primus_exporter_source_up{source="quarantine"}']
+    assert complaint == ""
+
+
+def test_health_is_read_through_the_real_gate(host: Host) -> None:
+    """The verdict and each check; a stale file is unknown, and its checks are not told."""
+    gate = content.roles_dir() / "node_health" / "files" / "health_gate.py"
+    host.settings["gate"] = str(host.write("lib/health_gate.py", gate.read_text("utf-8")))
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    record = {"check": "mount", "device": "/jfs", "verdict": "fail", "reason": "not mounted"}
+    document = {
+        "schema": "primus.health/1",
+        "boot_id": boot,
+        "written": time.time(),
+        "valid_for_s": 300,
+        "verdict": "fail",
+        "checks": [record],
+    }
+    host.write("health.json", json.dumps(document))
+    fresh, _ = host.run()
+    host.write("health.json", json.dumps({**document, "written": time.time() - 1000}))
+    stale, _ = host.run()
+
+    assert fresh['primus_health_verdict{verdict="fail"}'] == 1
+    assert fresh['primus_health_check{check="mount",device="/jfs",verdict="fail"}'] == 1
+    assert stale['primus_health_verdict{verdict="unknown"}'] == 1
+    assert not [series for series in stale if "primus_health_check" in series]
+
+
+def test_amds_numbers_come_from_the_drivers_files(host: Host) -> None:
+    """Millidegrees, microwatts and percent become the units of their names; the limit is the lowest of the device's own."""
+    files = {"product_name": "MI300X", "gpu_busy_percent": "95", "mem_info_vram_used": "1000", "mem_info_vram_total": "4000"}
+    monitor = {"temp1_input": "65000", "temp1_label": "junction", "temp1_crit": "100000", "temp2_input": "70000", "temp2_label": "mem"}
+    power = {"temp2_crit": "95000", "power1_average": "550000000", "power1_cap": "700000000", "power1_cap_default": "750000000"}
+    host.gpu("0000:05:00.0", "0x1002", **files, **{f"hwmon__hwmon3__{key}": value for key, value in {**monitor, **power}.items()})
+    for block, counts in {"umc": "ue: 1\nce: 2", "gfx": "ue: 0\nce: 5"}.items():
+        host.write(f"sys/bus/pci/devices/0000:05:00.0/ras/{block}_err_count", counts)
+    numbers, _ = host.run()
+
+    assert numbers['primus_gpu_temperature_celsius{gpu="0",sensor="junction"}'] == 65
+    assert numbers['primus_gpu_temperature_limit_celsius{gpu="0"}'] == 95
+    assert numbers['primus_gpu_power_watts{gpu="0"}'] == 550
+    assert numbers['primus_gpu_power_default_limit_watts{gpu="0"}'] == 750
+    assert numbers['primus_gpu_utilisation_ratio{gpu="0"}'] == pytest.approx(0.95)
+    assert (numbers['primus_gpu_uncorrectable_errors{gpu="0"}'], numbers['primus_gpu_corrected_errors{gpu="0"}']) == (1, 7)
+    assert numbers['primus_exporter_source_up{source="gpu"}'] == 1
+
+
+def test_a_gpu_whose_driver_says_nothing_is_unknown_and_its_neighbour_is_told(host: Host) -> None:
+    """No zero stands for it."""
+    host.gpu("0000:05:00.0", "0x1002")
+    host.gpu("0000:06:00.0", "0x1002", gpu_busy_percent="3")
+    numbers, complaint = host.run()
+
+    assert [series for series in numbers if 'gpu="0"' in series and "info" not in series] == []
+    assert numbers['primus_gpu_utilisation_ratio{gpu="1"}'] == 0.03
+    assert numbers['primus_exporter_source_up{source="gpu"}'] == 0
+    assert "nothing is known of 0000:05:00.0" in complaint
+
+
+def test_nvidias_numbers_come_from_nvidia_smi(host: Host) -> None:
+    """What a GPU has not, or cannot say, is absent; older and newer names of elements are read."""
+    for address in ("0000:18:00.0", "0000:2a:00.0"):
+        host.gpu(address, "0x10de")
+    host.tool("nvidia-smi", f"cat << 'EOF'\n{SMI}EOF")
+    numbers, complaint = host.run()
+
+    assert complaint == ""
+    assert numbers['primus_gpu_temperature_celsius{gpu="0",sensor="gpu"}'] == 61
+    assert numbers['primus_gpu_temperature_limit_celsius{gpu="0"}'] == 87
+    assert numbers['primus_gpu_temperature_limit_celsius{gpu="1"}'] == 93
+    assert numbers['primus_gpu_power_watts{gpu="0"}'] == 412.33
+    assert numbers['primus_gpu_power_limit_watts{gpu="0"}'] == 600
+    assert numbers['primus_gpu_memory_used_bytes{gpu="0"}'] == 1 << 30
+    assert numbers['primus_gpu_uncorrectable_errors{gpu="0"}'] == 1
+    assert numbers['primus_gpu_corrected_errors{gpu="0"}'] == 5
+    absent = {"power_watts", "utilisation_ratio", "uncorrectable_errors", "memory_bytes"}
+    assert {series for series in numbers if 'gpu="1"' in series and any(f"primus_gpu_{name}{{" in series for name in absent)} == set()
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [
+        ("exit 9", "nvidia-smi ended with 9"),
+        ("sleep 300", "did not answer within 3 s"),
+        ("echo no XML", "syntax error"),
+        ("", "nothing is known of"),
+    ],
+)
+def test_a_tool_that_fails_hangs_or_talks_nonsense_costs_no_other_source(host: Host, tool: str, reason: str) -> None:
+    """It is killed, its source is unknown, and the others are told in time."""
+    host.settings["timeout_s"] = 3 if "sleep" in tool else 20
+    host.gpu("0000:18:00.0", "0x10de")
+    host.tool("nvidia-smi", tool or "echo '<nvidia_smi_log></nvidia_smi_log>'")
+    started = time.monotonic()
+    numbers, complaint = host.run()
+
+    assert numbers['primus_exporter_source_up{source="gpu"}'] == 0
+    assert numbers['primus_quarantined{owner=""}'] == 0
+    assert not [series for series in numbers if series.startswith("primus_gpu")]
+    assert reason in complaint
+    assert time.monotonic() - started < 60
+
+
+def test_of_a_users_file_only_the_runs_own_numbers_are_passed_on(host: Host) -> None:
+    """Numbers of other names, links, folders, long and old files are not; what is quoted stays quoted."""
+    good = (
+        'primus_train_step{run="/a \\"b\\"\\\\c",job_id="7",host="n1",evil="x"} 5\nprimus_train_loss{run="/a",job_id="7",host="n1"} NaN\n'
+    )
+    host.write("training/a.prom", f'{good}node_load1 3\nprimus_health_verdict{{verdict="pass"}} 1\n')
+    host.write("secret", 'primus_train_step{run="/secret"} 1\n')
+    (host.root / "training" / "link.prom").symlink_to(host.root / "secret")
+    (host.root / "training" / "folder.prom").mkdir()
+    os.mkfifo(host.root / "training" / "pipe.prom")
+    host.write("training/long.prom", 'primus_train_step{run="/long"} 1\n' * 5000)
+    old = host.write("training/old.prom", 'primus_train_step{run="/old"} 1\n')
+    os.utime(old, (1, 1))
+    numbers, _ = host.run()
+    train = {series for series in numbers if "train_step" in series or "train_loss" in series}
+
+    assert train == {'primus_train_step{host="n1",job_id="7",run="/a \\"b\\"\\\\c"}'}
+    assert not [series for series in numbers if "node_load1" in series or "health" in series]
+    assert numbers['primus_exporter_source_up{source="training"}'] == 1
+
+
+def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
+    """Consumer and producer agree: the gauges of workloads/train/telemetry.py come through with their labels."""
+    pytest.importorskip("torch", reason="this Python has no torch")
+    from workloads.train import telemetry  # noqa: PLC0415 (needs torch)
+
+    fields = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
+    host.write("training/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"}))
+    numbers, _ = host.run()
+
+    assert numbers['primus_train_step{host="n1",job_id="7",run="/r"}'] == 1
+    assert numbers['primus_train_running{host="n1",job_id="7",run="/r"}'] == 1
+    assert not [series for series in numbers if "mfu" in series]
+
+
+def test_a_file_that_may_not_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The run's numbers are unknown, and the others are told before that is said."""
+    (tmp_path / "a.prom").write_text("")
+    (tmp_path / "b.prom").write_text('primus_train_step{run="/b"} 4\n')
+    real = exporter._own_text
+
+    def closed(path: str) -> Any:
+        if path.endswith("a.prom"):
+            raise PermissionError
+        return real(path)
+
+    monkeypatch.setattr(exporter, "_own_text", closed)
+    samples = exporter.training({"training_files": [f"{tmp_path}/*.prom"], "training_max_age_s": 60})
+    told = [next(samples).name, next(samples).name]
+
+    assert told == ["primus_train_step", "primus_train_updated_timestamp_seconds"]
+    with pytest.raises(exporter.SilentError, match="1 files of training runs cannot be read"):
+        next(samples)
+
+
+def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> None:
+    """As sinfo 22.05 prints them: long states, one line a partition, a star for a node that does not answer."""
+    host.settings["slurm"] = True
+    host.tool("sinfo", "printf 'n1|idle\\nn1|idle\\nn2|drained\\nn3|idle*\\nn4|mixed\\nn5|down*\\nn6|allocated\\n'")
+    numbers, _ = host.run()
+    found = {series.partition("{")[2].rstrip("}"): value for series, value in numbers.items() if "slurm_node" in series}
+
+    assert found == {
+        'node="n1",state="idle"': 0,
+        'node="n2",state="drained"': 1,
+        'node="n3",state="idle"': 1,
+        'node="n4",state="mixed"': 0,
+        'node="n5",state="down"': 1,
+        'node="n6",state="allocated"': 0,
+    }
+
+
+def test_a_quarantine_is_told_by_its_owner_and_a_broken_record_is_unknown(host: Host) -> None:
+    """A record that nobody can read is not read as none."""
+    host.write("quarantine.json", '{"owner": "ada", "reason": "x", "time": 1}')
+    owned, _ = host.run()
+    host.write("quarantine.json", "{")
+    broken, _ = host.run()
+
+    assert owned['primus_quarantined{owner="ada"}'] == 1
+    assert not [series for series in broken if series.startswith("primus_quarantined")]
+    assert broken['primus_exporter_source_up{source="quarantine"}'] == 0
+
+
+@pytest.mark.parametrize(
+    ("content_", "timer", "verdicts"),
+    [
+        (
+            'primus_exporter_source_up{source="gpu"} 1.0\nprimus_exporter_written_timestamp_seconds 100.0\n',
+            "active",
+            ["pass", "pass", "pass"],
+        ),
+        (
+            'primus_exporter_source_up{source="gpu"} 0.0\nprimus_exporter_written_timestamp_seconds 100.0\n',
+            "active",
+            ["pass", "pass", "unknown"],
+        ),
+        ("primus_exporter_written_timestamp_seconds 50.0\n", "inactive", ["fail", "fail"]),
+        ("", "active", ["fail", "pass"]),
+    ],
+)
+def test_the_verification_judges_what_was_written(content_: str, timer: str, verdicts: list[str]) -> None:
+    """An old file fails, a timer that does not run too; a silent source is unknown and stops nothing."""
+    assert [one["verdict"] for one in effects.judge("n1", content_, 100.0, timer, "")] == verdicts

@@ -1,0 +1,205 @@
+"""The role `prometheus`: targets from the inventory, what it is judged by, and how long that takes for a large fleet."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.inventory.role_code import load_filters
+from tests.unit.role_module import load_role_module
+from tests.unit.test_role_templates import render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+filters: Any = load_filters("prometheus")
+effects: Any = load_role_module("prometheus", "prometheus_effects")
+
+
+class Api:
+    """A Prometheus that answers as told; `judged` are the verdicts by check and device."""
+
+    def __init__(self, answers: Mapping[str, Any]) -> None:
+        """Keep the answers by path."""
+        self.answers = answers
+        self.service = effects.Service({"host": "p1"}, "prometheus")
+        self.service.read = lambda path: self.answers.get(path.partition("?")[0].removeprefix("/api/v1/"))
+        self.prometheus = effects.Prometheus(self.service, "", "prometheus.service")
+
+    def judged(self) -> dict[str, str]:
+        """Return the verdicts."""
+        return {
+            f"{one['check'].removeprefix('prometheus.')} {one.get('device', '')}".strip(): one["verdict"] for one in self.service.verdicts
+        }
+
+
+def target(job: str, instance: str, health: str, error: str = "") -> dict[str, Any]:
+    """Return a target as Prometheus 2.42 lists it."""
+    return {"labels": {"job": job, "instance": instance}, "health": health, "lastError": error}
+
+
+def test_targets_are_the_hosts_of_the_inventory() -> None:
+    """`ip` wins over `ansible_host` and the name; an address of IPv6 is put in brackets; rack, groups and another port count."""
+    hostvars = {
+        "n1": {"ip": "10.0.0.1", "ansible_host": "203.0.113.1", "rack": "r1", "group_names": ["slurm_node", "gpu_node"]},
+        "n2": {"ansible_host": "fd00::2", "node_exporter_port": 9200, "group_names": []},
+        "n3": {},
+    }
+    found = filters.prometheus_targets(hostvars, hostvars, "node_exporter_port", 9100)
+
+    assert found == [
+        {"targets": ["10.0.0.1:9100"], "labels": {"instance": "n1", "groups": ",gpu_node,slurm_node,", "rack": "r1"}},
+        {"targets": ["[fd00::2]:9200"], "labels": {"instance": "n2", "groups": ","}},
+        {"targets": ["n3:9100"], "labels": {"instance": "n3", "groups": ","}},
+    ]
+
+
+def test_each_host_is_read_once_so_a_large_fleet_costs_little() -> None:
+    """Ten thousand hosts: every host's variables are asked for once, and the targets are there within two seconds."""
+    asked: list[str] = []
+
+    class HostVars:
+        def __getitem__(self, name: str) -> dict[str, Any]:
+            asked.append(name)
+            return {"ansible_host": "10.0.0.1", "group_names": ["gpu_node"]}
+
+    names = [f"gpu{number:05}" for number in range(10_000)]
+    started = time.monotonic()
+    found = filters.prometheus_targets(names, HostVars(), "node_exporter_port", 9100)
+    text = json.dumps(found)
+
+    assert asked == names
+    assert time.monotonic() - started < 2
+    assert len(json.loads(text)) == 10_000
+
+
+def test_rules_that_are_left_out_are_gone_and_the_others_stay() -> None:
+    """A group whose last rule goes, goes too."""
+    files = [str(path) for path in (content.roles_dir() / "prometheus" / "files" / "rules").glob("*.yml")]
+    every = [rule["alert"] for group in filters.prometheus_rule_groups(files, []) for rule in group["rules"]]
+    fewer = filters.prometheus_rule_groups(files, ["ClockOff", "JobWithoutProgress", "CheckpointsFail"])
+    names = [rule["alert"] for group in fewer for rule in group["rules"]]
+
+    assert sorted(set(every) - set(names)) == ["CheckpointsFail", "ClockOff", "JobWithoutProgress"]
+    assert len(every) - len(names) == 3
+    assert "training" not in {group["name"] for group in fewer}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "names"),
+    [
+        ((15, 30, 0), []),
+        ((5, 2, 0), []),
+        ((60, 3650, 500), []),
+        ((4, 30, 0), ["prometheus_scrape_interval_s"]),
+        ((61, 1, -1), ["prometheus_scrape_interval_s", "prometheus_retention_days", "prometheus_retention_gib"]),
+        ((15, 3651, 0), ["prometheus_retention_days"]),
+    ],
+)
+def test_numbers_out_of_range_are_named(numbers: tuple[int, int, int], names: list[str]) -> None:
+    """With values by which rules would never fire."""
+    assert [name for name, _, _ in filters.prometheus_problems(*numbers)] == names
+
+
+def test_a_server_that_scrapes_judges_and_tells_passes() -> None:
+    """Every host up, every rule loaded, every Alertmanager told, kept as long as stated (14 days are shown as two weeks)."""
+    api = Api(
+        {
+            "targets": {"activeTargets": [target("node", "n1", "up"), target("node", "n2", "up")]},
+            "rules": {"groups": [{"rules": [{"name": "NodeDown", "health": "ok"}, {"name": "Own", "health": "unknown"}]}]},
+            "alertmanagers": {"activeAlertmanagers": [{"url": "https://10.0.0.1:9093/api/v2/alerts"}]},
+            "status/flags": {"storage.tsdb.retention.time": "2w"},
+        }
+    )
+    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
+    api.prometheus.look_at_rules(["NodeDown", "Own"])
+    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.look_at_settings("14d", "prometheus_config_last_reload_successful 1\n")
+
+    assert api.judged() == {"targets node": "pass", "rules": "pass", "alertmanagers": "pass", "retention": "pass", "settings": "pass"}
+
+
+def test_a_host_that_is_not_scraped_a_rule_that_is_not_loaded_and_one_that_cannot_be_judged_fail() -> None:
+    """Each with its name and a fix; a host that is no target at all counts as well."""
+    api = Api(
+        {
+            "targets": {"activeTargets": [target("node", "n1", "down", "connection refused")]},
+            "rules": {"groups": [{"rules": [{"name": "Own", "health": "err", "lastError": "many-to-many"}]}]},
+            "alertmanagers": {"activeAlertmanagers": []},
+            "status/flags": {"storage.tsdb.retention.time": "15d"},
+        }
+    )
+    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 0, lambda _: None)
+    api.prometheus.look_at_rules(["NodeDown"])
+    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.look_at_settings("30d", "prometheus_config_last_reload_successful 0\n")
+    reasons = [one["reason"] for one in api.service.verdicts]
+
+    assert set(api.judged().values()) == {"fail"}
+    assert reasons[0] == "not scraped: n1: connection refused; n2: it is no target"
+    assert reasons[1] == "not loaded: NodeDown; Own: many-to-many"
+    assert all(one["fix"] for one in api.service.verdicts)
+
+
+def test_a_silent_server_is_unknown() -> None:
+    """Nothing is judged as good or as bad where nothing was said."""
+    api = Api({})
+    api.prometheus.look_at_targets({"node": ["n1"]}, 0, lambda _: None)
+    api.prometheus.look_at_rules(["NodeDown"])
+    api.prometheus.look_at_alertmanagers(["10.0.0.1:9093"])
+    api.prometheus.look_at_settings("30d", "")
+
+    assert set(api.judged().values()) == {"unknown"}
+
+
+def test_a_target_that_was_not_looked_at_yet_is_waited_for() -> None:
+    """Right after a start, and one that was missed once: the next look decides."""
+    api = Api({"targets": {"activeTargets": [target("node", "n1", "unknown"), target("node", "n2", "down")]}})
+
+    def sleep(_: float) -> None:
+        api.answers = {"targets": {"activeTargets": [target("node", "n1", "up"), target("node", "n2", "up")]}}
+
+    api.prometheus.look_at_targets({"node": ["n1", "n2"]}, 60, sleep)
+
+    assert api.judged() == {"targets node": "pass"}
+
+
+def test_without_alertmanager_the_verification_says_that_nobody_is_told() -> None:
+    """It is said and stops nothing."""
+    api = Api({})
+    api.prometheus.look_at_alertmanagers([])
+
+    assert api.judged() == {"alertmanagers": "skipped"}
+    assert "nobody is told" in api.service.verdicts[0]["reason"]
+
+
+def test_the_unit_names_its_files_and_keeps_no_secret() -> None:
+    """What a start reads and what a reload reads are noted apart; no password is on the command line."""
+    variables = {"prometheus_password": "secret-of-the-test-0123", "ansible_host": "10.0.0.1", "inventory_dir": "/etc/x", "role_path": "/x"}
+    text = render("prometheus", "unit.conf.j2", **variables)
+    arguments = next(line for line in text.splitlines() if line.startswith("ExecStart=/"))
+
+    assert "--storage.tsdb.retention.time=30d" in arguments
+    assert "--storage.tsdb.retention.size" not in arguments
+    assert "--web.config.file=/etc/prometheus/primus/web.yml" in arguments
+    assert "secret-of-the-test" not in text
+    assert text.count("/run/primus-prometheus/loaded") == 2
+
+
+def test_durations_are_compared_by_what_they_mean() -> None:
+    """Prometheus writes 14d as 2w and 30d as 30d."""
+    assert effects._hours("2w") == effects._hours("14d") == 336
+    assert effects._hours("1d12h") == 36
+
+
+def test_vars_pass_only_what_the_role_knows() -> None:
+    """Each public variable of playbooks/vars/prometheus.yml is one of the role's."""
+    passed = yaml.safe_load((content.playbooks_dir() / "vars" / "prometheus.yml").read_text("utf-8"))
+    options = yaml.safe_load((content.roles_dir() / "prometheus" / "meta" / "argument_specs.yml").read_text("utf-8"))
+
+    assert {name for name in passed if not name.startswith("_")} <= set(options["argument_specs"]["main"]["options"])

@@ -1,0 +1,64 @@
+"""The rules of alerts: judged by promtool, tested by it, and each with what people need."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+
+FILES = content.roles_dir() / "prometheus" / "files"
+RULES = sorted((FILES / "rules").glob("*.yml"))
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(
+    PROMTOOL is None, reason="promtool is not installed (Debian: prometheus); Molecule runs these tests too"
+)
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    """Return every alert by name."""
+    groups = [group for path in RULES for group in yaml.safe_load(path.read_text("utf-8"))["groups"]]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+@needs_promtool
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
+def test_promtool_takes_the_rules_and_their_tests_pass(path: Any) -> None:
+    """Each file of rules is right, and fires where its tests say and nowhere else."""
+    for command in (["check", "rules", str(path)], ["test", "rules", str(FILES / "rules_tests" / path.name)]):
+        done = subprocess.run([str(PROMTOOL), *command], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_is_seen_firing_in_a_test() -> None:
+    """A rule that no test has seen firing may never fire."""
+    texts = "".join(path.read_text("utf-8") for path in (FILES / "rules_tests").glob("*.yml"))
+    seen = set(re.findall(r'alertname="(\w+)"', texts)) | set(re.findall(r"alertname: (\w+)", texts))
+
+    assert set(alerts()) <= seen
+    assert [path.name for path in RULES] == sorted(path.name for path in (FILES / "rules_tests").glob("*.yml"))
+
+
+@pytest.mark.parametrize("name", sorted(alerts()))
+def test_an_alert_says_how_grave_it_is_and_what_to_do(name: str) -> None:
+    """Severity is one of four that routes know; a summary names the host where there is one; a fix says what to do."""
+    rule = alerts()[name]
+
+    assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
+    assert len(rule["annotations"]["summary"]) > 10
+    assert len(rule["annotations"].get("fix", "")) > 10 or rule["labels"]["severity"] == "none"
+
+
+def test_the_manual_names_every_alert() -> None:
+    """docs/monitoring.md lists the alerts by severity, and no other."""
+    text = (content.content_root() / "docs" / "monitoring.md").read_text("utf-8")
+    rows = re.findall(r"(?m)^\| (critical|warning|info, none) \| (.*) \|$", text)
+    told = {name: severity for severity, names in rows for name in re.findall(r"`(\w+)`", names)}
+
+    assert set(told) == set(alerts())
+    assert {name: severity for name, severity in told.items() if alerts()[name]["labels"]["severity"] not in severity} == {}
