@@ -278,7 +278,7 @@ def wasm_findings(now: Stated) -> Iterator[Finding]:
 def key_findings(now: Stated) -> Iterator[Finding]:
     """A key tells clients apart, so each has its own, and one that can be guessed is none. No key is ever quoted."""
     about = "envoy_api_keys"
-    if isinstance(now.header, str) and not _HEADER.fullmatch(now.header):
+    if isinstance(now.header, str) and now.header != UNKNOWN and not _HEADER.fullmatch(now.header):
         what = f"envoy_api_key_header: {now.header} is no header"
         yield Finding("envoy_api_key_header", what, "use letters, digits and dashes", "envoy-key")
     owners: dict[str, str] = {}
