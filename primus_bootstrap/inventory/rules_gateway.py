@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.errors import InventoryError, Problem
 from primus_bootstrap.inventory.role_code import load_filters
 from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.inventory.values import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +39,9 @@ def _stated(reading: Reading, host: str, judge: Any) -> dict[str, Any]:
         try:
             found[name] = variables[name] if name in variables else load_options()[name].default
         except InventoryError:  # a template that fails is reported by a rule of its own
-            found[name] = judge.UNKNOWN
+            written = reading.merged.of(name).get(host)
+            raw = value_of(written.node) if written else None
+            found[name] = dict.fromkeys(raw, judge.UNKNOWN) if isinstance(raw, dict) else judge.UNKNOWN  # clients are known by name
     return found
 
 

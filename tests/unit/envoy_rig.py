@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import shutil
 import zipfile
@@ -66,10 +66,10 @@ def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: boo
     """Return a self-signed certificate and its key, PEM; `days` from now on, which may lie in the past."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if by_common_name else "gateway")])
-    now = datetime.datetime.now(datetime.UTC)
-    after = now + datetime.timedelta(days=days)
+    now = dt.datetime.now(dt.UTC)
+    after = now + dt.timedelta(days=days)
     builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(min(now, after) - datetime.timedelta(days=since)).not_valid_after(after)
+    builder = builder.not_valid_before(min(now, after) - dt.timedelta(days=since)).not_valid_after(after)
     if names and not by_common_name:
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
     made = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -14,6 +13,9 @@ from primus_bootstrap import content
 from tests.unit.envoy_rig import KEY, certificate, envoy_program, filters, stated, wishes
 
 __all__ = ["envoy_program"]
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 values: Any = filters.envoy_values
 

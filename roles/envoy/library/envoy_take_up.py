@@ -90,8 +90,13 @@ def taken(dump: Mapping[str, Any]) -> dict[str, str]:
             found["clusters"] = part.get("version_info", "")
         elif kind == "ListenersConfigDump":
             found["listeners"] = part.get("version_info", "")
-            warming = [one["name"] for one in part.get("dynamic_listeners", ()) if "warming_state" in one and "active_state" not in one]
-            found["listeners"] += f" waiting for {', '.join(warming)}" if warming else ""
+            # Envoy notes the version even where it could not bind a port.
+            unfinished = [
+                one
+                for one in part.get("dynamic_listeners", ())
+                if "error_state" in one or ("warming_state" in one and "active_state" not in one)
+            ]
+            found["listeners"] += " in part" if unfinished else ""
         elif kind == "RoutesConfigDump":
             for one in part.get("dynamic_route_configs", ()):
                 found[f"routes-{one['route_config']['name']}"] = one.get("version_info", "")
@@ -102,7 +107,8 @@ def refusals(dump: Mapping[str, Any]) -> list[str]:
     """Return why a running Envoy did not take what it was given, out of /config_dump."""
     groups = ("dynamic_listeners", "dynamic_active_clusters", "dynamic_warming_clusters", "dynamic_route_configs")
     entries = [one for part in dump.get("configs", ()) for group in groups for one in part.get(group, ())]
-    return [f"{one.get('name', 'routes')}: {one['error_state']['details']}" for one in entries if one.get("error_state", {}).get("details")]
+    said = [one["error_state"]["details"] for one in entries if one.get("error_state", {}).get("details")]
+    return list(dict.fromkeys(said))
 
 
 def version(text: str) -> str:

@@ -19,6 +19,7 @@ PORT_VARIABLES = {
     "slurmctld": "slurm_controller_port",
     "slurmd": "slurm_node_port",
     "slurmdbd": "slurm_accounting_port",
+    "envoy": "envoy_admin_port",
 }
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 
