@@ -78,10 +78,12 @@ def request(listener: Mapping[str, Any], host: str, path: str) -> tuple[int, dic
         plain.close()
 
 
-def name_for(listener: Mapping[str, Any], route: Mapping[str, Any] | None = None) -> str:
-    """Return a name by which a client would ask; a wildcard stands for any label."""
-    names = (route["hosts"] if route else []) or listener["names"] or [""]
-    return str(names[0]).replace("*", "verify")
+def name_for(route: Mapping[str, Any]) -> str:
+    """Return a name by which a client would ask; a wildcard stands for any label.
+
+    A route for every name is asked by none: at a name of another route, that one could answer.
+    """
+    return str((route["hosts"] or [""])[0]).replace("*", "verify")
 
 
 def look_at_routes(
@@ -94,7 +96,7 @@ def look_at_routes(
         closed = bool(route["api_keys"] or route["jwt_provider"])
         expected = "401 without a key or token" if closed else "an answer of its upstream"
         try:
-            status, headers = ask(listener, name_for(listener, route), path)
+            status, headers = ask(listener, name_for(route), path)
         except (OSError, http.client.HTTPException) as error:
             gateway.judge(check, "fail", expected=expected, found="", reason=f"port {listener['port']} does not answer: {error}", fix=AGAIN)
             continue
@@ -124,7 +126,7 @@ def look_at_routes(
 def look_at_redirect(gateway: Gateway, listener: Mapping[str, Any], ask: Callable[..., Any] = request) -> None:
     """See that a plain listener sends clients to https."""
     try:
-        status, headers = ask(listener, name_for(listener), "/")
+        status, headers = ask(listener, str((listener["names"] or [""])[0]), "/")
     except (OSError, http.client.HTTPException) as error:
         gateway.judge(f"{listener['name']}.redirect", "fail", expected="301 to https", found="", reason=str(error), fix=AGAIN)
         return

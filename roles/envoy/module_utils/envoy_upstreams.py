@@ -62,6 +62,8 @@ def make_cluster(one: Mapping[str, Any], *, ca_text: str, system_ca_file: str) -
     cluster: dict[str, Any] = {
         "name": one["name"],
         "type": "STRICT_DNS" if by_name else "STATIC",
+        # Envoy's default takes IPv6 alone where a name has both, and most services listen on IPv4.
+        **({"dns_lookup_family": "V4_PREFERRED"} if by_name else {}),
         "connect_timeout": f"{one['connect_timeout_s']}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "lb_policy": one["load_balancing"].upper(),
