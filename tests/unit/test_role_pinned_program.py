@@ -1,4 +1,4 @@
-"""The module `juicefs_program`: the pinned program comes out of every kind of file that carries it, and of no other."""
+"""The module `pinned_program`: the pinned program comes out of every kind of file that carries it, and of no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.role_module import load_role_module
 if TYPE_CHECKING:
     from pathlib import Path
 
-program: Any = load_role_module("juicefs", "juicefs_program")
+program: Any = load_role_module("juicefs", "pinned_program")
 
 BODY = b"\x7fELF" + b"a program" * 500_000
 

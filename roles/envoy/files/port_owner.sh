@@ -1,0 +1,1 @@
+../../redis/files/port_owner.sh

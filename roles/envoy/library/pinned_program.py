@@ -1,0 +1,1 @@
+../../juicefs/library/pinned_program.py

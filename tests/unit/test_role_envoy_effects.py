@@ -1,0 +1,201 @@
+"""The module `envoy_effects`: what it says of a gateway, judged on real TLS, real sockets and Envoy's own words."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import ipaddress
+import ssl
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.envoy_rig import certificate, filters, stated
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+module: Any = load_role_module("envoy", "envoy_effects")
+HEALTHY = {"web": (2, 2), "model": (1, 2)}
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """A service behind a gateway, as its answers look."""
+
+    def do_GET(self) -> None:
+        """Say who was asked for what."""
+        self.send_response(200)
+        self.send_header("x-envoy-upstream-service-time", "1")
+        self.send_header("x-asked", f"{self.headers['Host']}{self.path}")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serving(folder: Path, pair: tuple[str, str]) -> Iterator[dict[str, Any]]:
+    """Serve TLS with a certificate; yield the listener."""
+    for name, text in zip(("crt", "key"), pair, strict=True):
+        (folder / name).write_text(text)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "crt", folder / "key")
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield {"name": "https", "address": "127.0.0.1", "port": server.server_address[1], "tls": True, "names": [], "routes": []}
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("made", "names", "verdict", "reason"),
+    [
+        ({"names": ["api.example.com"]}, ["api.example.com"], "pass", ""),
+        ({"names": ["*.example.com"]}, ["*.example.com"], "pass", ""),
+        ({"names": ["api.example.com"]}, [], "pass", ""),
+        ({"names": ["api.example.com"], "days": 5}, ["api.example.com"], "fail", "it expires in 4 days"),
+        ({"names": ["api.example.com"], "days": -1}, ["api.example.com"], "fail", "it has expired"),
+        ({"names": ["api.example.com"], "days": -1}, [], "fail", "it has expired"),
+        ({"names": ["api.example.com"], "since": -2, "days": 90}, [], "fail", "it is not valid yet"),
+        ({"names": ["other.example.com"]}, ["api.example.com"], "fail", "it is not for api.example.com"),
+    ],
+)
+def test_the_certificate_that_clients_are_shown_is_judged(
+    tmp_path: Path, made: dict[str, Any], names: list[str], verdict: str, reason: str
+) -> None:
+    """Out of date, soon to be, of another name: each named, with what to do. No authority is needed for it."""
+    gateway = module.Gateway("gw1")
+    with serving(tmp_path, certificate(*made.pop("names"), **made)) as listener:
+        module.look_at_certificate(gateway, {**listener, "names": names}, 14)
+
+    assert [(one["verdict"], one.get("reason", "")) for one in gateway.verdicts] == [(verdict, reason)]
+    assert verdict == "pass" or "apply the phase gateway" in gateway.verdicts[0]["fix"]
+
+
+def test_a_request_carries_the_name_and_shows_the_path(tmp_path: Path) -> None:
+    """What a client would send: its host name inside TLS, and the path that the route says."""
+    with serving(tmp_path, certificate("api.example.com")) as listener:
+        status, headers = module.request(listener, "api.example.com", "/v1/x")
+
+    assert (status, headers["x-asked"]) == (200, "api.example.com/v1/x")
+
+
+def test_nobody_who_answers_is_a_failure_and_not_unknown() -> None:
+    """A port without a listener is what clients would find."""
+    gateway = module.Gateway("gw1")
+    closed = {"name": "x", "address": "127.0.0.1", "port": 1, "tls": False, "names": [], "routes": [route()]}
+    module.look_at_routes(gateway, closed, HEALTHY)
+    module.look_at_certificate(gateway, {**closed, "tls": True}, 14)
+    module.look_at_redirect(gateway, closed)
+
+    assert [one["verdict"] for one in gateway.verdicts] == ["fail"] * 3
+
+
+def route(**changes: Any) -> dict[str, Any]:
+    """Return a public route as `envoy_checks` gives it."""
+    plain = {
+        "name": "site",
+        "hosts": [],
+        "path": "",
+        "path_prefix": "/",
+        "upstream": "web",
+        "api_keys": [],
+        "jwt_provider": "",
+        "probe_path": "",
+    }
+    return {**plain, "rate_limit": {}, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "healthy", "verdict"),
+    [
+        ({}, (404, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "pass"),  # what the upstream says is its own business
+        ({}, (404, {}), HEALTHY, "fail"),  # no such route
+        ({}, (503, {}), HEALTHY, "fail"),
+        ({}, (503, {}), {"web": (0, 2)}, "unknown"),
+        ({}, (503, {}), {}, "unknown"),
+        ({"rate_limit": {"requests": 1, "per_s": 1}}, (429, {}), HEALTHY, "unknown"),
+        ({}, (429, {}), HEALTHY, "fail"),
+        ({"api_keys": ["ada"]}, (401, {}), HEALTHY, "pass"),
+        ({"jwt_provider": "corp"}, (401, {}), HEALTHY, "pass"),
+        ({"api_keys": ["ada"]}, (200, {"x-envoy-upstream-service-time": "3"}), HEALTHY, "fail"),  # open to everybody
+    ],
+)
+def test_a_route_leads_to_its_upstream_or_asks(changes: dict[str, Any], answer: Any, healthy: Any, verdict: str) -> None:
+    """Routed, refused, or not to be found out; never taken for good where it is not seen."""
+    gateway = module.Gateway("gw1")
+    listener = {"name": "https", "port": 443, "names": [], "routes": [route(**changes)]}
+    module.look_at_routes(gateway, listener, healthy, lambda *_: answer)
+
+    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
+    assert verdict == "pass" or {"reason", "fix"} <= set(gateway.verdicts[0])
+
+
+@pytest.mark.parametrize(
+    ("limit", "answer", "verdict"),
+    [
+        ({"requests": 3, "per_s": 60}, (3, {"retry-after": "20"}), "pass"),
+        ({"requests": 3, "per_s": 60}, (5, {}), "fail"),
+        ({"requests": 3, "per_s": 60}, (3, {"server": "envoy"}), "fail"),
+        ({"requests": 5000, "per_s": 60}, None, "skipped"),
+        ({"requests": 3, "per_s": 60}, OSError("no such file"), "unknown"),
+        ({"requests": 3, "per_s": 60}, http.client.BadStatusLine("x"), "unknown"),
+    ],
+)
+def test_a_limit_is_tried_and_not_believed(limit: dict[str, int], answer: Any, verdict: str) -> None:
+    """429 with a time to come back; all let through is a failure; no answer is none."""
+
+    def trial(*_: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    gateway = module.Gateway("gw1")
+    module.look_at_limits(gateway, [{"routes": [route(rate_limit=limit)]}, {"routes": [route(rate_limit=limit)]}], "/run/x", trial)
+
+    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
+
+
+def test_health_is_read_as_envoy_writes_it() -> None:
+    """An endpoint that fails its active check is not healthy; nor is one of which nothing is said."""
+    good, bad = {"eds_health_status": "HEALTHY"}, {"eds_health_status": "HEALTHY", "failed_active_health_check": True}
+    clusters = [{"name": "web", "host_statuses": [{"health_status": one} for one in (good, bad, {})]}, {"name": "model"}]
+    gateway = module.Gateway("gw1")
+    found = module.health_of({"cluster_statuses": clusters})
+    module.look_at_upstreams(gateway, ["web", "model", "new"], found)
+
+    assert found == {"web": (1, 3), "model": (0, 0)}
+    assert [(one["verdict"], one["found"]) for one in gateway.verdicts] == [("pass", "1 of 3"), ("fail", "0 of 0"), ("unknown", "0 of 0")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"), [((301, {"location": "https://x/"}), "pass"), ((301, {"location": "http://x/"}), "fail"), ((200, {}), "fail")]
+)
+def test_a_redirect_leads_to_https(answer: Any, verdict: str) -> None:
+    """And to nothing else."""
+    gateway = module.Gateway("gw1")
+    module.look_at_redirect(gateway, {"name": "http", "port": 80, "names": []}, lambda *_: answer)
+
+    assert [one["verdict"] for one in gateway.verdicts] == [verdict]
+
+
+def test_what_is_asked_holds_no_secret() -> None:
+    """Verification needs listeners, routes and names of upstreams; the keys stay where they are."""
+    found = filters.envoy_checks(stated())
+
+    assert [(one["name"], [entry["name"] for entry in one["routes"]]) for one in found["listeners"]][0:2] == [
+        ("http", []),
+        ("https", ["site", "chat", "health", "train"]),
+    ]
+    assert found["listeners"][1]["names"] == ["api.example.com"]
+    assert not [key for key in stated()["envoy_api_keys"].values() if key in str(found)]
+    assert ipaddress.ip_address(module.reach(found["listeners"][1])).is_loopback

@@ -1,0 +1,183 @@
+"""What the role `envoy` refuses before anything is changed: values that cannot serve, and certificates that clients would refuse."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.envoy_rig import KEY, certificate, filters, stated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+judge: Any = filters.envoy_judge
+
+
+def changed(variable: str, name: str, /, **changes: Any) -> dict[str, Any]:
+    """Return the right gateway with one entry changed; None takes a key out."""
+    whole = stated()
+    whole[variable] = [
+        {key: value for key, value in {**one, **changes}.items() if value is not None} if one["name"] == name else one
+        for one in whole[variable]
+    ]
+    return whole
+
+
+def test_a_right_gateway_is_let_through() -> None:
+    """Nothing is said of one that uses most of what there is."""
+    assert filters.envoy_refusals(stated()) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "name", "changes", "says"),
+    [
+        ("envoy_listeners", "https", {"port": 80}, "listener https: port 80 is that of http already. Fix: "),
+        ("envoy_listeners", "https", {"port": 9901}, "port 9901 is that of envoy_admin_port already"),
+        ("envoy_listeners", "https", {"port": 70000}, "there is no port 70000"),
+        ("envoy_listeners", "https", {"address": "gw1"}, "gw1 is no address"),
+        ("envoy_listeners", "https", {"certificates": []}, "listener https has no certificate. Fix: name one"),
+        ("envoy_listeners", "https", {"certificates": ["egde"]}, "there is no certificate egde. Fix: choose from: edge"),
+        ("envoy_listeners", "https", {"tls": False}, "has a certificate and tls: false"),
+        ("envoy_listeners", "http", {"tls": True}, "redirects to https and speaks TLS itself"),
+        ("envoy_routes", "site", {"upstream": "wed"}, "route site: there is no upstream wed. Fix: choose from: web, model"),
+        ("envoy_routes", "site", {"listeners": ["httpz"]}, "there is no listener httpz"),
+        ("envoy_routes", "site", {"listeners": ["http"]}, "listener http only redirects"),
+        ("envoy_routes", "site", {"public": None}, "route site does not say who may use it. Fix: name clients"),
+        ("envoy_routes", "site", {"api_keys": ["ada"]}, "route site is public and asks for a key or a token"),
+        ("envoy_routes", "chat", {"api_keys": ["eve"]}, "route chat: eve has no key in envoy_api_keys. Fix: choose from: ada, bob"),
+        ("envoy_routes", "train", {"jwt_provider": "corq"}, "there is no JWT provider corq"),
+        ("envoy_routes", "train", {"rate_limit": {"requests": 0, "per_s": 1}}, "a rate limit with requests: 0 lets nothing through"),
+        ("envoy_routes", "train", {"rate_limit": {"requests": 1, "per_s": -1}}, "a rate limit with per_s: -1"),
+        ("envoy_routes", "train", {"path_prefix": "train"}, "path_prefix train is no path. Fix: begin it with /"),
+        ("envoy_routes", "health", {"path_prefix": "/v2"}, "has a path and a path_prefix"),
+        ("envoy_routes", "health", {"rewrite_prefix": "/x"}, "an exact path has no prefix to rewrite"),
+        ("envoy_routes", "chat", {"hosts": ["API.example.com:443"]}, "is no host name. Fix: write small letters without a port"),
+        ("envoy_routes", "chat", {"timeout_s": -1}, "timeout_s is -1"),
+        ("envoy_routes", "train", {"path_prefix": "/"}, "routes site and train take the same requests (*/… of listener https)"),
+        ("envoy_upstreams", "web", {"endpoints": []}, "upstream web has no endpoint"),
+        ("envoy_upstreams", "web", {"endpoints": ["node1"]}, "node1 is not host:port. Fix: write node1:8000"),
+        ("envoy_upstreams", "web", {"endpoints": ["n1:80", "n1:80"]}, "n1:80 is stated 2 times"),
+        ("envoy_upstreams", "web", {"unhealthy_after": 0}, "unhealthy_after is 0"),
+        ("envoy_upstreams", "web", {"health_check_path": "health"}, "health is no path"),
+        ("envoy_jwt_providers", "corp", {"jwks_url": "https://x"}, "JWT provider corp has two sources of keys"),
+        ("envoy_jwt_providers", "corp", {"jwks_file": ""}, "JWT provider corp has no source of keys"),
+        ("envoy_jwt_providers", "far", {"jwks_url": "far.example.com"}, "far.example.com is no URL"),
+        ("envoy_jwt_providers", "far", {"name": "Far Away"}, "`Far Away` is no name"),
+        ("envoy_jwt_providers", "far", {"name": "corp"}, "envoy_jwt_providers: corp is stated 2 times"),
+    ],
+)
+def test_what_cannot_serve_is_named_with_its_fix(variable: str, name: str, changes: dict[str, Any], says: str) -> None:
+    """One thing wrong gives a line that names it; every line ends in a fix."""
+    lines = filters.envoy_refusals(changed(variable, name, **changes))
+
+    assert [line for line in lines if says in line], lines
+    assert [line for line in lines if ". Fix: " not in line] == []
+
+
+def test_a_gateway_without_a_listener_is_none() -> None:
+    """A host in the group, and nothing stated: nobody could reach it."""
+    assert "envoy_listeners is empty" in filters.envoy_refusals({})[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"ada": "s3cr-t", "bob": KEY}, "the key of ada is shorter than 16 characters"),
+        ({"ada": f"{KEY} x", "bob": "y" * 20}, "the key of ada is shorter than 16 characters, or holds a space"),
+        ({"ada": KEY, "bob": KEY}, "ada and bob have the same key"),
+        ({}, "ada has no key in envoy_api_keys"),
+    ],
+)
+def test_keys_that_tell_nobody_apart_are_refused_and_never_quoted(keys: dict[str, str], says: str) -> None:
+    """Short, shared and missing ones; the message names the client only."""
+    lines = filters.envoy_refusals(stated(envoy_api_keys=keys))
+
+    assert [line for line in lines if says in line], lines
+    assert not [line for line in lines for key in keys.values() if key in line]
+
+
+def test_a_filter_is_pinned_by_its_sum(tmp_path: Path) -> None:
+    """What is no sum is refused where the inventory is read; another file than the pinned one, and a missing one, in preflight."""
+    path = tmp_path / "stamp.wasm"
+    path.write_bytes(b"module")
+    right = {"name": "stamp", "file": "stamp.wasm", "sha256": hashlib.sha256(b"module").hexdigest().upper()}
+    entries = [right, {**right, "sha256": "0" * 64}, {**right, "file": "none.wasm"}]
+    found = filters.envoy_file_refusals(entries, str(tmp_path))
+
+    assert "sha256 is no SHA-256" in filters.envoy_refusals(stated(envoy_wasm_filters=[{**right, "sha256": "abc"}]))[0]
+    assert filters.envoy_refusals(stated(envoy_wasm_filters=[right])) == []
+    assert len(found) == 2
+    assert right["sha256"].lower() in found[0]
+    assert "is not on the controller" in found[1]
+
+
+def test_what_only_a_run_knows_is_not_judged() -> None:
+    """A variable under Vault without a password, or a template of facts, refuses nothing by itself."""
+    assert [filters.envoy_refusals(stated(**{name: judge.UNKNOWN})) for name in judge.VARIABLES] == [[] for _ in judge.VARIABLES]
+
+
+@pytest.mark.parametrize(
+    ("made", "wanted", "says"),
+    [
+        ({"names": ("api.example.com",)}, ["api.example.com"], ""),
+        ({"names": ("*.example.com",)}, ["api.example.com"], ""),
+        ({"names": ("*.example.com",)}, ["*.example.com"], ""),
+        ({"names": ("API.example.com",)}, ["api.example.com"], ""),
+        ({"names": ("*.example.com",)}, ["a.b.example.com"], "certificate edge is for *.example.com and not for a.b.example.com. Fix: "),
+        ({"names": ("api.example.com",)}, ["*.example.com"], "not for *.example.com"),
+        ({"names": ("other.example.com",)}, ["api.example.com"], "is for other.example.com and not for api.example.com"),
+        ({"names": ("api.example.com",), "by_common_name": True}, ["api.example.com"], "is for no name and not for api.example.com"),
+        ({"names": ("api.example.com",), "days": -1}, [], "certificate edge expired on "),
+        ({"names": ("api.example.com",), "since": -2, "days": 9}, [], "certificate edge is valid from "),
+    ],
+)
+def test_a_certificate_that_clients_refuse_is_refused(made: dict[str, Any], wanted: list[str], says: str) -> None:
+    """In date, and of every name that clients use, as RFC 6125 compares names; the common name counts for nothing."""
+    found = filters.certificate_refusals(*certificate(*made.pop("names"), **made), "edge", wanted)
+
+    assert [says in line for line in found] == ([True] if says else []), found
+
+
+def test_a_certificate_expires_on_its_day() -> None:
+    """A day before it is good, a day after it is not: the date decides, and not the test's."""
+    pair = certificate("a", days=30)
+    now = dt.datetime.now(dt.UTC)
+    found = [filters.certificate_refusals(*pair, "edge", [], (now + dt.timedelta(days=days)).isoformat()) for days in (29, 31)]
+
+    assert [len(lines) for lines in found] == [0, 1]
+
+
+def test_a_key_of_another_certificate_is_refused_and_not_shown() -> None:
+    """Mixed-up files, text in place of PEM: each named by file."""
+    (cert, key), (_, other) = certificate("a"), certificate("a")
+    lines = [filters.certificate_refusals(*pair, "edge", [])[0] for pair in ((cert, other), ("text", key), (cert, "text"))]
+
+    assert ["key of another certificate" in lines[0], "cert_file holds none" in lines[1], "key_file holds no private key" in lines[2]] == [
+        True
+    ] * 3
+    assert not [line for line in lines if "PRIVATE" in line]
+
+
+def test_names_are_asked_of_the_only_certificate_of_a_listener() -> None:
+    """Those of the listener, else the hosts of its routes; with several certificates, the client chooses."""
+    whole = stated()
+    both = [{"name": "https", "port": 443, "certificates": ["edge", "other"]}]
+    own = [{"name": "https", "port": 443, "certificates": ["edge"], "names": ["gw.example.com"]}]
+
+    assert filters.names_for("edge", whole["envoy_listeners"], whole["envoy_routes"]) == ["api.example.com"]
+    assert filters.names_for("edge", both, whole["envoy_routes"]) == []
+    assert filters.names_for("edge", own, whole["envoy_routes"]) == ["gw.example.com"]
+
+
+def test_a_new_pair_gets_new_names() -> None:
+    """Certificate and key change together, under one sum: Envoy never sees one of each."""
+    entries = [{"name": "edge"}]
+    first = filters.envoy_tls_files(entries, ["cert"], ["key"], "/etc/envoy/tls")
+    second = filters.envoy_tls_files(entries, ["cert"], ["key2"], "/etc/envoy/tls")
+
+    assert [one["path"].rpartition(".")[2] for one in first] == ["crt", "key"]
+    assert {one["path"] for one in first} & {one["path"] for one in second} == set()
+    assert filters.envoy_tls_paths(first)["edge"] == {"cert": first[0]["path"], "key": first[1]["path"]}

@@ -1,0 +1,182 @@
+"""The module `envoy_take_up`: in which order files are put, what is waited for, and what is said of a refusal; with the real Envoy too."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.envoy_rig import KEY, envoy_program, stated, wishes
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["envoy_program"]
+
+module: Any = load_role_module("envoy", "envoy_take_up")
+
+
+class MadeUp:
+    """A running Envoy that takes what it is given, or refuses; files in the order in which they come."""
+
+    def __init__(self, *, refuses: str = "") -> None:
+        """Keep what it refuses."""
+        self.refuses = refuses
+        self.files: dict[str, str] = {}
+        self.puts: list[str] = []
+
+    def read(self, name: str) -> str:
+        """Return a file's text."""
+        return self.files.get(name, "")
+
+    def put(self, name: str, text: str) -> None:
+        """Take a file."""
+        self.files[name] = text
+        clusters = [one["name"] for one in json.loads(text)["resources"]] if name == "clusters" else []
+        self.puts.append(f"{name} {' '.join(clusters)}".strip())
+
+    def look(self) -> dict[str, Any]:
+        """Answer as /config_dump does."""
+        version = {name: json.loads(text)["version_info"] for name, text in self.files.items() if name != self.refuses}
+        routes = [{"version_info": version[name], "route_config": {"name": name[7:]}} for name in version if name.startswith("routes-")]
+        error = (
+            [{"name": "https", "error_state": {"details": "cannot bind 443: Address already in use"}}]
+            if self.refuses == "listeners"
+            else []
+        )
+        return {
+            "configs": [
+                {"@type": "x.ClustersConfigDump", "version_info": version.get("clusters", "")},
+                {"@type": "x.ListenersConfigDump", "version_info": version.get("listeners", ""), "dynamic_listeners": error},
+                {"@type": "x.RoutesConfigDump", "dynamic_route_configs": routes},
+            ]
+        }
+
+
+def document(version: str, *names: str) -> str:
+    """Return a file of Envoy's."""
+    return json.dumps({"version_info": version, "resources": [{"name": name} for name in names]})
+
+
+NEW = {"listeners": document("l2"), "clusters": document("c2", "new"), "routes-https": document("r2")}
+
+
+def test_nothing_is_named_before_it_is_there_and_nothing_goes_before_it_is_left() -> None:
+    """Old and new clusters together, then routes, then listeners; the old clusters go last."""
+    envoy = MadeUp()
+    envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
+    problems = module.settle(envoy, NEW, envoy.look, lambda _: None)
+
+    assert (problems, envoy.puts) == ([], ["clusters new old", "routes-https", "listeners", "clusters new"])
+    assert envoy.files == NEW
+
+
+def test_where_nothing_runs_the_files_are_put_for_the_start() -> None:
+    """A first apply waits for nobody."""
+    envoy = MadeUp()
+
+    assert module.settle(envoy, NEW, lambda: None, lambda _: None) == []
+    assert envoy.puts == ["clusters new", "routes-https", "listeners"]
+
+
+def test_what_is_in_force_is_left_alone_and_what_is_not_is_given_again() -> None:
+    """A port that was taken when Envoy was told is free now: the same file is put once more."""
+    envoy = MadeUp()
+    envoy.files = dict(NEW)
+    quiet = module.settle(envoy, NEW, envoy.look, lambda _: None), list(envoy.puts)
+    envoy.refuses = "listeners"
+    seen: list[dict[str, Any]] = [envoy.look()]
+    envoy.refuses = ""
+
+    assert quiet == ([], [])
+    assert module.settle(envoy, NEW, lambda: seen.pop() if seen else envoy.look(), lambda _: None) == []
+    assert envoy.puts == ["listeners"]
+
+
+def test_a_refusal_is_said_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Envoy did not take, and why; the former endpoints stay."""
+    envoy = MadeUp(refuses="listeners")
+    envoy.files = {"listeners": document("l1"), "clusters": document("c1", "old"), "routes-https": document("r1")}
+    clock = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(module.time, "monotonic", lambda: float(next(clock)))
+    problems = module.settle(envoy, NEW, envoy.look, lambda _: None)
+
+    assert problems == ["cannot bind 443: Address already in use"]
+    assert "old" in envoy.files["clusters"]
+
+
+def test_no_secret_leaves() -> None:
+    """The longer secret first, so that none is left in half."""
+    assert module.masked(f"bad key {KEY}-longer and {KEY}", [KEY, f"{KEY}-longer", ""]) == "bad key ******** and ********"
+
+
+def test_the_reason_is_envoys_own() -> None:
+    """The critical line of the log, without its head."""
+    now = "[2026-01-01 00:00:00.000][1]"
+    log = f"{now}[warning][misc] [a.cc:1] words\n{now}[critical][main] [s.cc:76] error: unknown cluster 'x'\n"
+
+    assert module.reason_in(log) == "error: unknown cluster 'x'"
+    assert module.reason_in("") == "it said nothing"
+
+
+def free_port() -> int:
+    """Return a port that nobody has now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, int, dict[str, Any]]]:
+    """Start the real Envoy with the files of a small gateway; yield its folder, admin port and what it was told."""
+    (tmp_path / "dynamic").mkdir()
+    admin, port = free_port(), free_port()
+    values = stated(
+        envoy_listeners=[{"name": "inner", "port": port, "tls": False, "address": "127.0.0.1"}],
+        envoy_routes=[{"name": "site", "upstream": "web", "public": True}],
+        envoy_jwt_providers=[],
+    )
+    made = wishes(tmp_path, values)
+    (tmp_path / "bootstrap.json").write_text(made["bootstrap"].replace("9901", str(admin)))
+    for name, text in made["documents"].items():
+        (tmp_path / "dynamic" / f"{name}.json").write_text(text)
+    command = [envoy_program, "-c", str(tmp_path / "bootstrap.json"), "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield tmp_path, admin, {**made, "values": values}
+        finally:
+            process.terminate()
+
+
+@pytest.mark.timeout(300)
+def test_the_real_envoy_takes_files_and_names_a_port_that_it_cannot_have(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions are read as Envoy writes them; a port of somebody else's is named, and taken once it is free."""
+    folder, admin, made = running
+    monkeypatch.setattr(module.shutil, "chown", lambda *_: None)
+    files = module.Folder(folder / "dynamic", "nobody")
+
+    def look() -> Any:
+        return module.ask(admin, "/config_dump")
+
+    wanted = {name: module.version(text) for name, text in made["documents"].items()}
+    assert module.await_versions(wanted, look, time.sleep) == []
+
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        other = {
+            **made["values"],
+            "envoy_listeners": [{**made["values"]["envoy_listeners"][0], "name": "second", "port": squatter.getsockname()[1]}],
+        }
+        documents = wishes(folder, other)["documents"]
+        problems = module.settle(files, documents, look, time.sleep)
+    healed = module.settle(files, documents, look, time.sleep)
+
+    assert problems == [f"cannot bind '127.0.0.1:{other['envoy_listeners'][0]['port']}': Address already in use"]
+    assert healed == []
