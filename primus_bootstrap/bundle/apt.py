@@ -79,6 +79,11 @@ def fetch(items: Sequence[tuple[Locked, Path]], sources: Sources, folder: Path) 
     settings = _prepare(target or Target("", ""), sources, folder)
     words = [word for item, part in items for word in (item.url, str(part), f"SHA256:{item.sha256}")]
     done = run([HELPER, "download-file", *words], timeout_s=_FETCH_LIMIT_S, environment=settings)
+    for part in (part for _, part in items if part.is_symlink()):
+        # Of a source on this machine's own disk apt only makes links.
+        content = part.resolve().read_bytes()
+        part.unlink()
+        part.write_bytes(content)
     return {item.path: done.why or "apt wrote no file" for item, part in items if not part.is_file()}
 
 

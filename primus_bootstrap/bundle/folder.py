@@ -24,11 +24,13 @@ _ANSWER_LIMIT_S = 60.0
 _AT_ONCE = 20
 # Half a file; the next run removes it.
 PART = ".part"
+# By it a folder is known as a bundle from the first moment on; the lock itself is written last.
+_BEGUN = f"bundle{PART}"
 
 
 @dataclass(slots=True)
 class State:
-    """How a bundle compares with its lock; every name is a path in the bundle. `fixes` are not needed where all are empty."""
+    """How a bundle compares with its lock; every name is a path in the bundle, `whole` a number of files."""
 
     missing: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -85,18 +87,18 @@ def create(lock: Lock, folder: Path, *, sources: Callable[[Target], apt.Sources]
     if not failed:
         for path, text in _written(lock, folder, State()):
             write_whole(folder / path, text)
+        (folder / _BEGUN).unlink()
     return failed
 
 
 def _prepare(folder: Path) -> None:
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / NAME).is_file() and not any(folder.glob(f"*{PART}")):
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / name).is_file() for name in (NAME, _BEGUN)):
         raise BundleError(f"{folder} holds something else than a bundle", fix="name a folder of its own: --out DIR")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for part in folder.rglob(f"*{PART}"):
             part.unlink()
-        # The folder is known as a bundle from the first moment on; the lock itself is written last.
-        (folder / f"bundle{PART}").touch()
+        (folder / _BEGUN).touch()
     except OSError as error:
         raise BundleError(f"{error.filename}: {error.strerror}", fix="choose a folder of yours with --out") from error
 

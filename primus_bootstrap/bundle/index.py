@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bundle.values import Locked, Target
 
 _LIMIT_S = 60.0
+_DATE = "Thu, 01 Jan 1970 00:00:00 UTC"
 
 
 def packages_text(items: Sequence[Locked], folder: Path) -> str:
@@ -34,9 +35,9 @@ def _stanza(item: Locked, path: Path) -> str:
 
 
 def release_text(target: Target, packages: str) -> str:
-    """Return what apt reads first. It has no date and no signature: the index reaches hosts over SSH, and the index has the sums."""
+    """Return what apt reads first. It has no signature: it reaches hosts over SSH, and has the index's sum. apt wants a date; the same for all."""
     content = packages.encode()
     return (
         f"Origin: primus-bootstrap\nLabel: airgap\nSuite: {target.release}\nCodename: {target.release}\nArchitectures: {target.architecture}\n"
-        f"SHA256:\n {hashlib.sha256(content).hexdigest()} {len(content)} Packages\n"
+        f"Date: {_DATE}\nSHA256:\n {hashlib.sha256(content).hexdigest()} {len(content)} Packages\n"
     )

@@ -145,7 +145,7 @@ class ManagersView:
             variables |= self.managers.get_vars(host=self.inventory.get_host(host))
         for path in sources.overrides:
             variables |= self.read_templates(path) or {}
-        templar = Templar(loader=self.loader, variables={**variables, "ansible_facts": dict(sources.facts)})
+        templar = Templar(loader=self.loader, variables={**variables, "ansible_facts": dict(sources.facts), **sources.given})
 
         def resolve(value: Any) -> Any:
             try:

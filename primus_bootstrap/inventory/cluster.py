@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from primus_bootstrap.errors import InventoryError, Problem
@@ -50,11 +50,15 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RoleSources:
-    """What a role's templates see beside the inventory: files of variables that it wins over, files that win over it, and facts."""
+    """What a role's templates see beside the inventory: files of variables that it wins over, files that win over it, and facts.
+
+    `given` wins over all of them.
+    """
 
     defaults: tuple[Path, ...]
     overrides: tuple[Path, ...]
     facts: Mapping[str, Any]
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 class AnsibleView(Protocol):

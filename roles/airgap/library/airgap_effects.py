@@ -88,14 +88,16 @@ def look(host: str, folder: str) -> list[dict[str, Any]]:
         own = ["-o", f"Dir::State::lists={place}/lists", "-o", f"Dir::Cache={place}/cache", "-o", "APT::Sandbox::User=root"]
         for name in ("lists/partial", "cache/archives/partial", "here"):
             (Path(place) / name).mkdir(parents=True)
-        status, said = run(["apt-get", "indextargets", "--format", "$(REPO_URI)"], place)
+        updated, trouble = run(["apt-get", "-qq", *own, "update"], place)
+        # apt names only places whose index it has.
+        status, said = run(["apt-get", *own, "indextargets", "--format", "$(REPO_URI)"], place) if updated == 0 else (None, trouble)
         verdicts = [judge_sources(host, ours, status, said)]
         package = smallest((Path(folder) / "Packages").read_text(encoding="utf-8"))
         if not package:
             reason = "the index of the bundle is empty"
             return [*verdicts, record(host, "fetch", "fail", expected="packages", found="none", reason=reason, fix="create the bundle again")]
-        status, said = run(["apt-get", "-qq", *own, "update"], place)
-        if status == 0:
+        status, said = updated, trouble
+        if updated == 0:
             status, said = run(["apt-get", "-qq", *own, "download", f"{package['Package']}={package['Version']}"], f"{place}/here")
         return [*verdicts, judge_fetch(host, package, Path(place) / "here", status, said)]
 
