@@ -63,7 +63,9 @@ def check(lock: Lock, folder: Path) -> State:
     return state
 
 
-def create(lock: Lock, folder: Path, *, sources: Callable[[Target], apt.Sources], cache: Path, say: Callable[[str], None]) -> dict[str, str]:
+def create(
+    lock: Lock, folder: Path, *, sources: Callable[[Target], apt.Sources], cache: Path, say: Callable[[str], None]
+) -> dict[str, str]:
     """Download what a bundle lacks, then write its indexes; return what failed, by path.
 
     Interrupted, it goes on where it was: a file bears its name only once its sum was compared.

@@ -35,9 +35,10 @@ def _stanza(item: Locked, path: Path) -> str:
 
 
 def release_text(target: Target, packages: str) -> str:
-    """Return what apt reads first. It has no signature: it reaches hosts over SSH, and has the index's sum. apt wants a date; the same for all."""
+    """Return what apt reads first. It has no signature: it reaches hosts over SSH. apt wants a date: it is the same for all."""
     content = packages.encode()
     return (
-        f"Origin: primus-bootstrap\nLabel: airgap\nSuite: {target.release}\nCodename: {target.release}\nArchitectures: {target.architecture}\n"
+        f"Origin: primus-bootstrap\nLabel: airgap\nSuite: {target.release}\nCodename: {target.release}\n"
+        f"Architectures: {target.architecture}\n"
         f"Date: {_DATE}\nSHA256:\n {hashlib.sha256(content).hexdigest()} {len(content)} Packages\n"
     )

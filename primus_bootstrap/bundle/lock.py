@@ -27,7 +27,9 @@ def make_lock(
         folder: Where apt keeps its lists.
         say: Told what is being done.
     """
-    unresolved = [Unresolved(f"what the role {one.role} fetches on {', '.join(one.hosts[:3])}", one.reason, one.fix) for one in needs.unknown]
+    unresolved = [
+        Unresolved(f"what the role {one.role} fetches on {', '.join(one.hosts[:3])}", one.reason, one.fix) for one in needs.unknown
+    ]
     items: dict[tuple[str, str], Locked] = {}
     sets: list[tuple[Target, frozenset[str]]] = []
     for target in dict.fromkeys(target for target, _ in needs.sets):
@@ -80,5 +82,7 @@ def _one(need: Need) -> Locked | Unresolved:
         fix = "copy it to a registry that the hosts reach, and name that one in hosts.yaml"
         return Unresolved(need.name, "images of containers are listed and cannot be locked yet", fix)
     if not need.sha256:
-        return Unresolved(need.name, "no SHA-256 is stated for it", "set the role's variable for the sum; upstream publishes it with the file")
+        return Unresolved(
+            need.name, "no SHA-256 is stated for it", "set the role's variable for the sum; upstream publishes it with the file"
+        )
     return Locked("file", need.name, need.version, url=need.name, sha256=need.sha256, size_bytes=0, path=file_path(need.name))

@@ -71,7 +71,7 @@ def find_needs(cluster: Cluster, uses: Iterable[Use]) -> Needs:
 
 
 def _sources(use: Use, target: Target) -> RoleSources:
-    """Return the sources of a role's variables, in Ansible's own order: a play's files win over the inventory, the role's `vars/` over both."""
+    """Return the sources of a role's variables, in Ansible's own order: a play's files win over the inventory, `vars/` over both."""
     folder = content.roles_dir() / use.role
     inner = folder / "vars" / "main.yml"
     defaults = folder / "defaults" / "main.yml"

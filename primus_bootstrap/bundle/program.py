@@ -46,5 +46,7 @@ def run(argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
     except FileNotFoundError as error:
         raise BundleError(f"{argv[0]} is not installed on this machine", fix="lock and create on Debian or Ubuntu") from error
     except subprocess.TimeoutExpired as error:
-        raise BundleError(f"{argv[0]} did not end within {timeout_s:g} s", fix="see whether its source answers, then run this again") from error
+        raise BundleError(
+            f"{argv[0]} did not end within {timeout_s:g} s", fix="see whether its source answers, then run this again"
+        ) from error
     return Finished(done.returncode, done.stdout, done.stderr)

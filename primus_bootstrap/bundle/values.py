@@ -94,7 +94,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One thing of a lock, exactly: `path` is where it lies in the bundle, `url` where it was found. A size of 0 was not told by the source."""
+    """One thing of a lock, exactly: `path` is where it lies in the bundle, `url` where it was found. A size of 0 was not told."""
 
     kind: Kind
     name: str

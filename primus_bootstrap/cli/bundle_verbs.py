@@ -37,9 +37,7 @@ SCHEMA = "primus.bundle/1"
 _INCOMPLETE = 4
 _SHOWN = 3
 
-LockFile = Annotated[
-    Path | None, typer.Option("--lock", help="The lock; bundle.lock.yaml beside hosts.yaml unless given.", metavar="FILE")
-]
+LockFile = Annotated[Path | None, typer.Option("--lock", help="The lock; bundle.lock.yaml beside hosts.yaml unless given.", metavar="FILE")]
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="The folder of the bundle; bundle beside hosts.yaml unless given.", metavar="DIR")
 ]
@@ -177,7 +175,9 @@ def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
             try:
                 return Sources(path.read_text(encoding="utf-8"), path.suffix.lstrip("."))
             except OSError as error:
-                raise BundleError(f"{path}: {error.strerror}", fix=f"mend {name}; a relative path counts from the folder of hosts.yaml") from error
+                raise BundleError(
+                    f"{path}: {error.strerror}", fix=f"mend {name}; a relative path counts from the folder of hosts.yaml"
+                ) from error
         try:
             settings = read_apt_settings(release(Path("/etc/os-release"))[0])
         except LabError as error:

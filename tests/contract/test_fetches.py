@@ -28,7 +28,9 @@ FILES = ("get_url", "git", "subversion")
 WHEELS = ("pip",)
 SOURCES = ("apt_repository", "deb822_repository", "yum_repository", "apt_key", "rpm_key", "snap", "flatpak", "npm", "gem")
 # In a command or a program of a role.
-FETCHING_WORDS = re.compile(r"apt-get[^\n]*\binstall\b|\bdnf\b[^\n]*\binstall\b|\bcurl\s+-|\bwget\s|\bpip3?\s+(install|download)|skopeo copy")
+FETCHING_WORDS = re.compile(
+    r"apt-get[^\n]*\binstall\b|\bdnf\b[^\n]*\binstall\b|\bcurl\s+-|\bwget\s|\bpip3?\s+(install|download)|skopeo copy"
+)
 PULLING_WORDS = re.compile(r"\b(podman|docker|crictl|nerdctl)\b[^\n]*\bpull\b")
 # A reset brings back what had to give way to a package of ours, from whatever source the host has then; it is no part of an apply.
 NOT_AN_APPLY = {"host_origin/module_utils/reset_packages.py"}
@@ -130,7 +132,9 @@ def test_a_role_states_what_it_fetches_where_it_fetches_it(role: str) -> None:
     """Entry point by entry point, the kinds of things that the tasks fetch are those that are stated."""
     found = {entry: {kind for task in tasks_of(role, f"{entry}.yml") if (kind := kind_of(task))} for entry in entry_points(role)}
 
-    assert {entry: kinds for entry, kinds in found.items() if kinds} == {entry: kinds_stated(items) for entry, items in stated(role).items()}
+    assert {entry: kinds for entry, kinds in found.items() if kinds} == {
+        entry: kinds_stated(items) for entry, items in stated(role).items()
+    }
 
 
 @pytest.mark.parametrize("role", STATED)
@@ -160,7 +164,12 @@ def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> No
     resolve = resolver(cluster, role, "bookworm", **{f"{role}_source": "upstream", f"{role}_version": "1.3.1"} if role == "juicefs" else {})
     for entry, items in cluster.view.read_templates(fetches_file(role)).items():
         paths = sorted((content.roles_dir() / role / "tasks").glob("*.yml"))
-        tasks = [task["ansible.builtin.get_url"] for path in paths for task in cluster.view.read_templates(path) if "ansible.builtin.get_url" in task]
+        tasks = [
+            task["ansible.builtin.get_url"]
+            for path in paths
+            for task in cluster.view.read_templates(path)
+            if "ansible.builtin.get_url" in task
+        ]
         fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
         named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]
 
@@ -173,7 +182,9 @@ def test_nothing_is_fetched_in_a_way_that_nobody_sees(role: str) -> None:
     """No role adds a package source of its own, and no program of a role fetches by itself."""
     folder = content.roles_dir() / role
     tasks = [task for path in sorted((folder / "tasks").rglob("*.yml")) for task in tasks_of(role, str(path.relative_to(folder / "tasks")))]
-    programs = [path for name in ("files", "library", "module_utils", "action_plugins", "templates") for path in sorted((folder / name).rglob("*"))]
+    programs = [
+        path for name in ("files", "library", "module_utils", "action_plugins", "templates") for path in sorted((folder / name).rglob("*"))
+    ]
     texts = {
         str(path.relative_to(content.roles_dir())): path.read_text(encoding="utf-8")
         for path in programs

@@ -16,7 +16,7 @@ from tests.lab.lab_rig import RunningLab, engine_argv, run_cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OWN_NAME = re.compile(r"primus-test(\d+)(-[bcdw])?-node")
+_OWN_NAME = re.compile(r"primus-test(\d+)(-[abcdw])?-node")
 # What primus-bootstrap exits with where this machine cannot run a lab at all.
 _CANNOT = 3
 # A lab that is up already, by its folder, to be used as `cluster` and left as it is: for writing tests.

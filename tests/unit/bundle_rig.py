@@ -19,11 +19,19 @@ def make_package(folder: Path, name: str, *, version: str = "1.0", depends: str 
     (tree / "DEBIAN").mkdir(parents=True, exist_ok=True)
     (tree / "usr" / "share" / name).mkdir(parents=True, exist_ok=True)
     (tree / "usr" / "share" / name / "content").write_bytes(b"x" * size_bytes)
-    control = [f"Package: {name}", f"Version: {version}", "Architecture: amd64", "Maintainer: test <test@example.com>", "Description: a test"]
+    control = [
+        f"Package: {name}",
+        f"Version: {version}",
+        "Architecture: amd64",
+        "Maintainer: test <test@example.com>",
+        "Description: a test",
+    ]
     control += [f"Depends: {depends}"] if depends else []
     (tree / "DEBIAN" / "control").write_text("\n".join(control) + "\n")
     file = folder / f"{name}_{version.replace(':', '%3a')}_amd64.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(file)], capture_output=True, timeout=60, check=True)
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(tree), str(file)], capture_output=True, timeout=60, check=True
+    )
     return file
 
 

@@ -79,7 +79,7 @@ def test_a_created_bundle_is_whole(tmp_path: Path, locked: tuple[Lock, Sources])
 
 
 def test_apt_installs_from_a_bundle_alone(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
-    """apt reads the index without a warning, and finds a package with all that it depends on."""
+    """Apt reads the index without a warning, and finds a package with all that it depends on."""
     lock, sources = locked
     make(lock, sources, tmp_path)
     bundle = Sources(f"deb [trusted=yes] file:{tmp_path}/out/apt/bookworm-amd64 ./\n", "list")
@@ -154,7 +154,7 @@ def test_a_file_with_another_sum_gets_no_name(tmp_path: Path, locked: tuple[Lock
 
 
 def test_a_package_with_another_sum_gets_no_name(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
-    """apt itself refuses it."""
+    """Apt itself refuses it."""
     lock, sources = locked
     package = tmp_path / "source" / "service_1.0_amd64.deb"
     package.write_bytes(package.read_bytes() + b"more")

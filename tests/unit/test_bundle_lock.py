@@ -95,7 +95,9 @@ def test_a_source_that_does_not_answer_leaves_the_lock_as_it_was(tmp_path: Path)
 
 def test_a_file_is_locked_by_the_sum_that_its_role_pins(tmp_path: Path) -> None:
     """Without a sum it is refused: the first download would be believed, whatever it is."""
-    lock, unresolved = make(Needs(wanted(FILE, Need("file", "https://example.com/free"), Need("image", "x/y:1")), ()), Sources(""), tmp_path)
+    lock, unresolved = make(
+        Needs(wanted(FILE, Need("file", "https://example.com/free"), Need("image", "x/y:1")), ()), Sources(""), tmp_path
+    )
 
     assert [(item.name, item.sha256, item.path) for item in lock.items] == [(FILE.name, SUM, "files/example.com/v1/tool-1.tar.gz")]
     assert unresolved == ["https://example.com/free", "x/y:1"]

@@ -1,7 +1,7 @@
 """Bring the files of a bundle from the controller to the host that offers them: the Ansible action `airgap_fill`.
 
-Only what the host lacks is sent, some hundred MiB at a time, so that neither side needs room for a second copy. In check mode it only looks,
-and with `host` it hands over a verdict.
+Only what the host lacks is sent, some hundred MiB at a time, so that neither side needs room for a second copy.
+In check mode it only looks, and with `host` it hands over a verdict.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ class ActionModule(ActionBase):
         found = self._store("look", folder, sums, task_vars)
         due, surplus = found["lacking"], found["surplus"]
         if host := self._task.args.get("host"):
-            return {**result, "changed": False, "stdout": json.dumps({"verdicts": [_verdict(host, due, len(sums), started)]}), **_failure(due)}
+            return {
+                **result,
+                "changed": False,
+                "stdout": json.dumps({"verdicts": [_verdict(host, due, len(sums), started)]}),
+                **_failure(due),
+            }
         if not self._task.check_mode:
             for batch in _batches(bundle, due):
                 self._send(bundle, folder, batch, sums, task_vars)
@@ -71,7 +76,9 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(shell.tmpdir)
         if said["wrong"]:
-            raise AnsibleActionFail(f"{', '.join(said['wrong'][:3])}: not what the lock says. Fix: primus-bootstrap bundle check names all of them")
+            raise AnsibleActionFail(
+                f"{', '.join(said['wrong'][:3])}: not what the lock says. Fix: primus-bootstrap bundle check names all of them"
+            )
 
 
 def _sums(bundle: Path) -> dict[str, str]:

@@ -95,7 +95,10 @@ def look(host: str, folder: str) -> list[dict[str, Any]]:
         package = smallest((Path(folder) / "Packages").read_text(encoding="utf-8"))
         if not package:
             reason = "the index of the bundle is empty"
-            return [*verdicts, record(host, "fetch", "fail", expected="packages", found="none", reason=reason, fix="create the bundle again")]
+            return [
+                *verdicts,
+                record(host, "fetch", "fail", expected="packages", found="none", reason=reason, fix="create the bundle again"),
+            ]
         status, said = updated, trouble
         if updated == 0:
             status, said = run(["apt-get", "-qq", *own, "download", f"{package['Package']}={package['Version']}"], f"{place}/here")

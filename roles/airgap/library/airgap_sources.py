@@ -46,7 +46,7 @@ def bring(files: Sequence[Mapping[str, str]], *, check: bool) -> list[dict[str, 
         before = read(path)
         if before == wanted:
             continue
-        short = len(wanted) < 4096  # noqa: PLR2004 - a screen or two
+        short = len(wanted) < 4096
         diffs.append(
             {
                 "before_header": str(path),

@@ -97,7 +97,9 @@ def main() -> None:
         else:
             found = {"gone": tidy(folder, sums)}
     except OSError as error:
-        module.fail_json(msg=f"{error.filename or folder}: {error.strerror}. Fix: free space on that disk, or set airgap_mirror_dir to another")
+        module.fail_json(
+            msg=f"{error.filename or folder}: {error.strerror}. Fix: free space on that disk, or set airgap_mirror_dir to another"
+        )
     module.exit_json(changed=step != "look", **found)
 
 
