@@ -12,6 +12,7 @@ import typer
 from primus_bootstrap import __version__
 from primus_bootstrap.cli import (
     bench_verbs,
+    bundle_verbs,
     day2,
     fleet_verbs,
     history_verbs,
@@ -65,6 +66,7 @@ node_verbs.register(day2.node_app)
 quarantine_verbs.register(day2.node_app)
 app.add_typer(day2.node_app, name="node")
 app.add_typer(workload_verbs.app, name="workload")
+app.add_typer(bundle_verbs.app, name="bundle")
 app.add_typer(lab_verbs.app, name="lab")
 
 

@@ -32,11 +32,19 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One use of a role in a play: `entry` is the tasks file that it begins with."""
+
+    role: str
+    entry: str = "main"
+
+
+@dataclass(frozen=True, slots=True)
 class Play:
     """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
 
     `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without
-    whose hosts the play has none, whatever its pattern matches.
+    whose hosts the play has none, whatever its pattern matches. `vars_files` are the files of variables that it passes to its roles.
     """
 
     pattern: str
@@ -45,6 +53,8 @@ class Play:
     max_fail_percentage: bool = False
     narrowed: bool = False
     needs: str = ""
+    calls: tuple[Call, ...] = ()
+    vars_files: tuple[Path, ...] = ()
 
     @property
     def stops_all(self) -> bool:
@@ -122,29 +132,32 @@ def _plays(path: Path) -> Iterator[Play]:
             hosts = entry.get("hosts", "")
             pattern = ",".join(hosts) if isinstance(hosts, list) else str(hosts)
             every = content.EVERY_HOST_WITH.match(pattern.removesuffix(content.NARROWED))
+            calls = tuple(_calls(entry))
             yield Play(
                 pattern="all" if every else pattern.removesuffix(content.NARROWED),
                 needs=every[1] if every else "",
-                roles=tuple(_roles(entry)),
+                roles=tuple(call.role for call in calls),
                 any_errors_fatal=bool(entry.get("any_errors_fatal")),
                 max_fail_percentage="max_fail_percentage" in entry,
                 narrowed=pattern.endswith(content.NARROWED),
+                calls=calls,
+                vars_files=tuple(Path(os.path.normpath(path.parent / name)) for name in entry.get("vars_files") or ()),
             )
 
 
-def _roles(entry: dict[str, Any]) -> Iterator[str]:
-    """Yield role names in the order in which Ansible runs the sections of a play."""
+def _calls(entry: dict[str, Any]) -> Iterator[Call]:
+    """Yield the uses of roles in the order in which Ansible runs the sections of a play."""
     yield from _imported_roles(entry.get("pre_tasks"))
     for role in entry.get("roles") or ():
-        yield role if isinstance(role, str) else str(role.get("role") or role.get("name"))
+        yield Call(role if isinstance(role, str) else str(role.get("role") or role.get("name")))
     yield from _imported_roles(entry.get("tasks"))
     yield from _imported_roles(entry.get("post_tasks"))
 
 
-def _imported_roles(tasks: list[dict[str, Any]] | None) -> Iterator[str]:
+def _imported_roles(tasks: list[dict[str, Any]] | None) -> Iterator[Call]:
     for task in tasks or ():
         for key in _ROLE_IMPORTS:
             if key in task:
-                yield str(task[key]["name"])
+                yield Call(str(task[key]["name"]), str(task[key].get("tasks_from", "main")))
         for section in ("block", "rescue", "always"):
             yield from _imported_roles(task.get(section))

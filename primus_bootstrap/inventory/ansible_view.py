@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from primus_bootstrap.inventory.cluster import Origin
+    from primus_bootstrap.inventory.cluster import Origin, RoleSources
     from primus_bootstrap.inventory.vault import Vault
 
 log = logging.getLogger(__name__)
@@ -123,6 +123,38 @@ class ManagersView:
         with _quiet():
             raw = self.managers.get_vars(host=found)
         return HostVariables(self, host, raw)
+
+    def read_templates(self, path: Path) -> Any:
+        """Return a file of ours whose texts may be templates."""
+        with _quiet():
+            return self.loader.load_from_file(str(path), cache="all", unsafe=True, trusted_as_template=True)
+
+    def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
+        """Return what resolves the templates of a role for one host; no host is asked.
+
+        Raises:
+            ValueError: by the returned function: a template uses what is not known without the host, or fails.
+        """
+        from ansible.errors import AnsibleError  # noqa: PLC0415
+        from ansible.template import Templar  # noqa: PLC0415
+
+        variables: dict[str, Any] = {}
+        for path in sources.defaults:
+            variables |= self.read_templates(path) or {}
+        with _quiet():
+            variables |= self.managers.get_vars(host=self.inventory.get_host(host))
+        for path in sources.overrides:
+            variables |= self.read_templates(path) or {}
+        templar = Templar(loader=self.loader, variables={**variables, "ansible_facts": dict(sources.facts), **sources.given})
+
+        def resolve(value: Any) -> Any:
+            try:
+                with _quiet(), self.vault.active():
+                    return _plain(templar.template(value))
+            except AnsibleError as error:
+                raise ValueError(str(error).splitlines()[0]) from error
+
+        return resolve
 
 
 class HostVariables(Mapping[str, Any]):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from primus_bootstrap.errors import InventoryError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
@@ -48,6 +48,19 @@ class Connection:
     host_key: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RoleSources:
+    """What a role's templates see beside the inventory: files of variables that it wins over, files that win over it, and facts.
+
+    `given` wins over all of them.
+    """
+
+    defaults: tuple[Path, ...]
+    overrides: tuple[Path, ...]
+    facts: Mapping[str, Any]
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
 class AnsibleView(Protocol):
     """Ansible's own managers over one inventory: they give meaning, our positions give places."""
 
@@ -56,6 +69,12 @@ class AnsibleView(Protocol):
 
     def variables(self, host: str) -> Mapping[str, Any]:
         """Return the merged variables of one host as Ansible sees them, templates resolved where they can be."""
+
+    def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
+        """Return what resolves the templates of a role for one host."""
+
+    def read_templates(self, path: Path) -> Any:
+        """Return a file of ours whose texts may be templates."""
 
 
 @dataclass(frozen=True, slots=True)

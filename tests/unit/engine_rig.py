@@ -19,7 +19,9 @@ import yaml
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from primus_bootstrap.inventory.cluster import RoleSources
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,14 @@ class SmallView:
     def variables(self, host: str) -> Mapping[str, Any]:
         """See `AnsibleView.variables`."""
         return self.host_variables.get(host, {})
+
+    def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
+        """See `AnsibleView.role_scope`; the engine resolves no role."""
+        raise NotImplementedError(host, sources)
+
+    def read_templates(self, path: Path) -> Any:
+        """See `AnsibleView.read_templates`; the engine reads none."""
+        raise NotImplementedError(path)
 
 
 def make_cluster(folder: Path, groups: Mapping[str, Sequence[str]], variables: Mapping[str, Mapping[str, Any]] | None = None) -> Cluster:

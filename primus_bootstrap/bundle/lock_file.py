@@ -1,0 +1,88 @@
+"""`bundle.lock.yaml`, read and written: the only module that knows its form."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import Any, cast
+
+import yaml
+
+from primus_bootstrap.bundle.values import KINDS, BundleError, Kind, Lock, Locked, Target
+
+SCHEMA = "primus.bundle-lock/1"
+NAME = "bundle.lock.yaml"
+_HEAD = "# Written by `primus-bootstrap bundle lock`: what an apply fetches, exactly. Keep it beside hosts.yaml, under version control.\n"
+_FIELDS = ("name", "version", "url", "sha256", "size_bytes", "path")
+_PLURALS: dict[Kind, str] = {"package": "packages", "file": "files", "wheel": "wheels", "image": "images"}
+
+
+def lock_text(lock: Lock) -> str:
+    """Return the text of a lock; the same lock has the same text."""
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "sets": [{**_target(target), "packages": sorted(names)} for target, names in lock.sets],
+    }
+    for kind in KINDS:
+        items = sorted((item for item in lock.items if item.kind == kind), key=lambda item: (str(item.target), item.name))
+        document[_PLURALS[kind]] = [{**_target(item.target), **{name: getattr(item, name) for name in _FIELDS}} for item in items]
+    return _HEAD + yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=200)
+
+
+def parse_lock(text: str, shown: str) -> Lock:
+    """Return the lock that a text describes.
+
+    Raises:
+        BundleError: it is none.
+    """
+    fix = "write it anew: primus-bootstrap bundle lock"
+    try:
+        document = yaml.load(text, Loader=yaml.CSafeLoader)
+        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+            raise BundleError(f"{shown}: is no lock of a bundle that this version knows ({SCHEMA})", fix=fix)
+        items = [_locked(kind, entry) for kind in KINDS for entry in document[_PLURALS[kind]]]
+        sets = [(Target(entry["release"], entry["architecture"]), frozenset(map(str, entry["packages"]))) for entry in document["sets"]]
+    except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise BundleError(f"{shown}: cannot be read as a lock: {error}", fix=fix) from error
+    return Lock(tuple(items), tuple(sets))
+
+
+def read_lock(path: Path) -> Lock:
+    """Return the lock of a file; an empty one where there is no file."""
+    return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else Lock()
+
+
+def write_whole(path: Path, text: str) -> bool:
+    """Write a file so that it is there as a whole or not at all; return whether it changed."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+    return True
+
+
+def _target(target: Target | None) -> dict[str, str]:
+    return {"release": target.release, "architecture": target.architecture} if target else {}
+
+
+def _locked(kind: Kind, entry: dict[str, Any]) -> Locked:
+    values = {name: cast("Any", int if name == "size_bytes" else str)(entry[name]) for name in _FIELDS}
+    path = PurePosixPath(values["path"])
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{path} leads out of the bundle")
+    if len(values["sha256"]) != 64 or set(values["sha256"]) - set("0123456789abcdef"):
+        raise ValueError(f"{values['name']} has no SHA-256")
+    target = Target(entry["release"], entry["architecture"]) if "release" in entry else None
+    return Locked(kind=kind, target=target, **values)

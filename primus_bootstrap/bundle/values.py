@@ -1,0 +1,135 @@
+"""The values of a bundle: what is fetched and why, and what a connected machine found for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from primus_bootstrap.errors import PrimusError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Kind = Literal["package", "file", "wheel", "image"]
+KINDS: tuple[Kind, ...] = ("package", "file", "wheel", "image")
+NOT_LOCKED = "not locked"
+
+
+class BundleError(PrimusError):
+    """A bundle, or a lock, could not be brought to the state that was asked for."""
+
+    exit_code: ClassVar[int] = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a role by the playbooks: on which hosts, why (the host pattern), and what the play passes to it."""
+
+    role: str
+    entry: str
+    pattern: str
+    hosts: tuple[str, ...]
+    vars_files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """What kind of host packages are for: apt's code name of the release, and its word for the processor."""
+
+    release: str
+    architecture: str
+
+    def __str__(self) -> str:
+        """Return it as one word, as folders and tables show it."""
+        return f"{self.release}-{self.architecture}"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One thing that a role fetches.
+
+    `name` is a package's name, a file's URL, a wheel's requirement or an image's reference. `target` is set for packages only;
+    `sha256` is what the role itself pins, and empty where it pins nothing.
+    """
+
+    kind: Kind
+    name: str
+    target: Target | None = None
+    version: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A need with everybody who has it: roles, host patterns of the plays, hosts."""
+
+    need: Need
+    roles: tuple[str, ...]
+    patterns: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """What a role fetches on some hosts could not be told: why, and how to mend it."""
+
+    role: str
+    hosts: tuple[str, ...]
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """All that an apply fetches. `sets` are the packages that one host gets together, each set once."""
+
+    wanted: tuple[Wanted, ...]
+    sets: tuple[tuple[Target, frozenset[str]], ...]
+    unknown: tuple[Unknown, ...] = ()
+
+    def of(self, kind: Kind) -> tuple[Need, ...]:
+        """Return the needs of one kind."""
+        return tuple(wanted.need for wanted in self.wanted if wanted.need.kind == kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """One thing of a lock, exactly: `path` is where it lies in the bundle, `url` where it was found. A size of 0 was not told."""
+
+    kind: Kind
+    name: str
+    version: str
+    url: str
+    sha256: str
+    size_bytes: int
+    path: str
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What a connected machine resolved. `sets` are the packages that were asked for, before what they depend on was added."""
+
+    items: tuple[Locked, ...] = ()
+    sets: tuple[tuple[Target, frozenset[str]], ...] = ()
+
+    def find(self, need: Need) -> Locked | None:
+        """Return what is locked for a need, or None: a package needs its set of packages to be locked as well, see `unlocked_sets`."""
+        for item in self.items:
+            same = (item.kind, item.name, item.target) == (need.kind, need.name, need.target)
+            if same and (not need.sha256 or need.sha256 == item.sha256) and (not need.version or need.version == item.version):
+                return item
+        return None
+
+    def covers(self, target: Target, packages: frozenset[str]) -> bool:
+        """Tell whether these packages were resolved together, or as part of more."""
+        return any(target == known and packages <= found for known, found in self.sets)
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """What could not be locked: a need in words, why, and how to mend it."""
+
+    what: str
+    reason: str
+    fix: str

@@ -1,0 +1,58 @@
+"""Wheels of a Python package index, resolved and downloaded by pip itself: the only module that speaks to pip."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from primus_bootstrap.bundle.program import run
+from primus_bootstrap.bundle.values import Locked, Need, Unresolved
+
+_LIMIT_S = 900.0
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def resolve(need: Need) -> Locked | Unresolved:
+    """Ask the index which file a requirement means on this machine."""
+    argv = [*_PIP, "install", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--report=-", need.name]
+    done = run(argv, timeout_s=_LIMIT_S)
+    if done.code:
+        return Unresolved(need.name, done.why, "see that pip reaches its index (`pip config list`), and that it carries this version")
+    found = json.loads(done.out)["install"][0]
+    url, sha256 = found["download_info"]["url"], found["download_info"]["archive_info"]["hashes"].get("sha256", "")
+    if need.sha256 and need.sha256 != sha256:
+        reason = f"the index's file has the sum {sha256 or 'of no known kind'}, the role expects {need.sha256}"
+        return Unresolved(need.name, reason, "find out which one is right; the role's sum is a variable of hosts.yaml")
+    if not sha256:
+        return Unresolved(need.name, "the index states no SHA-256", "use an index that does")
+    file = Path(unquote(urlsplit(url).path)).name
+    return Locked("wheel", need.name, found["metadata"]["version"], url=_plain(url), sha256=sha256, size_bytes=0, path=f"wheels/{file}")
+
+
+def fetch(item: Locked, part: Path) -> str:
+    """Download a wheel to a path; return what failed, or an empty text."""
+    with tempfile.TemporaryDirectory(prefix="primus-bundle-") as folder:
+        wanted = Path(folder) / "requirements.txt"
+        wanted.write_text(f"{item.name} --hash=sha256:{item.sha256}\n", encoding="utf-8")
+        argv = [*_PIP, "download", "--no-deps", "--only-binary=:all:", "--require-hashes", f"--dest={folder}", f"--requirement={wanted}"]
+        done = run(argv, timeout_s=_LIMIT_S)
+        found = [path for path in Path(folder).glob("*.whl") if path.name == Path(item.path).name]
+        if done.code or not found:
+            return done.why or "pip found another file"
+        part.write_bytes(found[0].read_bytes())
+    return ""
+
+
+def index_text(names: list[str]) -> str:
+    """Return the page of links that `pip --find-links` reads."""
+    links = "".join(f'<a href="{name}">{name}</a><br>\n' for name in sorted(names))
+    return f"<!DOCTYPE html>\n<html><body>\n{links}</body></html>\n"
+
+
+def _plain(url: str) -> str:
+    """Return a URL without a login, which pip takes from its own settings."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl()

@@ -1,0 +1,250 @@
+"""`primus-bootstrap bundle`: all that an apply fetches, listed, locked, downloaded and checked. No verb of it contacts a host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from primus_bootstrap import content
+from primus_bootstrap.bundle import folder as bundle_folder
+from primus_bootstrap.bundle import lock_file
+from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.lock import make_lock, not_covered
+from primus_bootstrap.bundle.needs import find_needs, target_of
+from primus_bootstrap.bundle.values import NOT_LOCKED, BundleError, Use
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
+from primus_bootstrap.cli.live import count
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFileOption, VaultPasswordFile
+from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.lab.apt_settings import read_apt_settings
+from primus_bootstrap.lab.machine import release
+from primus_bootstrap.lab.values import LabError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from primus_bootstrap.bundle.values import Lock, Need, Needs, Target, Wanted
+    from primus_bootstrap.inventory.cluster import Cluster
+
+app = typer.Typer(no_args_is_help=True, help="What an apply fetches, as one folder, for hosts with no way to the outside.")
+SCHEMA = "primus.bundle/1"
+_INCOMPLETE = 4
+_SHOWN = 3
+
+LockFile = Annotated[Path | None, typer.Option("--lock", help="The lock; bundle.lock.yaml beside hosts.yaml unless given.", metavar="FILE")]
+Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="The folder of the bundle; bundle beside hosts.yaml unless given.", metavar="DIR")
+]
+
+
+@app.command("list")
+def list_(
+    *,
+    inventory: HostsFileOption = DEFAULT_HOSTS,
+    lock: LockFile = None,
+    vault_password_file: VaultPasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """List every file, wheel, package and image that an apply fetches, why, and whether it is locked. Contacts no host."""
+    cluster = load_cluster(inventory, vault_password_file=vault_password_file)
+    needs = find_needs(cluster, _uses(cluster))
+    known = lock_file.read_lock(_lock_path(cluster, lock))
+    missing = not_covered(needs, known)
+    if as_json:
+        emit_json(_json(cluster, needs, known, missing))
+        return
+    table = plain_table("kind", "name", "for", "version", "sha256", "roles", "hosts")
+    for wanted in needs.wanted:
+        item = known.find(wanted.need)
+        version, sha256 = (item.version, item.sha256[:16]) if item else (wanted.need.version, NOT_LOCKED)
+        table.add_row(
+            wanted.need.kind, wanted.need.name, str(wanted.need.target or ""), version, sha256, ", ".join(wanted.roles), _why(wanted)
+        )
+    emit_table(table)
+    beside = len(known.items) - len({item.path for wanted in needs.wanted if (item := known.find(wanted.need))})
+    if known.items:
+        emit(f"locked beside: {count(beside, 'package')} that these depend on")
+    for one in needs.unknown:
+        emit(f"unknown: what the role {one.role} fetches on {_few(one.hosts)}: {one.reason}\n  fix: {one.fix}")
+    if missing:
+        emit(f"{len(missing)} not locked. What now: {program()} bundle lock --inventory {short(cluster.path)}")
+
+
+@app.command("lock")
+def lock_(
+    *,
+    inventory: HostsFileOption = DEFAULT_HOSTS,
+    lock: LockFile = None,
+    vault_password_file: VaultPasswordFile = None,
+) -> None:
+    """Find out version and sum of all that an apply fetches, on a machine with a way to its sources, and write the lock."""
+    cluster = load_cluster(inventory, vault_password_file=vault_password_file)
+    needs = find_needs(cluster, _uses(cluster))
+    path = _lock_path(cluster, lock)
+    made, unresolved = make_lock(needs, lock_file.read_lock(path), sources=_sources(cluster), folder=_cache(), say=say)
+    changed = lock_file.write_whole(path, lock_file.lock_text(made))
+    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'file')} locked")
+    if unresolved:
+        for one in unresolved:
+            emit(f"not resolved: {one.what}: {one.reason}\n  fix: {one.fix}")
+        raise typer.Exit(_INCOMPLETE)
+    emit(f"What now: {program()} bundle create --inventory {short(cluster.path)}")
+
+
+@app.command()
+def create(
+    *,
+    inventory: HostsFileOption = DEFAULT_HOSTS,
+    lock: LockFile = None,
+    out: Out = None,
+    vault_password_file: VaultPasswordFile = None,
+) -> None:
+    """Download all that is locked, compare every sum, and write the folder. Interrupted, it goes on where it was."""
+    cluster = load_cluster(inventory, vault_password_file=vault_password_file)
+    known = _demanded_lock(cluster, lock)
+    target = out or _default_out(cluster)
+    _warn_of_uncovered(cluster, known)
+    failed = bundle_folder.create(known, target, sources=_sources(cluster), cache=_cache(), say=say)
+    if failed:
+        for path, why in failed.items():
+            emit(f"{path}: {why}")
+        fix = "run this again; where a source no longer has a version, run `primus-bootstrap bundle lock` before"
+        raise BundleError(f"{count(len(failed), 'file')} could not be downloaded", fix=fix)
+    emit(f"{short(target)}: {count(len(known.items), 'file')}, every sum compared")
+
+
+@app.command()
+def check(
+    *,
+    inventory: HostsFileOption = DEFAULT_HOSTS,
+    lock: LockFile = None,
+    out: Out = None,
+    vault_password_file: VaultPasswordFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every file of a bundle with the lock, and the lock with what an apply of this inventory fetches."""
+    cluster = load_cluster(inventory, vault_password_file=vault_password_file)
+    known = _demanded_lock(cluster, lock)
+    target = out or _default_out(cluster)
+    state = bundle_folder.check(known, target)
+    missing = not_covered(find_needs(cluster, _uses(cluster)), known)
+    whole = state.good and not missing
+    if as_json:
+        emit_json({"schema": SCHEMA, "bundle": str(target), "whole": whole, "not_locked": missing, **_lists(state)})
+    else:
+        for word, names in _lists(state).items():
+            for name in names:
+                emit(f"{word}: {name}")
+        for name in missing:
+            emit(f"{NOT_LOCKED}: {name}")
+        emit(f"{short(target)}: {state.whole} of {state.whole + len(state.missing) + len(state.damaged)} files are whole")
+    if not whole:
+        raise typer.Exit(_INCOMPLETE)
+
+
+def _lists(state: bundle_folder.State) -> dict[str, list[str]]:
+    return {"missing": state.missing, "damaged": state.damaged, "surplus": state.surplus}
+
+
+def _uses(cluster: Cluster) -> Iterator[Use]:
+    """Yield which role the phases run on which hosts: what joins the playbooks and the bundle."""
+    for phase in load_phases(content.playbooks_dir()):
+        for play in phase.plays:
+            hosts = cluster.select(play.pattern)
+            yield from (Use(call.role, call.entry, play.pattern, hosts, play.vars_files) for call in play.calls if hosts)
+
+
+def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
+    """Return what tells where the packages of a target come from: a file that the inventory names, else this machine's sources, turned."""
+    name = "airgap_apt_sources_file"
+    stated: dict[Target, str] = {}
+    for host in cluster.hosts:
+        variables = cluster.view.variables(host.name)
+        value = variables[name] if name in variables else load_options()[name].default
+        stated.setdefault(target_of(cluster, host.name), str(value))
+
+    def sources(target: Target) -> Sources:
+        if stated.get(target):
+            path = cluster.path.parent / stated[target]
+            try:
+                return Sources(path.read_text(encoding="utf-8"), path.suffix.lstrip("."))
+            except OSError as error:
+                raise BundleError(
+                    f"{path}: {error.strerror}", fix=f"mend {name}; a relative path counts from the folder of hosts.yaml"
+                ) from error
+        try:
+            settings = read_apt_settings(release(Path("/etc/os-release"))[0])
+        except LabError as error:
+            raise BundleError(error.what, fix=f"{error.fix}, or name a file of sources in {name}") from error
+        return Sources(settings.sources_text(target.release), options=settings.options_text())
+
+    return sources
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "primus-bootstrap" / "bundle"
+
+
+def _lock_path(cluster: Cluster, given: Path | None) -> Path:
+    return given or cluster.path.parent / lock_file.NAME
+
+
+def _default_out(cluster: Cluster) -> Path:
+    return cluster.path.parent / "bundle"
+
+
+def _demanded_lock(cluster: Cluster, given: Path | None) -> Lock:
+    path = _lock_path(cluster, given)
+    known = lock_file.read_lock(path)
+    if not known.items:
+        raise PlanError(f"{path}: nothing is locked", fix=f"on a machine that reaches its sources: {program()} bundle lock")
+    return known
+
+
+def _warn_of_uncovered(cluster: Cluster, known: Lock) -> None:
+    for name in not_covered(find_needs(cluster, _uses(cluster)), known):
+        say(f"{NOT_LOCKED}: {name}")
+
+
+def _json(cluster: Cluster, needs: Needs, known: Lock, missing: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "cluster": cluster.name,
+        "items": [_entry(wanted, known) for wanted in needs.wanted],
+        "unknown": [{"role": one.role, "hosts": one.hosts, "reason": one.reason, "fix": one.fix} for one in needs.unknown],
+        "not_locked": missing,
+    }
+
+
+def _entry(wanted: Wanted, known: Lock) -> dict[str, Any]:
+    need: Need = wanted.need
+    item = known.find(need)
+    return {
+        "kind": need.kind,
+        "name": need.name,
+        "release": need.target.release if need.target else None,
+        "architecture": need.target.architecture if need.target else None,
+        "roles": wanted.roles,
+        "groups": wanted.patterns,
+        "hosts": wanted.hosts,
+        "version": item.version if item else need.version or None,
+        "sha256": item.sha256 if item else need.sha256 or None,
+        "locked": item is not None,
+        "url": item.url if item else None,
+    }
+
+
+def _why(wanted: Wanted) -> str:
+    return f"{', '.join(wanted.patterns)}: {_few(wanted.hosts)}"
+
+
+def _few(hosts: tuple[str, ...]) -> str:
+    shown = ", ".join(hosts[:_SHOWN])
+    return shown if len(hosts) <= _SHOWN else f"{shown}, … ({len(hosts)})"

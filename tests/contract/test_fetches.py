@@ -1,0 +1,207 @@
+"""What a role's tasks fetch is what its `meta/fetches.yml` states: no more, no less, and in the same words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bundle.needs import MACHINES, RELEASES, facts_of, fetches_file
+from primus_bootstrap.bundle.values import KINDS, Target
+from primus_bootstrap.inventory.cluster import RoleSources
+from primus_bootstrap.inventory.load import load_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from primus_bootstrap.inventory.cluster import Cluster
+
+ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and not folder.name.startswith("_"))
+STATED = [role for role in ROLES if fetches_file(role).is_file()]
+# Modules that bring something from outside to a host, and what a role states for them. `dnf` stands beside `apt` for the same packages.
+PACKAGES = ("apt", "dnf", "package", "yum", "dnf5")
+FILES = ("get_url", "git", "subversion")
+WHEELS = ("pip",)
+SOURCES = ("apt_repository", "deb822_repository", "yum_repository", "apt_key", "rpm_key", "snap", "flatpak", "npm", "gem")
+# In a command or a program of a role.
+FETCHING_WORDS = re.compile(
+    r"apt-get[^\n]*\binstall\b|\bdnf\b[^\n]*\binstall\b|\bcurl\s+-|\bwget\s|\bpip3?\s+(install|download)|skopeo copy"
+)
+PULLING_WORDS = re.compile(r"\b(podman|docker|crictl|nerdctl)\b[^\n]*\bpull\b")
+# A reset brings back what had to give way to a package of ours, from whatever source the host has then; it is no part of an apply.
+NOT_AN_APPLY = {"host_origin/module_utils/reset_packages.py"}
+
+
+def tasks_of(role: str, file: str, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of a tasks file, of blocks, and of the files that it imports and includes; one that includes itself once."""
+    if file in seen:
+        return
+
+    def walk(tasks: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for task in tasks or ():
+            yield task
+            for section in ("block", "rescue", "always"):
+                yield from walk(task.get(section) or [])
+            for key in ("import_tasks", "include_tasks"):
+                if inner := task.get(f"ansible.builtin.{key}"):
+                    name = inner if isinstance(inner, str) else inner["file"]
+                    yield from tasks_of(role, name, seen | {file})
+
+    path = content.roles_dir() / role / "tasks" / file
+    yield from walk(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def entry_points(role: str) -> list[str]:
+    """Return the tasks files of a role that playbooks may call."""
+    path = content.roles_dir() / role / "meta" / "argument_specs.yml"
+    return list(yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"])
+
+
+def module_of(task: dict[str, Any]) -> str:
+    """Return the short name of a task's module."""
+    return next((key.rpartition(".")[2] for key in task if "." in key), "")
+
+
+def kind_of(task: dict[str, Any]) -> str | None:
+    """Return what kind of thing a task fetches, None where it fetches nothing."""
+    module = module_of(task)
+    words = " ".join(map(str, _words(task))) if module in ("command", "shell") else ""
+    if module in PACKAGES:
+        return "package"
+    if module in FILES or (module == "unarchive" and "://" in str(task)):
+        return "file"
+    # `argv` is a template where it is put together in `vars` of the task.
+    if module in WHEELS or (module == "command" and "pip" in _flat(task) and "download" in _flat(task)) or "pip install" in words:
+        return "wheel"
+    if module in ("podman_image", "docker_image", "docker_image_pull") or PULLING_WORDS.search(words):
+        return "image"
+    return None
+
+
+def _words(task: dict[str, Any]) -> list[Any]:
+    for key, value in task.items():
+        if key.endswith((".command", ".shell")):
+            if isinstance(value, dict):
+                argv = value.get("argv", value.get("cmd", ""))
+                return [*(argv if isinstance(argv, list) else [argv]), value.get("stdin", "")]
+            return [value]
+    return []
+
+
+def _flat(task: dict[str, Any]) -> list[str]:
+    found: list[str] = []
+    for value in (*_words(task), *(task.get("vars") or {}).values()):
+        found += [str(one) for one in value] if isinstance(value, list) else [str(value)]
+    return found
+
+
+def stated(role: str) -> dict[str, list[dict[str, Any]]]:
+    """Return what a role states; nothing where it has no such file."""
+    return yaml.safe_load(fetches_file(role).read_text(encoding="utf-8")) if role in STATED else {}
+
+
+def kinds_stated(items: list[dict[str, Any]]) -> set[str]:
+    """Return the kinds that an entry point states."""
+    return {kind for item in items for kind in KINDS if ("packages" if kind == "package" else kind) in item}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    """A cluster with every service, whose values differ from no default that matters here."""
+    return load_cluster(content.topologies_dir() / "lab")
+
+
+def resolver(cluster: Cluster, role: str, release: str, **given: Any) -> Callable[[Any], Any]:
+    """Return what resolves a role's templates for a host of a release where nothing is installed yet."""
+    folder = content.roles_dir() / role
+    sources = RoleSources(
+        defaults=(folder / "defaults" / "main.yml",),
+        overrides=tuple(path for path in (content.playbooks_dir() / "vars" / "slurm.yml", folder / "vars" / "main.yml") if path.is_file()),
+        facts=facts_of(Target(release, "amd64")),
+        given={f"__{role}_package_query": {"stdout_lines": []}, **given},
+    )
+    return cluster.view.role_scope("node1", sources)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_states_what_it_fetches_where_it_fetches_it(role: str) -> None:
+    """Entry point by entry point, the kinds of things that the tasks fetch are those that are stated."""
+    found = {entry: {kind for task in tasks_of(role, f"{entry}.yml") if (kind := kind_of(task))} for entry in entry_points(role)}
+
+    assert {entry: kinds for entry, kinds in found.items() if kinds} == {
+        entry: kinds_stated(items) for entry, items in stated(role).items()
+    }
+
+
+@pytest.mark.parametrize("role", STATED)
+@pytest.mark.parametrize("release", RELEASES)
+def test_packages_are_stated_as_they_are_installed(cluster: Cluster, role: str, release: str) -> None:
+    """On a host that has none of them, the names that apt is given are those that are stated, for every release."""
+    resolve = resolver(cluster, role, release)
+    for entry, items in stated(role).items():
+        read = cluster.view.read_templates(content.roles_dir() / role / "tasks" / "install.yml")
+        installs = [task["ansible.builtin.apt"]["name"] for task in read if "ansible.builtin.apt" in task]
+        given = {name for names in installs for name in resolve(names)}
+        templates = cluster.view.read_templates(fetches_file(role))[entry]
+        names = {name for item in templates if "packages" in item and _applies(resolve, item) for name in resolve(item["packages"])}
+
+        # What Ansible's module itself brings stands in no task.
+        assert names - {"python3-apt"} == given, (entry, items)
+        assert given
+
+
+def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
+    return "when" not in item or bool(resolve(item["when"]))
+
+
+@pytest.mark.parametrize("role", [role for role in STATED if any("file" in item for items in stated(role).values() for item in items)])
+def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> None:
+    """Without a bundle, address and sum of each stated file are those of a task that fetches, and the sum is no empty one."""
+    resolve = resolver(cluster, role, "bookworm", **{f"{role}_source": "upstream", f"{role}_version": "1.3.1"} if role == "juicefs" else {})
+    for entry, items in cluster.view.read_templates(fetches_file(role)).items():
+        paths = sorted((content.roles_dir() / role / "tasks").glob("*.yml"))
+        tasks = [
+            task["ansible.builtin.get_url"]
+            for path in paths
+            for task in cluster.view.read_templates(path)
+            if "ansible.builtin.get_url" in task
+        ]
+        fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
+        named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]
+
+        assert {(file["url"], f"sha256:{file['sha256']}") for file in named} == fetched, entry
+        assert all(re.fullmatch(r"[0-9a-f]{64}", file["sha256"]) for file in named)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_nothing_is_fetched_in_a_way_that_nobody_sees(role: str) -> None:
+    """No role adds a package source of its own, and no program of a role fetches by itself."""
+    folder = content.roles_dir() / role
+    tasks = [task for path in sorted((folder / "tasks").rglob("*.yml")) for task in tasks_of(role, str(path.relative_to(folder / "tasks")))]
+    programs = [
+        path for name in ("files", "library", "module_utils", "action_plugins", "templates") for path in sorted((folder / name).rglob("*"))
+    ]
+    texts = {
+        str(path.relative_to(content.roles_dir())): path.read_text(encoding="utf-8")
+        for path in programs
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    assert [task.get("name") for task in tasks if module_of(task) in SOURCES] == []
+    assert [name for name, text in texts.items() if FETCHING_WORDS.search(text) or PULLING_WORDS.search(text)] == [
+        name for name in texts if name in NOT_AN_APPLY
+    ]
+
+
+def test_every_release_and_processor_can_be_stated() -> None:
+    """What `airgap_release` and `airgap_architecture` take is what the bundle knows."""
+    specs = yaml.safe_load((content.roles_dir() / "airgap" / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
+    options = specs["argument_specs"]["main"]["options"]
+
+    assert options["airgap_release"]["choices"] == ["", *RELEASES]
+    assert options["airgap_architecture"]["choices"] == list(MACHINES)
+    assert Path(fetches_file("redis")).is_file()

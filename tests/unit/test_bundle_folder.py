@@ -1,0 +1,195 @@
+"""A bundle on disk: downloaded by the real programs, resumed, and never believed without its sums."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import subprocess
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.folder import check, create
+from primus_bootstrap.bundle.lock import make_lock
+from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Needs, Target, Wanted
+from tests.unit.bundle_rig import make_package, make_source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TARGET = Target("bookworm", "amd64")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """Serve a folder over HTTP; give the folder and its URL."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def locked(tmp_path: Path, site: tuple[Path, str]) -> tuple[Lock, Sources]:
+    """Two packages of a source of our own and a file of a web server, locked."""
+    source = tmp_path / "source"
+    source.mkdir()
+    make_package(source, "needed", version="1:2.0")
+    make_package(source, "service", depends="needed")
+    folder, url = site
+    (folder / "tool.tar").write_bytes(b"a tool")
+    file = Need("file", f"{url}/tool.tar", sha256=hashlib.sha256(b"a tool").hexdigest(), version="1")
+    needs = Needs((Wanted(file, ("role",), ("all",), ("host",)),), ((TARGET, frozenset({"service"})),))
+    sources = make_source(source)
+    lock, unresolved = make_lock(needs, Lock(), sources=lambda _: sources, folder=tmp_path / "cache", say=lambda _: None)
+    assert unresolved == ()
+    return lock, sources
+
+
+def make(lock: Lock, sources: Sources, tmp_path: Path) -> dict[str, str]:
+    """Create the bundle in `out`; return what failed."""
+    return create(lock, tmp_path / "out", sources=lambda _: sources, cache=tmp_path / "cache", say=lambda _: None)
+
+
+def test_a_created_bundle_is_whole(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """Every file is there with its sum, and nothing else; a second create changes nothing."""
+    lock, sources = locked
+
+    assert make(lock, sources, tmp_path) == {}
+    state = check(lock, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert make(lock, sources, tmp_path) == {}
+
+    assert (state.missing, state.damaged, state.surplus, state.good) == ([], [], [], True)
+    assert state.whole == len(lock.items) + 3
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
+def test_apt_installs_from_a_bundle_alone(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """Apt reads the index without a warning, and finds a package with all that it depends on."""
+    lock, sources = locked
+    make(lock, sources, tmp_path)
+    bundle = Sources(f"deb [trusted=yes] file:{tmp_path}/out/apt/bookworm-amd64 ./\n", "list")
+
+    again, unresolved = make_lock(
+        Needs((), ((TARGET, frozenset({"service"})),)), Lock(), sources=lambda _: bundle, folder=tmp_path / "other", say=lambda _: None
+    )
+
+    assert unresolved == ()
+    assert {(item.name, item.version, item.sha256) for item in again.items} == {
+        (item.name, item.version, item.sha256) for item in lock.items if item.kind == "package"
+    }
+
+
+def test_every_damage_is_named(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """A torn package, a lost file, a stranger and a changed index: each under its own word."""
+    lock, sources = locked
+    make(lock, sources, tmp_path)
+    out = tmp_path / "out"
+    package, file = (next(out.rglob(pattern)) for pattern in ("service*.deb", "tool.tar"))
+    package.write_bytes(package.read_bytes()[:-1])
+    file.unlink()
+    (out / "apt" / "notes.txt").write_text("mine")
+
+    state = check(lock, out)
+
+    assert state.damaged == [str(package.relative_to(out))]
+    assert state.missing == ["files/127.0.0.1/tool.tar"]
+    assert "apt/notes.txt" in state.surplus
+    assert not state.good
+
+
+def test_a_changed_index_is_damage(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """Who can change the index can make hosts install something else."""
+    lock, sources = locked
+    make(lock, sources, tmp_path)
+    index = tmp_path / "out" / "apt" / "bookworm-amd64" / "Packages"
+    index.write_text(index.read_text().replace("Depends: needed", "Depends: other"))
+
+    assert check(lock, tmp_path / "out").damaged == ["apt/bookworm-amd64/Packages"]
+
+
+def test_an_interrupted_create_goes_on(tmp_path: Path, locked: tuple[Lock, Sources], site: tuple[Path, str]) -> None:
+    """What is whole is not fetched again, a half file goes, a damaged one is replaced, and no lock was there before the end."""
+    lock, sources = locked
+    (site[0] / "tool.tar").rename(site[0] / "aside")
+    assert list(make(lock, sources, tmp_path)) == ["files/127.0.0.1/tool.tar"]
+    out = tmp_path / "out"
+    whole, damaged = next(out.rglob("needed*.deb")), next(out.rglob("service*.deb"))
+    (damaged.parent / ".half.deb.part").write_bytes(b"half")
+    damaged.write_bytes(b"torn")
+    stamp = whole.stat().st_mtime_ns
+
+    assert not (out / "bundle.lock.yaml").exists()
+    (site[0] / "aside").rename(site[0] / "tool.tar")
+    assert make(lock, sources, tmp_path) == {}
+    assert check(lock, out).good
+    assert check(lock, out).surplus == []
+    assert whole.stat().st_mtime_ns == stamp
+
+
+def test_a_file_with_another_sum_gets_no_name(tmp_path: Path, locked: tuple[Lock, Sources], site: tuple[Path, str]) -> None:
+    """What the server gives now is not what was locked: it is named with both sums, and nothing of it stays."""
+    lock, sources = locked
+    (site[0] / "tool.tar").write_bytes(b"another tool")
+
+    failed = make(lock, sources, tmp_path)
+
+    assert list(failed) == ["files/127.0.0.1/tool.tar"]
+    assert hashlib.sha256(b"another tool").hexdigest() in failed["files/127.0.0.1/tool.tar"]
+    assert not (tmp_path / "out" / "files" / "127.0.0.1" / "tool.tar").exists()
+
+
+def test_a_package_with_another_sum_gets_no_name(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """Apt itself refuses it."""
+    lock, sources = locked
+    package = tmp_path / "source" / "service_1.0_amd64.deb"
+    package.write_bytes(package.read_bytes() + b"more")
+
+    assert list(make(lock, sources, tmp_path)) == ["apt/bookworm-amd64/service_1.0_amd64.deb"]
+    assert not list((tmp_path / "out").rglob("service*"))
+
+
+def test_another_folder_is_left_alone(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """A folder that holds something else is refused before anything is written."""
+    lock, sources = locked
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+
+    with pytest.raises(BundleError, match="something else"):
+        make(lock, sources, tmp_path)
+
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_a_url_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """A lock may come from somebody else, and must not read files of this machine."""
+    lock = Lock((Locked("file", "file:///etc/hostname", "1", "file:///etc/hostname", "a" * 64, 0, "files/local/x"),))
+
+    assert "http and https are" in make(lock, Sources(""), tmp_path)["files/local/x"]
+
+
+def test_the_index_is_what_debians_own_program_writes(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:
+    """Field by field, for every package: `dpkg-scanpackages` finds the same in the same folder."""
+    lock, sources = locked
+    make(lock, sources, tmp_path)
+    folder = tmp_path / "out" / "apt" / "bookworm-amd64"
+    done = subprocess.run(["dpkg-scanpackages", "."], cwd=folder, capture_output=True, text=True, timeout=60, check=True)
+
+    def fields(text: str) -> set[str]:
+        return {line for line in text.splitlines() if line and not line.startswith(("MD5sum", "SHA1"))}
+
+    assert fields((folder / "Packages").read_text()) == fields(done.stdout)
