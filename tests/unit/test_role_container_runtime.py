@@ -170,8 +170,12 @@ def test_a_host_is_looked_at_and_not_guessed(tmp_path: Path) -> None:
 def test_a_trial_leaves_nothing_behind(tmp_path: Path) -> None:
     """The folder in which overlay was tried is gone, also where the stated one is yet to be made."""
     seen: list[Sequence[str]] = []
-    assert host.takes_overlay(str(tmp_path / "not/there"), lambda argv: seen.append(argv) or 0)
 
+    def run(argv: Sequence[str]) -> int:
+        seen.append(argv)
+        return 0
+
+    assert host.takes_overlay(str(tmp_path / "not/there"), run)
     assert seen[0][-1].startswith(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -260,7 +264,7 @@ def test_a_missing_device_fails() -> None:
 
 @pytest.mark.parametrize(("engine", "word"), [("docker", "--gpus=all"), ("podman", "--device=nvidia.com/gpu=all")])
 def test_nvidias_devices_come_by_each_engines_own_word(engine: str, word: str) -> None:
-    """docker has a flag of its own, podman takes the Container Device Interface; as primus-cli gives them."""
+    """Docker has a flag of its own, podman takes the Container Device Interface; as primus-cli gives them."""
     words, nodes = effects.device_words(["/dev/nvidia0", "/dev/infiniband/uverbs0"], engine)
 
     assert words == [word, "--device=/dev/infiniband"]
@@ -301,11 +305,16 @@ def test_the_bound_of_a_log_is_read_from_what_writes_it(tmp_path: Path) -> None:
 
 def test_libraries_are_read_as_ldd_prints_them() -> None:
     """The loader's line has no arrow, the kernel's page no file."""
-    text = (
-        "\tlinux-vdso.so.1 (0x00007ffd8)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f2)\n"
-    )
+    lines = [
+        "linux-vdso.so.1 (0x00007ffd8)",
+        "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)",
+        "/lib64/ld-linux-x86-64.so.2 (0x00007f2)",
+    ]
 
-    assert effects.libraries_in(text) == ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+    assert effects.libraries_in("".join(f"\t{line}\n" for line in lines)) == [
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/lib64/ld-linux-x86-64.so.2",
+    ]
 
 
 def test_another_version_of_apptainer_fails() -> None:

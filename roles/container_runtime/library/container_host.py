@@ -89,7 +89,9 @@ def look(root: Path, storage_dir: str, run: Runner, which: Callable[[str], str |
         "nvidia_ctk": which("nvidia-ctk") or "",
         "nvidia_runtime": which("nvidia-container-runtime") or "",
         # The toolkit's own unit, from 1.18 on, does what ours does.
-        "nvidia_refreshes": any((root / folder / "nvidia-cdi-refresh.service").exists() for folder in ("etc/systemd/system", "lib/systemd/system")),
+        "nvidia_refreshes": any(
+            (root / folder / "nvidia-cdi-refresh.service").exists() for folder in ("etc/systemd/system", "lib/systemd/system")
+        ),
     }
 
 

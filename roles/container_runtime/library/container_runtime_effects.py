@@ -89,7 +89,14 @@ class Look:
 
     def judge(self, check: str, verdict: str, **evidence: str) -> None:
         """Record one verdict; evidence is expected and found, and reason and fix where it is no pass."""
-        record = {"check": f"container_runtime.{check}", "host": self.wanted["host"], "verdict": verdict, "expected": "", "found": "", **evidence}
+        record = {
+            "check": f"container_runtime.{check}",
+            "host": self.wanted["host"],
+            "verdict": verdict,
+            "expected": "",
+            "found": "",
+            **evidence,
+        }
         self.verdicts.append({**record, "source": SOURCE, "started": time.time(), "schema": SCHEMA})
 
     def compare(self, check: str, *, expected: str, found: str, fix: str) -> None:
@@ -141,8 +148,10 @@ def look_at_run(look: Look, check: str, image: bytes, *, account: str) -> None:
     who = account or "root"
     fix = f"as {who}, run `{look.engine} run --rm {IMAGE} /bin/sh -c 'echo x'` and read what it says; see docs/container-runtime.md"
     try:
-        status, printed = (imported, output) if imported else look.run(
-            [look.engine, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", f"echo {PRINTED}"], account=account
+        status, printed = (
+            (imported, output)
+            if imported
+            else look.run([look.engine, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", f"echo {PRINTED}"], account=account)
         )
         found = PRINTED if status == 0 and PRINTED in printed.splitlines() else printed[-300:] or f"status {status}"
         verdict = "pass" if found == PRINTED else "unknown" if status == 124 else "fail"
@@ -180,7 +189,8 @@ def look_at_devices(look: Look, check: str, *, account: str) -> None:
     command = [look.engine, "run", "--rm", "--network=host", *words, IMAGE, "/bin/sh", "-c", f"{tests}; true"]
     status, printed = look.run(command, account=account)
     found = " ".join(line for line in printed.splitlines() if line in nodes) if status == 0 else printed[-300:]
-    fix = f"see `ls -l {' '.join(nodes[:3])}` and the groups of {account or 'root'}; for NVIDIA `nvidia-ctk cdi list`; apply the phases gpu and runtime"
+    whose = account or "root"
+    fix = f"see `ls -l {' '.join(nodes[:3])}` and the groups of {whose}; for NVIDIA `nvidia-ctk cdi list`; apply the phases gpu and runtime"
     look.compare(f"{check}.devices", expected=" ".join(nodes), found=found or "none", fix=fix)
 
 
@@ -248,12 +258,14 @@ def look_at_apptainer(look: Look, image: bytes) -> None:
     if not version:
         return
     status, answer = look.run(["apptainer", "--version"])
-    look.compare("apptainer", expected=version, found=answer.split()[-1] if status == 0 and answer else "nothing", fix="apply the phase runtime")
+    look.compare(
+        "apptainer", expected=version, found=answer.split()[-1] if status == 0 and answer else "nothing", fix="apply the phase runtime"
+    )
     if status:
         return
     account = next(iter(look.wanted["accounts"]), "")
     with tempfile.TemporaryDirectory(prefix="primus-apptainer-") as folder:
-        os.chmod(folder, 0o755)  # noqa: PTH101 (the account reads it)
+        Path(folder).chmod(0o755)
         with tarfile.open(fileobj=io.BytesIO(image)) as archive:
             archive.extractall(folder)  # noqa: S202 (made in this module)
         for name in ("proc", "sys", "dev", "tmp", "etc", "root", "home", "var/tmp"):

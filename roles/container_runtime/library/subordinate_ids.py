@@ -6,7 +6,6 @@ Ranges that exist are never altered: files of an account's containers carry them
 
 from __future__ import annotations
 
-import os
 import pwd
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,7 +77,9 @@ def known_accounts(names: Sequence[str]) -> dict[str, int]:
         try:
             numbers[name] = pwd.getpwnam(name).pw_uid
         except KeyError as error:
-            raise RangesError(f"there is no account {name}. Fix: state it in users_groups_accounts, or mend container_runtime_accounts") from error
+            raise RangesError(
+                f"there is no account {name}. Fix: state it in users_groups_accounts, or mend container_runtime_accounts"
+            ) from error
     return numbers
 
 
@@ -105,7 +106,7 @@ def main() -> None:
             if not module.check_mode:
                 new = path.with_name(f"{path.name}.primus")
                 new.write_text(after, encoding="utf-8")
-                os.chmod(new, 0o644)  # noqa: PTH101 (as the distribution has it: newuidmap reads it for everybody)
+                new.chmod(0o644)  # as the distribution has it: everybody reads it
                 new.replace(path)
     except (RangesError, OSError) as error:
         module.fail_json(msg=f"subordinate ids: {error}")
