@@ -82,6 +82,16 @@ def missing_partner(reading: Reading) -> Iterator[Problem]:
             )
 
 
+def container_host_of_kubernetes(reading: Reading) -> Iterator[Problem]:
+    """Kubernetes owns the container engine of its hosts; a second one would share its cgroups, sockets and disk with it."""
+    taken = [host for host in reading.groups.get("container_host", ()) if host in reading.groups.get("k8s_cluster", ())]
+    if taken:
+        origin = reading.group_origin("container_host")
+        shown = taken[0] if len(taken) == 1 else f"{taken[0]} … {taken[-1]}"
+        what = f"container_host and k8s_cluster share {len(taken)} hosts ({shown}); Kubernetes owns their container engine"
+        yield Problem(origin.file, origin.line, what, "take them out of container_host", "container-host-of-kubernetes")
+
+
 def etcd_quorum(reading: Reading) -> Iterator[Problem]:
     """Two etcd members survive no more losses than one and four no more than three, and a split leaves no majority."""
     members = reading.groups.get("etcd", ())
@@ -112,5 +122,6 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     misspelt_group,
     host_without_known_group,
     missing_partner,
+    container_host_of_kubernetes,
     etcd_quorum,
 )

@@ -1,0 +1,105 @@
+#!/usr/bin/python
+"""See what a host lets a container engine do, and which devices it has: the Ansible module `container_host`, which changes nothing.
+
+What a namespace or a file system allows is tried, in namespaces that end with the trial; nothing is concluded from a kind of host alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Runner = Callable[[Sequence[str]], int]
+
+# Bits of capabilities(7), include/uapi/linux/capability.h.
+CAPABILITIES = {"net_admin": 12, "sys_admin": 21, "mknod": 27}
+TRIAL_S = 20
+NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount"]
+OVERLAY = 'mount -t overlay overlay -o "lowerdir=$1/lower,upperdir=$1/upper,workdir=$1/work" "$1/merged"'
+NODES = ("kfd", "dri/renderD*", "nvidia[0-9]*", "infiniband/uverbs*")
+
+
+def run_trial(argv: Sequence[str]) -> int:
+    """Run a trial; return its exit status, 127 where it cannot be run at all."""
+    try:
+        return subprocess.run(argv, capture_output=True, check=False, timeout=TRIAL_S).returncode
+    except (OSError, subprocess.TimeoutExpired):
+        return 127
+
+
+def container_kind(root: Path) -> str:
+    """Return the kind of container that this host is, or nothing."""
+    named = root / "run/systemd/container"
+    if named.is_file():
+        return named.read_text(encoding="utf-8").strip()
+    marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
+    return next((kind for path, kind in marks.items() if (root / path).exists()), "")
+
+
+def capabilities(status: str) -> dict[str, bool]:
+    """Return which of the capabilities that matter the text of /proc/self/status shows in force."""
+    word = next((line.split()[1] for line in status.splitlines() if line.startswith("CapEff:")), "0")
+    return {name: bool(int(word, 16) >> bit & 1) for name, bit in CAPABILITIES.items()}
+
+
+def cgroups(root: Path) -> dict[str, Any]:
+    """Return the version of the control groups, and whether groups can be made: read-only ones give no container its limits."""
+    base = root / "sys/fs/cgroup"
+    version = 2 if (base / "cgroup.controllers").exists() else 1
+    tree = base if version == 2 else base / "pids"
+    return {"cgroup_version": version, "cgroup_writable": tree.is_dir() and os.access(tree, os.W_OK)}
+
+
+def takes_overlay(folder: str, run: Runner) -> bool:
+    """Return whether a file system takes layers stacked by the kernel, for somebody without root too."""
+    existing = next(path for path in [Path(folder), *Path(folder).parents] if path.is_dir())
+    with tempfile.TemporaryDirectory(dir=existing, prefix=".primus-overlay-") as place:
+        for name in ("lower", "upper", "work", "merged"):
+            Path(place, name).mkdir()
+        return run([*NAMESPACES, "/bin/sh", "-c", OVERLAY, "sh", place]) == 0
+
+
+def everybody_may_open(path: Path) -> bool:
+    """Return whether a device is there and open to every account."""
+    return path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o006 == 0o006
+
+
+def look(root: Path, storage_dir: str, run: Runner, which: Callable[[str], str | None]) -> dict[str, Any]:
+    """Return the facts that the role and its verification decide by."""
+    devices = sorted(f"/{node.relative_to(root)}" for pattern in NODES for node in (root / "dev").glob(pattern))
+    return {
+        "container": container_kind(root),
+        **capabilities((root / "proc/self/status").read_text(encoding="utf-8")),
+        **cgroups(root),
+        "own_proc": run([*NAMESPACES, "--pid", "--fork", "--mount-proc", "true"]) == 0,
+        "overlay": takes_overlay(storage_dir, run),
+        "fuse": which("fuse-overlayfs") is not None and everybody_may_open(root / "dev/fuse"),
+        "tun": everybody_may_open(root / "dev/net/tun"),
+        "devices": devices,
+        "nvidia_ctk": which("nvidia-ctk") or "",
+        "nvidia_runtime": which("nvidia-container-runtime") or "",
+        # The toolkit's own unit, from 1.18 on, does what ours does.
+        "nvidia_refreshes": any(
+            (root / folder / "nvidia-cdi-refresh.service").exists() for folder in ("etc/systemd/system", "lib/systemd/system")
+        ),
+    }
+
+
+def main() -> None:
+    """Look, and hand over what was found."""
+    module = AnsibleModule(argument_spec={"storage_dir": {"type": "path", "required": True}}, supports_check_mode=True)
+    module.exit_json(changed=False, host=look(Path("/"), module.params["storage_dir"], run_trial, shutil.which))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Ask the detection of primus_bootstrap/launch which GPUs a host has: the Ansible action `primus_gpu_detect`, which changes nothing.
+
+The role gpu_env puts the program on the host; it comes after this one, so here it is brought for one call where the host has none or another one.
+"""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from ansible import constants
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+_OUTDATED = 76
+
+
+class ActionModule(ActionBase):
+    """Arguments: `program` (path on the host), `sysfs_root`."""
+
+    _VALID_ARGS = frozenset({"program", "sysfs_root"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return verdict, vendor, model, count and reason."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        named = str((task_vars or {}).get("ansible_python_interpreter") or "")
+        self._python = named if named.startswith("/") else "python3"
+        program = str(self._task.args["program"])
+        local, digest = _made_here()
+        outdated = f"echo {shlex.quote(f'{digest}  {program}')} | sha256sum --check --status 2>/dev/null || exit {_OUTDATED}; "
+        answer = self._low_level_execute_command(outdated + self._command(program), in_data=b"{}", executable="/bin/sh")
+        if answer["rc"] == _OUTDATED:
+            answer = self._bring_and_run(local)
+        return {**result, "changed": False, "detected": _judge(answer)}
+
+    def _command(self, program: str) -> str:
+        sysfs = str(self._task.args.get("sysfs_root") or "/")
+        return "exec " + shlex.join([self._python, program, "host-env", "--check", "--json", "--site", "-", "--sysfs", sysfs])
+
+    def _bring_and_run(self, local: Path) -> dict[str, Any]:
+        self._make_tmp_path()
+        shell = self._connection._shell  # noqa: SLF001 - what ActionBase itself offers no accessor for
+        try:
+            remote = self._transfer_file(str(local), shell.join_path(shell.tmpdir, local.name))
+            self._fixup_perms2((shell.tmpdir, remote))
+            answer: dict[str, Any] = self._low_level_execute_command(self._command(remote), in_data=b"{}", executable="/bin/sh")
+        finally:
+            self._remove_tmp_path(shell.tmpdir)
+        return answer
+
+
+def _judge(answer: dict[str, Any]) -> dict[str, Any]:
+    """Turn the program's answer into what it detected."""
+    try:
+        output = json.loads(answer["stdout"].strip().splitlines()[-1])
+        reasons = [record.get("reason", "") for record in output["verdicts"] if record["check"] in {"gpu_model", "gpu_count"}]
+        return {**{name: output[name] for name in ("verdict", "vendor", "model", "count")}, "reason": "; ".join(filter(None, reasons))}
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        what = (answer["stderr"] or answer["stdout"]).strip() or f"it printed nothing and ended with {answer['rc']}"
+        raise AnsibleActionFail(f"the detection of GPUs did not run: {what}. Fix: see that the host has python3 (3.9 or later)") from error
+
+
+def _made_here() -> tuple[Path, str]:
+    """Return the program, made once a run in Ansible's own temporary folder, and its SHA-256."""
+    try:
+        from primus_bootstrap.launch import bundle  # noqa: PLC0415 - where it is missing the error has a fix
+    except ImportError as error:
+        fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+        raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+    path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-launch.pyz"
+    return path, bundle.digest(path.read_bytes()) if path.is_file() else bundle.write_bundle(path)

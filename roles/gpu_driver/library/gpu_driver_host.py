@@ -1,0 +1,90 @@
+#!/usr/bin/python
+"""See what decides which GPU driver a host can have: the Ansible module `gpu_driver_host`, which changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.basic import AnsibleModule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Runner = Callable[[Sequence[str]], str]
+
+_NVIDIA, _BRIDGE = "0x10de", "0x0680"  # PCI vendor, and class 0680 (bridge, other): an NVSwitch
+# The variable of the firmware: four bytes of attributes, then the value (UEFI specification, 3.3).
+_SECURE_BOOT = "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+
+def run_program(argv: Sequence[str]) -> str:
+    """Return what a program prints, nothing where there is none or it fails."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def read(path: Path) -> str:
+    """Return a small file's text without blanks around it, nothing where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def os_release(text: str) -> dict[str, str]:
+    """Return the fields of os-release(5)."""
+    pairs = (line.partition("=") for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {name: value.strip().strip("\"'") for name, _, value in pairs}
+
+
+def secure_boot(root: Path) -> bool:
+    """Return whether the firmware says that Secure Boot is on; a host without UEFI has none."""
+    try:
+        return (root / _SECURE_BOOT).read_bytes()[4:5] == b"\x01"
+    except OSError:
+        return False
+
+
+def nvswitches(root: Path) -> int:
+    """Return how many NVSwitches the PCI bus shows."""
+    devices = (root / "sys/bus/pci/devices").glob("*")
+    return sum(read(device / "vendor") == _NVIDIA and read(device / "class").startswith(_BRIDGE) for device in devices)
+
+
+def container_kind(root: Path) -> str:
+    """Return the kind of container that this host is, or nothing."""
+    marks = {"run/.containerenv": "podman", ".dockerenv": "docker"}
+    return read(root / "run/systemd/container") or next((kind for path, kind in marks.items() if (root / path).exists()), "")
+
+
+def look(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
+    """Return the facts of a host; `root` is another folder than / in tests, with sys, run and etc of a host that is not there."""
+    system = os_release(read(root / "etc/os-release"))
+    query = run(["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Package} ${Version}\n"])
+    rows = (line.split() for line in query.splitlines())
+    return {
+        "kernel": read(root / "proc/sys/kernel/osrelease") or kernel,
+        "distribution": system.get("ID", ""),
+        "version": system.get("VERSION_ID", ""),
+        "codename": system.get("VERSION_CODENAME", ""),
+        "container": container_kind(root),
+        "secure_boot": secure_boot(root),
+        "nvswitches": nvswitches(root),
+        "installed": {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"},
+        "rdma_devices": sorted(path.name for path in (root / "sys/class/infiniband").glob("*")),
+    }
+
+
+def main() -> None:
+    """Look, and hand over what was found."""
+    module = AnsibleModule(argument_spec={"sysfs_root": {"type": "path", "required": True}}, supports_check_mode=True)
+    module.exit_json(changed=False, host=look(Path(module.params["sysfs_root"]), os.uname().release, run_program))
+
+
+if __name__ == "__main__":
+    main()

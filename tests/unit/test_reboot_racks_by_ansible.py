@@ -1,0 +1,114 @@
+"""`playbooks/day2/reboot_rack.yml` by plain ansible-playbook: the real playbook and the real order, with stand-ins for what would touch a host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+
+RACKS = {"g1": "a", "g2": "b", "g3": "a", "g4": None, "g5": "b"}
+
+
+def note(step: str, log: Path, *, only: str = "true") -> list[dict[str, Any]]:
+    """Return tasks that write down which step a host took."""
+    return [{"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {log}", "when": only}]
+
+
+def write(path: Path, tasks: Any) -> None:
+    """Write a file of a role."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(tasks), encoding="utf-8")
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Path:
+    """Stand-ins for every role but what orders the racks; g2 is ill where a file says so, and g5 waits for no reboot."""
+    log, folder = tmp_path / "log", tmp_path / "roles"
+    write(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'g5' }}"})
+    write(folder / "baseline/tasks/reboot_begin.yml", note("begin", log))
+    write(folder / "baseline/tasks/reboot.yml", note("reboot", log, only="_baseline_reboot_open"))
+    write(folder / "baseline/tasks/reboot_end.yml", note("end", log))
+    write(folder / "slurm/tasks/node_drain.yml", note("drain", log, only="slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'"))
+    write(folder / "slurm/tasks/node_resume.yml", note("resume", log, only="slurm_drain_wanted"))
+    ill = {"ansible.builtin.assert": {"that": "not node_health_wait_wanted or inventory_hostname not in ill | default([])"}}
+    write(folder / "node_health/tasks/wait.yml", [ill, *note("well", log, only="node_health_wait_wanted")])
+    real = content.roles_dir() / "gpu_driver"
+    write(folder / "gpu_driver/tasks/verify.yml", note("driver", log))
+    (folder / "gpu_driver/tasks/racks.yml").symlink_to(real / "tasks/racks.yml")
+    (folder / "gpu_driver/filter_plugins").symlink_to(real / "filter_plugins")
+    return folder
+
+
+def run(roles: Path, *words: str) -> tuple[int, list[str]]:
+    """Run the playbook on five hosts, which are this machine; return its exit code and the steps in order."""
+    log = roles.parent / "log"
+    log.write_text("", encoding="utf-8")
+    hosts = {name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **({"rack": rack} if rack else {})} for name, rack in RACKS.items()}
+    inventory = roles.parent / "hosts.yaml"
+    inventory.write_text(yaml.safe_dump({"all": {"children": {"gpu_node": {"hosts": hosts}}}}), encoding="utf-8")
+    environment = {
+        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
+        "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
+    }  # fmt: skip
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "-e", "ansible_become=false", *words]
+    playbook = str(content.playbooks_dir() / "day2" / "reboot_rack.yml")
+    done = subprocess.run([*command, playbook], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    steps = log.read_text(encoding="utf-8").splitlines()
+    assert steps, done.stdout + done.stderr
+    return done.returncode, steps
+
+
+def hosts_of(steps: list[str], step: str) -> list[str]:
+    """Return the hosts that took a step, in order."""
+    return [line.split()[1] for line in steps if line.startswith(f"{step} ")]
+
+
+def rounds(steps: list[str], step: str) -> list[set[str]]:
+    """Return the hosts of a step, rack by rack: a rack begins with the step `begin`."""
+    found: list[set[str]] = []
+    last = ""
+    for line in steps:
+        name, host = line.split()
+        if name == "begin" and last != "begin":
+            found.append(set())
+        if name == step:
+            found[-1].add(host)
+        last = name
+    return found
+
+
+def test_one_rack_after_the_other(roles: Path) -> None:
+    """Each rack goes through every step before the next one begins; a host without a rack goes alone, one that waits for nothing stays."""
+    code, steps = run(roles)
+
+    assert code == 0
+    assert rounds(steps, "begin") == [{"g1", "g3"}, {"g2", "g5"}, {"g4"}]
+    assert rounds(steps, "reboot") == [{"g1", "g3"}, {"g2"}, {"g4"}]
+    assert rounds(steps, "resume") == [{"g1", "g3"}, {"g2"}, {"g4"}]
+    first = [line.split()[0] for line in steps if line.endswith(" g1")]
+    assert first == ["begin", "drain", "reboot", "well", "driver", "resume", "end"]
+
+
+def test_an_ill_rack_stops_the_rest(roles: Path) -> None:
+    """After a host that does not come back well, nobody of its rack is resumed, and no other rack is touched."""
+    code, steps = run(roles, "-e", '{"ill": ["g2"]}')
+
+    assert code != 0
+    assert set(hosts_of(steps, "reboot")) == {"g1", "g3", "g2"}
+    assert set(hosts_of(steps, "resume")) == {"g1", "g3"}
+    assert "g4" not in {line.split()[1] for line in steps}
+
+
+def test_one_rack_alone(roles: Path) -> None:
+    """With the name of a rack only its hosts are looked at."""
+    code, steps = run(roles, "-e", "reboot_rack=b")
+
+    assert code == 0
+    assert set(hosts_of(steps, "begin")) == {"g2", "g5"}

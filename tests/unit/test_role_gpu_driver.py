@@ -1,0 +1,267 @@
+"""The role `gpu_driver`: what a host may have, decided from what was detected, and verdicts on what runs. No host is touched."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.launch.gpus import catalogue, find_gpus
+from primus_bootstrap.launch.sysfs import Host as SysfsHost
+from tests.unit.launch_rig import expand
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+filters: Any = load_filters("gpu_driver")
+facts: Any = load_role_module("gpu_driver", "gpu_driver_host")
+effects: Any = load_role_module("gpu_driver", "gpu_driver_effects")
+
+RELEASES: dict[str, Any] = yaml.safe_load((content.roles_dir() / "gpu_driver" / "files" / "releases.yml").read_text(encoding="utf-8"))
+# As `apt-cache madison` prints them; versions as AMD's repositories hold them.
+OFFERED = filters.offered((Path(__file__).parents[1] / "data" / "packages" / "madison-amd.txt").read_text(encoding="utf-8"))
+MI300X = {"verdict": "ok", "vendor": "amd", "model": "MI300X", "count": 8, "reason": ""}
+H200 = {"verdict": "ok", "vendor": "nvidia", "model": "H200", "count": 8, "reason": ""}
+NOBLE = {
+    "kernel": "6.8.0-60-generic", "distribution": "ubuntu", "version": "24.04", "codename": "noble", "container": "", "secure_boot": False,
+    "nvswitches": 0, "installed": {}, "rdma_devices": [],
+}  # fmt: skip
+INSTALLED = {"state": "installed", "version": "6.4.4", "tools": [], "allow_secure_boot": False}
+
+
+def plan(detected: Mapping[str, Any] = MI300X, host: Mapping[str, Any] = NOBLE, offered: Any = None, **wanted: Any) -> dict[str, Any]:
+    """Return the plan for a host, by default for an MI300X on Ubuntu 24.04."""
+    found: dict[str, Any] = filters.plan(detected, host, {**INSTALLED, **wanted}, RELEASES, offered)
+    return found
+
+
+def test_the_packages_are_those_of_the_release() -> None:
+    """The driver has the release's own version although a newer one is on offer; the module is built against the kernel that runs."""
+    got = plan(offered=OFFERED)
+
+    assert (got["outcome"], got["module"], got["module_version"]) == ("install", "amdgpu", "6.12.12")
+    assert got["packages"] == [
+        {"name": "linux-headers-6.8.0-60-generic", "version": "6.8.0-60.63"},
+        {"name": "amdgpu-dkms", "version": "1:6.12.12.60404-2202139.24.04"},
+        {"name": "amd-smi-lib", "version": "25.5.1.60404-129~24.04"},
+        {"name": "rocminfo", "version": "1.0.0.60404-129~24.04"},
+    ]
+
+
+def test_what_is_there_is_not_installed_again() -> None:
+    """A second plan of a host that has all has no packages; one with another version has that one."""
+    there = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}
+
+    assert plan(host={**NOBLE, "installed": there}, offered=OFFERED)["packages"] == []
+    there["amdgpu-dkms"] = "1:6.10.5.60303-2109964.24.04"
+    names = [one["name"] for one in plan(host={**NOBLE, "installed": there}, offered=OFFERED)["packages"]]
+    assert names == ["amdgpu-dkms"]
+
+
+def test_sources_and_pin_are_the_releases() -> None:
+    """ROCm 7 has its driver in a folder with a number of its own; no upgrade moves the pinned one."""
+    got = plan(version="7.0.2")["sources"]
+
+    assert [entry["folder"] for entry in got["entries"]] == ["amdgpu/30.10.2/ubuntu", "rocm/apt/7.0.2"]
+    assert got["pin"]["version"] == "1:6.14.14.30100200-*"
+    assert got["fingerprint"] == "CA8BB4727A47B4D09B4EE8969386B48A1A693C5C"
+
+
+def test_debian_gets_what_amd_offers_it() -> None:
+    """AMD has no folder for Debian and names that of Ubuntu 22.04."""
+    bookworm = {**NOBLE, "distribution": "debian", "version": "12", "codename": "bookworm", "kernel": "6.1.0-28-amd64"}
+
+    assert plan(host=bookworm)["sources"]["entries"][0]["suite"] == "jammy"
+
+
+def test_nvidia_has_the_fabric_manager_where_there_is_a_fabric() -> None:
+    """NVSwitches on the PCI bus need it, and its name is the branch's; a PCIe card needs none."""
+    hgx = plan(H200, {**NOBLE, "nvswitches": 4}, version="570.172.08")
+    card = plan({**H200, "model": "L40S"}, version="580.95.05")
+
+    assert [one["name"] for one in hgx["packages"]][1:] == ["nvidia-open", "nvidia-fabricmanager-570", "nvidia-container-toolkit"]
+    assert {one["version"] for one in hgx["packages"][1:3]} == {"570.172.08-*"}
+    assert (hgx["fabric"], hgx["module_version"]) == (True, "570.172.08")
+    assert [one["name"] for one in card["packages"]][1:] == ["nvidia-open", "nvidia-container-toolkit"]
+    assert card["sources"]["entries"] == [{"folder": "ubuntu2404/x86_64/", "suite": "/", "component": ""}]
+    assert card["sources"]["key"] == "ubuntu2404/x86_64/3bf863cc.pub"
+
+
+def test_a_host_without_gpus_is_skipped() -> None:
+    """Nothing is installed where there is nothing to drive, whatever the inventory states."""
+    got = plan({"verdict": "none", "vendor": "cpu", "model": "", "count": 0, "reason": ""}, version="nonsense")
+
+    assert (got["outcome"], got["packages"], got["reason"]) == ("skipped", [], "this host has no GPU on its PCI bus")
+
+
+def test_a_container_is_skipped() -> None:
+    """A container sees the GPUs of its machine, and cannot have a driver of its own."""
+    got = plan(host={**NOBLE, "container": "podman"})
+
+    assert (got["outcome"], got["reason"]) == ("skipped", "the driver belongs to the machine below this podman container")
+
+
+@pytest.mark.parametrize(
+    ("detected", "host", "wanted", "reason", "fix"),
+    [
+        ({**MI300X, "verdict": "mixed", "vendor": ""}, {}, {}, "not clear: mixed", "GPUs of one vendor"),
+        ({}, {}, {"version": ""}, r"gpu_driver_version \(none\) is no release", "6.4.4, 7.0.0"),
+        ({}, {}, {"version": "6.4.9"}, "gpu_driver_version 6.4.9 is no release", "releases.yml"),
+        (H200, {}, {"version": "6.4.4"}, "gpu_driver_version 6.4.4 is no release that this role knows for nvidia", "570.…, 580.…"),
+        (H200, {}, {"version": "580"}, "gpu_driver_version 580 is no release", "570.…, 580.…"),
+        ({"model": "MI355X"}, {}, {}, "6.4.4 does not support MI355X", "6.4.4 is for MI100, "),
+        ({"model": "MI250/MI355X"}, {}, {}, "6.4.4 does not support MI355X", "choose a release"),
+        ({}, {"version": "20.04"}, {}, "not on ubuntu20.04", "install one of ubuntu22.04"),
+        ({}, {"kernel": "6.14.0-24-generic"}, {}, "with kernels 6.8, 6.11, and 6.14.0-24-generic runs", "boot a kernel of 6.8, 6.11"),
+        ({}, {"kernel": "6.80.0-1"}, {}, "and 6.80.0-1 runs", "boot a kernel"),
+        ({"model": "MI325X"}, {}, {}, "6.4.4 supports MI325X on ubuntu22.04, not on ubuntu24.04", "install one of ubuntu22.04"),
+        (
+            {}, {"version": "22.04", "kernel": "6.8.0-60-generic"}, {"version": "6.2.2"},
+            "supports MI300X on ubuntu22.04 with kernels 5.15, and 6.8.0", "another release",
+        ),
+        ({}, {"secure_boot": True}, {}, "Secure Boot is on", "mokutil"),
+        ({}, {"distribution": "rocky", "version": "9.6", "kernel": "5.14.0-570.el9"}, {}, "on ubuntu and debian only", "present"),
+    ],
+)  # fmt: skip
+def test_what_the_vendor_does_not_support_is_refused(detected: Any, host: Any, wanted: Any, reason: str, fix: str) -> None:
+    """Each refusal says what was found and what to do; nothing is planned then."""
+    got = plan({**MI300X, **detected}, {**NOBLE, **host}, **wanted)
+
+    assert got["outcome"] == "refused"
+    assert re.search(reason, got["reason"])
+    assert fix in got["fix"]
+    assert (got["packages"], got["sources"]) == ([], {})
+
+
+def test_secure_boot_with_an_enrolled_key_is_no_reason() -> None:
+    """The site says that its firmware knows the key."""
+    assert plan(host={**NOBLE, "secure_boot": True}, allow_secure_boot=True)["outcome"] == "install"
+
+
+def test_a_bus_that_cannot_be_read_is_unknown() -> None:
+    """Unknown is neither no GPU nor a wrong one."""
+    got = plan({**MI300X, "verdict": "unknown", "vendor": "amd", "model": "", "reason": "0000:05:00.0: its vendor id cannot be read"})
+
+    assert got["outcome"] == "unknown"
+    assert "0000:05:00.0" in got["reason"]
+
+
+def test_what_no_source_offers_is_refused() -> None:
+    """A mirror without the release is said to be so, with what it has."""
+    got = plan(version="6.4.2", offered=OFFERED)
+
+    assert got["outcome"] == "refused"
+    assert got["reason"].startswith("no package source offers amdgpu-dkms 1:6.12.12.60402-* (on offer: 1:6.14.14.30100200-2226257.24.04, ")
+
+
+def test_present_installs_nothing() -> None:
+    """Only the version that has to run is worked out, and kernel and Secure Boot are nobody's concern."""
+    odd = {**NOBLE, "kernel": "6.99.0", "secure_boot": True}
+
+    assert plan(host=odd, state="present")["outcome"] == "present"
+    assert plan(host=odd, state="present")["module_version"] == "6.12.12"
+    assert plan(host=odd, state="present", version="")["module_version"] == ""
+    assert plan(host=odd, state="present")["packages"] == []
+
+
+def test_every_model_of_the_matrix_is_one_that_is_detected() -> None:
+    """A misspelt model would refuse every host that has it; each series has kernels, and AMD's releases their folders."""
+    for vendor in ("amd", "nvidia"):
+        for name, series in RELEASES[vendor]["series"].items():
+            assert set(series["models"]) <= set(catalogue()["models"]), name
+            for systems in (series["systems"], *filter(None, series["models"].values())):
+                assert set(systems) <= set(series["systems"]), name
+                assert all(re.fullmatch(r"\d+\.\d+", kernel) for kernels in systems.values() for kernel in kernels), name
+            for version, release in series.get("releases", {}).items():
+                assert version.startswith(f"{name}."), version
+                assert set(release) == {"driver", "rocm", "build"}, version
+
+
+@pytest.mark.parametrize(("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")])
+def test_machines_that_sysfs_shows(tmp_path: Path, tree: str, outcome: str) -> None:
+    """From a tree of sysfs through the detection to the plan."""
+    found = find_gpus(SysfsHost(expand(tree, tmp_path)))
+    got = plan({"verdict": found.verdict, "vendor": found.vendor, "model": found.name, "count": len(found.gpus), "reason": found.reason})
+
+    assert got["outcome"] == outcome
+
+
+def test_hosts_of_a_rack_go_together() -> None:
+    """Racks come in the order of their first host, wherever the others stand; a host without a rack goes alone."""
+    racks = {"g1": "a", "g2": "b", "g3": "a", "g5": "b"}
+    got = filters.rack_batches(["g1", "g2", "g3", "g4", "g5", "g6"], racks)
+
+    assert got == {"hosts": ["g1", "g3", "g2", "g5", "g4", "g6"], "sizes": [2, 2, 1, 1]}
+    assert filters.rack_batches([], {}) == {"hosts": [], "sizes": []}
+
+
+def make_root(tmp_path: Path) -> Path:
+    """Return the root of a made-up host with four NVSwitches and another NVIDIA device."""
+    devices = tmp_path / "sys/bus/pci/devices"
+    for number, (vendor, kind) in enumerate([("0x10de", "0x068000")] * 4 + [("0x10de", "0x030200"), ("0x1002", "0x068000")]):
+        (devices / str(number)).mkdir(parents=True)
+        (devices / str(number) / "vendor").write_text(f"{vendor}\n", encoding="utf-8")
+        (devices / str(number) / "class").write_text(f"{kind}\n", encoding="utf-8")
+    (tmp_path / "sys/class/infiniband/mlx5_0").mkdir(parents=True)
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/os-release").write_text('NAME="Ubuntu"\nID=ubuntu\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\n', encoding="utf-8")
+    firmware = tmp_path / "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+    firmware.parent.mkdir(parents=True)
+    firmware.write_bytes(b"\x06\x00\x00\x00\x01")
+    return tmp_path
+
+
+def test_a_host_is_looked_at(tmp_path: Path) -> None:
+    """Distribution, firmware, switches, packages and RDMA devices, as the files of a host show them."""
+    query = "installed gpg 2.4.4\nconfig-files amdgpu-dkms 1:6.8.5\n"
+    got = facts.look(make_root(tmp_path), "6.8.0-60-generic", lambda _: query)
+
+    assert got == {
+        **NOBLE, "secure_boot": True, "nvswitches": 4, "installed": {"gpg": "2.4.4"}, "rdma_devices": ["mlx5_0"],
+    }  # fmt: skip
+
+
+def judged(root: Path, outcome: str = "present", version: str = "6.12.12", **options: Any) -> dict[str, tuple[str, str]]:
+    """Return verdict and what was found by check."""
+    planned = {"outcome": outcome, "module": "amdgpu", "module_version": version, "reason": "because", "fix": "do"}
+    wanted = {"host": "n1", "plan": planned, "options": options}
+    return {one["check"].removeprefix("gpu_driver."): (one["verdict"], one["found"]) for one in effects.judge(wanted, root)}
+
+
+def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
+    """Not loaded fails, another one fails, the stated one passes; without a stated one any passes."""
+    assert judged(tmp_path) == {"loaded": ("fail", "not loaded")}
+    module = tmp_path / "sys/module/amdgpu"
+    module.mkdir(parents=True)
+    assert judged(tmp_path) == {"loaded": ("fail", "the kernel's own")}
+    assert judged(tmp_path, version="") == {"loaded": ("pass", "the kernel's own")}
+    (module / "version").write_text("6.10.5\n", encoding="utf-8")
+    assert judged(tmp_path) == {"loaded": ("fail", "6.10.5")}
+    (module / "version").write_text("6.12.12\n", encoding="utf-8")
+    assert judged(tmp_path) == {"loaded": ("pass", "6.12.12")}
+
+
+@pytest.mark.parametrize(("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")])
+def test_without_a_plan_there_is_no_pass(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
+    """No hardware is skipped, what could not be found out is unknown, and what is refused fails."""
+    assert judged(tmp_path, outcome) == {check: (verdict, "")}
+
+
+def test_options_are_what_the_kernel_says(tmp_path: Path) -> None:
+    """A truth value may be spelt in many ways; an option that the kernel does not show is unknown, one of an absent module skipped."""
+    folder = tmp_path / "sys/module/amdgpu/parameters"
+    folder.mkdir(parents=True)
+    (folder / "noretry").write_text("1\n", encoding="utf-8")
+    (folder / "debug").write_text("N\n", encoding="utf-8")
+    got = judged(tmp_path, version="", amdgpu={"noretry": 0, "debug": False, "hidden": 3}, ib_core={"x": 1})
+
+    assert got["option.amdgpu.noretry"] == ("fail", "1")
+    assert got["option.amdgpu.debug"] == ("pass", "N")
+    assert got["option.amdgpu.hidden"] == ("unknown", "")
+    assert got["option.ib_core.x"] == ("skipped", "")
