@@ -32,6 +32,7 @@ SOURCE = "roles/registry_trust/meta/argument_specs.yml"
 CALL_S = 60.0
 REPOSITORY = "primus/verify"
 AUTH_FILE = "/root/.docker/config.json"
+AUTHORITIES = "/etc/containers/certs.d"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 AGAIN = "apply the phase registry again"
 # What containers/image says of each kind of refusal; anything else is no proof of one.
@@ -233,7 +234,6 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "address": {"type": "str", "required": True},
-            "has_ca": {"type": "bool", "required": True},
             "username": {"type": "str", "required": True},
             "others": {"type": "list", "elements": "str", "required": True},
             "policy": {"type": "str", "required": True},
@@ -254,7 +254,7 @@ def main() -> None:
         else:
             if wanted["address"]:
                 digest = push(host, folder)
-                look_at_refusals(host, folder, wanted["username"], has_ca=wanted["has_ca"])
+                look_at_refusals(host, folder, wanted["username"], has_ca=Path(AUTHORITIES, wanted["address"], "ca.crt").exists())
                 look_at_policy(host, folder, digest, wanted["policy"], wanted["unsigned_from"])
             look_at_others(host, wanted["others"])
     result = {"changed": False, "digest": digest, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
