@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.inventory import (rules_gateway, rules_groups, rules_hosts, rules_monitoring, rules_network, rules_ports, rules_slurm)
+from primus_bootstrap.inventory import (
+    rules_gateway,
+    rules_groups,
+    rules_hosts,
+    rules_monitoring,
+    rules_network,
+    rules_ports,
+    rules_registry,
+    rules_slurm,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,6 +30,7 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     *rules_groups.RULES,
     *rules_network.RULES,
     *rules_ports.RULES,
+    *rules_registry.RULES,
     *rules_slurm.RULES,
     *rules_monitoring.RULES,
     *rules_gateway.RULES,

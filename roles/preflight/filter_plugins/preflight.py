@@ -16,6 +16,7 @@ _TWIN_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id
 PORT_VARIABLES = {
     "redis-server": "redis_port",
     "juicefs": "juicefs_metrics_port",
+    "docker-registry": "oci_registry_port",
     "slurmctld": "slurm_controller_port",
     "slurmd": "slurm_node_port",
     "slurmdbd": "slurm_accounting_port",
