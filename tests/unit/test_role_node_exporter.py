@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 password: Any = _load("web_password", content.roles_dir() / "node_exporter" / "filter_plugins" / "web_password.py")
 effects: Any = load_role_module("node_exporter", "node_exporter_effects")
-NUMBERS = "node_uname_info{} 1\nnode_memory_MemTotal_bytes 1\nnode_cpu_seconds_total{} 1\nnode_filesystem_avail_bytes{} 1\nnode_textfile_scrape_error 0\n"
+NAMES = ("node_uname_info{}", "node_memory_MemTotal_bytes", "node_cpu_seconds_total{}", "node_filesystem_avail_bytes{}")
+NUMBERS = "".join(f"{name} 1\n" for name in NAMES) + "node_textfile_scrape_error 0\n"
 
 
 def test_the_hash_is_bcrypts_and_the_same_each_time() -> None:
