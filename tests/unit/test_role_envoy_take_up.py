@@ -111,6 +111,21 @@ def test_a_refusal_is_said_with_envoys_reason(monkeypatch: pytest.MonkeyPatch) -
     assert "old" in envoy.files["clusters"]
 
 
+def test_what_still_waits_is_not_in_force() -> None:
+    """An upstream before its first checks, a listener before its routes or without its port: Envoy notes the version of all of them."""
+    clusters = {"@type": "x.ClustersConfigDump", "version_info": "c", "dynamic_warming_clusters": [{}]}
+    listeners = {"@type": "x.ListenersConfigDump", "version_info": "l", "dynamic_listeners": [{"name": "a", "warming_state": {}}]}
+    both = {"name": "a", "warming_state": {}, "active_state": {}}
+    unbound = {**listeners, "dynamic_listeners": [{"name": "a", "error_state": {"details": "x"}}]}
+
+    assert module.taken({"configs": [clusters, listeners]}) == {"clusters": "c in part", "listeners": "l in part"}
+    assert module.taken({"configs": [unbound]}) == {"listeners": "l in part"}
+    assert module.taken({"configs": [{**clusters, "dynamic_warming_clusters": []}, {**listeners, "dynamic_listeners": [both]}]}) == {
+        "clusters": "c",
+        "listeners": "l",
+    }
+
+
 def test_no_secret_leaves() -> None:
     """The longer secret first, so that none is left in half."""
     assert module.masked(f"bad key {KEY}-longer and {KEY}", [KEY, f"{KEY}-longer", ""]) == "bad key ******** and ********"

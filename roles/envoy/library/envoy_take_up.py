@@ -87,7 +87,8 @@ def taken(dump: Mapping[str, Any]) -> dict[str, str]:
     for part in dump.get("configs", ()):
         kind = part.get("@type", "").rpartition(".")[2]
         if kind == "ClustersConfigDump":
-            found["clusters"] = part.get("version_info", "")
+            # One that waits for its names or its first checks answers nobody yet.
+            found["clusters"] = part.get("version_info", "") + (" in part" if part.get("dynamic_warming_clusters") else "")
         elif kind == "ListenersConfigDump":
             found["listeners"] = part.get("version_info", "")
             # Envoy notes the version even where it could not bind a port.
