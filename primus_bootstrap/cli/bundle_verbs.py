@@ -53,7 +53,7 @@ def list_(
 ) -> None:
     """List every file, wheel, package and image that an apply fetches, why, and whether it is locked. Contacts no host."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
-    needs = find_needs(cluster, _uses(cluster))
+    needs = find_needs(cluster, uses_of(cluster))
     known = lock_file.read_lock(_lock_path(cluster, lock))
     missing = not_covered(needs, known)
     if as_json:
@@ -85,7 +85,7 @@ def lock_(
 ) -> None:
     """Find out version and sum of all that an apply fetches, on a machine with a way to its sources, and write the lock."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
-    needs = find_needs(cluster, _uses(cluster))
+    needs = find_needs(cluster, uses_of(cluster))
     path = _lock_path(cluster, lock)
     made, unresolved = make_lock(needs, lock_file.read_lock(path), sources=_sources(cluster), folder=_cache(), say=say)
     changed = lock_file.write_whole(path, lock_file.lock_text(made))
@@ -133,7 +133,7 @@ def check(
     known = _demanded_lock(cluster, lock)
     target = out or _default_out(cluster)
     state = bundle_folder.check(known, target)
-    missing = not_covered(find_needs(cluster, _uses(cluster)), known)
+    missing = not_covered(find_needs(cluster, uses_of(cluster)), known)
     whole = state.good and not missing
     if as_json:
         emit_json({"schema": SCHEMA, "bundle": str(target), "whole": whole, "not_locked": missing, **_lists(state)})
@@ -152,7 +152,7 @@ def _lists(state: bundle_folder.State) -> dict[str, list[str]]:
     return {"missing": state.missing, "damaged": state.damaged, "surplus": state.surplus}
 
 
-def _uses(cluster: Cluster) -> Iterator[Use]:
+def uses_of(cluster: Cluster) -> Iterator[Use]:
     """Yield which role the phases run on which hosts: what joins the playbooks and the bundle."""
     for phase in load_phases(content.playbooks_dir()):
         for play in phase.plays:
@@ -209,7 +209,7 @@ def _demanded_lock(cluster: Cluster, given: Path | None) -> Lock:
 
 
 def _warn_of_uncovered(cluster: Cluster, known: Lock) -> None:
-    for name in not_covered(find_needs(cluster, _uses(cluster)), known):
+    for name in not_covered(find_needs(cluster, uses_of(cluster)), known):
         say(f"{NOT_LOCKED}: {name}")
 
 

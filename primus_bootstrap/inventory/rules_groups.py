@@ -117,6 +117,18 @@ def _etcd_by_kubeadm(reading: Reading) -> bool:
     return is_template(found.node) or is_vaulted(found.node) or value_of(found.node) == "kubeadm"
 
 
+def bundle_without_mirror(reading: Reading) -> Iterator[Problem]:
+    """Hosts that fetch from a bundle alone, and nobody who offers it: the first package would be missing everywhere."""
+    stated = next(iter(reading.merged.of("airgap_bundle").values()), None)
+    if stated is None or is_template(stated.node) or is_vaulted(stated.node) or not value_of(stated.node):
+        return
+    if not reading.groups.get("airgap_mirror"):
+        what = "airgap_bundle is set and airgap_mirror has no host: nobody would offer the bundle"
+        yield Problem(
+            stated.origin.file, stated.origin.line, what, "put a host into airgap_mirror, or take airgap_bundle away", "missing-partner"
+        )
+
+
 RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     no_hosts,
     misspelt_group,
@@ -124,4 +136,5 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     missing_partner,
     container_host_of_kubernetes,
     etcd_quorum,
+    bundle_without_mirror,
 )

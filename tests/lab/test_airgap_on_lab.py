@@ -63,7 +63,7 @@ def test_a_cluster_is_applied_with_no_way_to_the_outside(closed: RunningLab, tmp
     assert again.returncode == 0, again.stdout + again.stderr
     assert {host["changed"] for host in closed.last_report()["hosts"]} == {0}
     for node in NODES:
-        assert closed.sh(node, "apt-get indextargets --format '$(REPO_URI)' | sort -u") == "mirror+file:/etc/apt/primus-airgap/mirrors/./"
+        assert closed.sh(node, "apt-get indextargets --format '$(REPO_URI)' | sort -u") == "mirror+file:/etc/apt/primus-airgap/mirrors/"
         assert "fuse.juicefs" in closed.sh(node, "grep ' /jfs ' /proc/mounts")
 
 
