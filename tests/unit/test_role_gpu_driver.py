@@ -183,7 +183,9 @@ def test_every_model_of_the_matrix_is_one_that_is_detected() -> None:
                 assert set(release) == {"driver", "rocm", "build"}, version
 
 
-@pytest.mark.parametrize(("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")])
+@pytest.mark.parametrize(
+    ("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")]
+)
 def test_machines_that_sysfs_shows(tmp_path: Path, tree: str, outcome: str) -> None:
     """From a tree of sysfs through the detection to the plan."""
     found = find_gpus(SysfsHost(expand(tree, tmp_path)))
@@ -247,7 +249,9 @@ def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
     assert judged(tmp_path) == {"loaded": ("pass", "6.12.12")}
 
 
-@pytest.mark.parametrize(("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")])
+@pytest.mark.parametrize(
+    ("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")]
+)
 def test_without_a_plan_there_is_no_pass(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
     """No hardware is skipped, what could not be found out is unknown, and what is refused fails."""
     assert judged(tmp_path, outcome) == {check: (verdict, "")}
