@@ -54,6 +54,14 @@ def test_the_packages_are_those_of_the_release() -> None:
     ]
 
 
+def test_a_distributions_package_of_the_same_name_is_not_taken() -> None:
+    """Debian has a rocminfo of its own, of another ROCm, which apt lists first where it is newer."""
+    offered = {**OFFERED, "rocminfo": ["6.1.2-2", *OFFERED["rocminfo"]]}
+
+    assert plan(offered=offered)["packages"][-1] == {"name": "rocminfo", "version": "1.0.0.60404-129~24.04"}
+    assert plan()["sources"]["tools"] == {"packages": "amd-smi-lib rocminfo", "version": "*.60404-*"}
+
+
 def test_what_is_there_is_not_installed_again() -> None:
     """A second plan of a host that has all has no packages; one with another version has that one."""
     there = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}

@@ -159,8 +159,14 @@ def _packages(  # noqa: PLR0913 (what the parts of one decision are)
     return [
         {"name": f"linux-headers-{host['kernel']}", "version": ""},  # the module is built against them
         *({"name": name, "version": pattern} for name in drivers),
-        *({"name": name, "version": ""} for name in tools),
+        *({"name": name, "version": _tool_version(version) if known.get("tool_version") else ""} for name in tools),
     ]
+
+
+def _tool_version(release: str) -> str:
+    """Return the pattern of ROCm's own packages, which carry the release as a number: distributions have some by the same names."""
+    major, minor, patch = (int(part) for part in release.split("."))
+    return f"*.{major}{minor:02}{patch:02}-*"
 
 
 def _there(package: Mapping[str, str], installed: Mapping[str, str]) -> bool:
@@ -210,6 +216,7 @@ def _sources(vendor: str, host: Mapping[str, Any], known: Mapping[str, Any], ser
         "fingerprint": known["key_fingerprint"],
         "entries": [{"folder": folder, "suite": codename, "component": "main"} for folder in folders],
         "pin": {"packages": "amdgpu-dkms amdgpu-dkms-firmware", "version": pattern, "but": ""},
+        "tools": {"packages": " ".join(known["tool_packages"]), "version": _tool_version(version)},
     }
 
 
