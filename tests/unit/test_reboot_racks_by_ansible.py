@@ -1,4 +1,4 @@
-"""`playbooks/day2/reboot_rack.yml` by plain ansible-playbook: the real playbook and the real order, with stand-ins for what would touch a host."""
+"""`playbooks/day2/reboot_rack.yml` by plain ansible-playbook: the real playbook and order, with stand-ins for what would touch a host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ def run(roles: Path, *words: str) -> tuple[int, list[str]]:
     """Run the playbook on five hosts, which are this machine; return its exit code and the steps in order."""
     log = roles.parent / "log"
     log.write_text("", encoding="utf-8")
-    hosts = {name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **({"rack": rack} if rack else {})} for name, rack in RACKS.items()}
+    hosts = {
+        name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, **({"rack": rack} if rack else {})}
+        for name, rack in RACKS.items()
+    }
     inventory = roles.parent / "hosts.yaml"
     inventory.write_text(yaml.safe_dump({"all": {"children": {"gpu_node": {"hosts": hosts}}}}), encoding="utf-8")
     environment = {

@@ -54,6 +54,14 @@ def test_the_packages_are_those_of_the_release() -> None:
     ]
 
 
+def test_a_distributions_package_of_the_same_name_is_not_taken() -> None:
+    """Debian has a rocminfo of its own, of another ROCm, which apt lists first where it is newer."""
+    offered = {**OFFERED, "rocminfo": ["6.1.2-2", *OFFERED["rocminfo"]]}
+
+    assert plan(offered=offered)["packages"][-1] == {"name": "rocminfo", "version": "1.0.0.60404-129~24.04"}
+    assert plan()["sources"]["tools"] == {"packages": "amd-smi-lib rocminfo", "version": "*.60404-*"}
+
+
 def test_what_is_there_is_not_installed_again() -> None:
     """A second plan of a host that has all has no packages; one with another version has that one."""
     there = {one["name"]: one["version"] for one in plan(offered=OFFERED)["packages"]}
@@ -183,7 +191,9 @@ def test_every_model_of_the_matrix_is_one_that_is_detected() -> None:
                 assert set(release) == {"driver", "rocm", "build"}, version
 
 
-@pytest.mark.parametrize(("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")])
+@pytest.mark.parametrize(
+    ("tree", "outcome"), [("mi300x-roce", "install"), ("cpu", "skipped"), ("mixed", "refused"), ("broken-ids", "unknown")]
+)
 def test_machines_that_sysfs_shows(tmp_path: Path, tree: str, outcome: str) -> None:
     """From a tree of sysfs through the detection to the plan."""
     found = find_gpus(SysfsHost(expand(tree, tmp_path)))
@@ -247,7 +257,9 @@ def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
     assert judged(tmp_path) == {"loaded": ("pass", "6.12.12")}
 
 
-@pytest.mark.parametrize(("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")])
+@pytest.mark.parametrize(
+    ("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")]
+)
 def test_without_a_plan_there_is_no_pass(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
     """No hardware is skipped, what could not be found out is unknown, and what is refused fails."""
     assert judged(tmp_path, outcome) == {check: (verdict, "")}

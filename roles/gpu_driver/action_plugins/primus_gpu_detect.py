@@ -1,6 +1,6 @@
 """Ask the detection of primus_bootstrap/launch which GPUs a host has: the Ansible action `primus_gpu_detect`, which changes nothing.
 
-The role gpu_env puts the program on the host; it comes after this one, so here it is brought for one call where the host has none or another one.
+The role gpu_env puts the program on the host, and comes after this one: where the host has none or another one, it is brought for one call.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations

@@ -43,9 +43,10 @@ def plan(
         available: Versions by package that the host's package sources offer; None where nobody has asked yet.
 
     Returns:
-        `outcome`; `reason` and `fix` where it is none of install and present; module, its expected version, packages with versions, sources.
+        `outcome`; `reason` and `fix` where it is none of install and present; else module, its expected version, packages, sources.
     """
-    empty = {"module": "", "module_version": "", "packages": [], "sources": {}, "fabric": False, "due": False, "reason": "", "fix": ""}
+    nothing = {"module": "", "module_version": "", "packages": [], "sources": {}, "fabric": False, "due": False}
+    empty = {**nothing, "reason": "", "fix": ""}
     if detected["verdict"] == "none":
         return {**empty, "outcome": SKIPPED, "reason": "this host has no GPU on its PCI bus"}
     if host["container"]:
@@ -64,7 +65,7 @@ def _plan(
     if detected["verdict"] != "ok" or vendor not in MODULES:
         raise _Refusal(
             f"which GPUs this host has is not clear: {detected['reason'] or detected['verdict']}",
-            "see `primus-bootstrap probe`, put GPUs of one vendor into a host, or state gpu_driver_state: present and see to the driver yourself",
+            "see `primus-bootstrap probe`; put GPUs of one vendor into a host, or see to the driver yourself (gpu_driver_state: present)",
         )
     version = wanted["version"]
     if wanted["state"] == "present" and not version:
@@ -77,7 +78,7 @@ def _plan(
     if host["distribution"] not in _APT:
         raise _Refusal(
             f"this role installs drivers on {' and '.join(_APT)} only, not on {host['distribution']}",
-            "install the vendor's packages by the site's own means, and state gpu_driver_state: present with gpu_driver_version to have it checked",
+            "install the vendor's packages by the site's own means; gpu_driver_state: present with gpu_driver_version checks them",
         )
     if host["secure_boot"] and not wanted["allow_secure_boot"]:
         raise _Refusal(
@@ -89,7 +90,7 @@ def _plan(
     if available is not None:
         wishes, packages = packages, _chosen(packages, available)
         # The first version that fits is the newest; one that fits and is older stays, because nobody asked for another.
-        packages = [one for one, wish in zip(packages, wishes) if not _there(wish, host["installed"])]
+        packages = [one for one, wish in zip(packages, wishes, strict=True) if not _there(wish, host["installed"])]
     return {"outcome": INSTALL, **found, "packages": packages, "sources": _sources(vendor, host, releases[vendor], series, version)}
 
 
@@ -147,7 +148,7 @@ def _has_fabric(detected: Mapping[str, Any], host: Mapping[str, Any]) -> bool:
     return bool(detected["vendor"] == "nvidia" and (host["nvswitches"] or detected["model"] == "B200"))
 
 
-def _packages(  # noqa: PLR0913, PLR0917 (what the parts of one decision are)
+def _packages(  # noqa: PLR0913 (what the parts of one decision are)
     host: Mapping[str, Any], wanted: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str, *, fabric: bool
 ) -> list[dict[str, str]]:
     """Return names, and patterns of versions where the release decides them."""
@@ -158,8 +159,14 @@ def _packages(  # noqa: PLR0913, PLR0917 (what the parts of one decision are)
     return [
         {"name": f"linux-headers-{host['kernel']}", "version": ""},  # the module is built against them
         *({"name": name, "version": pattern} for name in drivers),
-        *({"name": name, "version": ""} for name in tools),
+        *({"name": name, "version": _tool_version(version) if known.get("tool_version") else ""} for name in tools),
     ]
+
+
+def _tool_version(release: str) -> str:
+    """Return the pattern of ROCm's own packages, which carry the release as a number: distributions have some by the same names."""
+    major, minor, patch = (int(part) for part in release.split("."))
+    return f"*.{major}{minor:02}{patch:02}-*"
 
 
 def _there(package: Mapping[str, str], installed: Mapping[str, str]) -> bool:
@@ -185,9 +192,7 @@ def _chosen(packages: Sequence[Mapping[str, str]], available: Mapping[str, Seque
     return chosen
 
 
-def _sources(
-    vendor: str, host: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str
-) -> dict[str, Any]:
+def _sources(vendor: str, host: Mapping[str, Any], known: Mapping[str, Any], series: Mapping[str, Any], version: str) -> dict[str, Any]:
     """Return the package sources below the base URL, as deb822 fields, and what is pinned."""
     if vendor == "nvidia":
         folder = system_name(host).replace(".", "")
@@ -196,7 +201,11 @@ def _sources(
             "fingerprint": known["key_fingerprint"],
             "entries": [{"folder": f"{folder}/x86_64/", "suite": "/", "component": ""}],
             # Every package of the driver has its version; one that is left behind breaks it.
-            "pin": {"packages": "*nvidia* libcuda1 libxnvctrl0", "version": f"{version}-*", "but": "nvidia-container-toolkit* libnvidia-container*"},
+            "pin": {
+                "packages": "*nvidia* libcuda1 libxnvctrl0",
+                "version": f"{version}-*",
+                "but": "nvidia-container-toolkit* libnvidia-container*",
+            },
         }
     release = series["releases"][version]
     codename = known["codename"].get(system_name(host), host["codename"])
@@ -207,6 +216,7 @@ def _sources(
         "fingerprint": known["key_fingerprint"],
         "entries": [{"folder": folder, "suite": codename, "component": "main"} for folder in folders],
         "pin": {"packages": "amdgpu-dkms amdgpu-dkms-firmware", "version": pattern, "but": ""},
+        "tools": {"packages": " ".join(known["tool_packages"]), "version": _tool_version(version)},
     }
 
 
