@@ -24,7 +24,9 @@ def registry(reading: Reading) -> Iterator[Problem]:
     # Names only: passwords are references that nothing but a run resolves.
     written = reading.merged.of("oci_registry_accounts").get(hosts[0])
     listed: Any = value_of(written.node) if written else []
-    accounts = [one["name"] for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)] if isinstance(listed, list) else []
+    accounts = (
+        [one["name"] for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)] if isinstance(listed, list) else []
+    )
     if "oci_registry_username" not in stated:
         stated["oci_registry_username"] = "cluster"
     yield from _problems(reading, "oci_registry", hosts[0], filters.findings(list(hosts), stated, accounts))

@@ -40,7 +40,8 @@ def must(*words: str) -> str:
     """Run openssl and return what it said; where it fails, say so."""
     status, said = openssl(*words)
     if status:
-        raise CertificateError(f"openssl {words[0]} failed: {(said.strip().splitlines() or ['it said nothing'])[-1]}. Fix: see that its folder is whole")
+        why = (said.strip().splitlines() or ["it said nothing"])[-1]
+        raise CertificateError(f"openssl {words[0]} failed: {why}. Fix: see that its folder is whole")
     return said
 
 
@@ -76,7 +77,7 @@ def key_fits(certificate: Path, key: Path) -> bool:
 
 
 def signed_by(certificate: Path, authority: Path | None) -> tuple[bool, str]:
-    """Whether an authority (None: one that the system knows) stands for a certificate, with its chain in the same file; and what openssl says."""
+    """Whether an authority (None: one that the system knows) stands for a certificate and the chain in its file; and what openssl says."""
     known = [] if authority is None else ["-CAfile", str(authority), "-no-CApath"]
     status, said = openssl("verify", *known, "-untrusted", str(certificate), str(certificate))
     reasons = [line for line in said.splitlines() if line.startswith("error ")]
@@ -148,7 +149,8 @@ class Keeper:
             )
         good, reason = signed_by(certificate, authority)
         if not good:
-            return f"{'oci_registry_tls_ca_file' if authority else 'no authority that the system knows'} does not stand for {stated}: {reason}. Fix: give the right authority, and the chain in the certificate's file"
+            who = "oci_registry_tls_ca_file does not stand" if authority else "no authority that the system knows stands"
+            return f"{who} for {stated}: {reason}. Fix: give the right authority, and the chain in the certificate's file"
         return ""
 
     def keep_own(self) -> None:
@@ -180,7 +182,21 @@ class Keeper:
             request, extensions, made = (Path(folder, name) for name in ("csr", "ext", "crt"))
             extensions.write_text(CA_EXTENSIONS, encoding="utf-8")
             must("req", "-new", "-key", str(self.authority_key), "-subj", subject, "-out", str(request))
-            must("x509", "-req", "-in", str(request), "-signkey", str(self.authority_key), "-days", days, "-sha256", "-extfile", str(extensions), "-out", str(made))
+            must(
+                "x509",
+                "-req",
+                "-in",
+                str(request),
+                "-signkey",
+                str(self.authority_key),
+                "-days",
+                days,
+                "-sha256",
+                "-extfile",
+                str(extensions),
+                "-out",
+                str(made),
+            )
             self.put(self.authority, made.read_text("utf-8"), 0o644)
 
     def why_renew(self) -> str:
@@ -206,7 +222,15 @@ class Keeper:
             extensions.write_text(text, encoding="utf-8")
             must("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", str(key))
             must("req", "-new", "-key", str(key), "-subj", f"/CN={self.settings['names'][0][:64]}", "-out", str(request))
-            signs = ["-CA", str(self.authority), "-CAkey", str(self.authority_key), "-CAserial", str(Path(folder, "serial")), "-CAcreateserial"]
+            signs = [
+                "-CA",
+                str(self.authority),
+                "-CAkey",
+                str(self.authority_key),
+                "-CAserial",
+                str(Path(folder, "serial")),
+                "-CAcreateserial",
+            ]
             must("x509", "-req", "-in", str(request), *signs, "-days", days, "-sha256", "-extfile", str(extensions), "-out", str(made))
             self.put(self.server, made.read_text("utf-8") + key.read_text("utf-8"), 0o640, self.settings["group"])
 
@@ -225,7 +249,9 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"{error.filename or keeper.folder}: {error.strerror}. Fix: see that its file system is writable and has room", file=sys.stderr)
+        print(
+            f"{error.filename or keeper.folder}: {error.strerror}. Fix: see that its file system is writable and has room", file=sys.stderr
+        )
         return 1
     print("\n".join(keeper.said))
     return 0

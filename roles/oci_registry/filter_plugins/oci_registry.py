@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 # What the judgement reads; a value that only a run knows is left out by the caller.
-VARIABLES = ("oci_registry_storage", "oci_registry_s3_bucket", "oci_registry_tls_cert_file", "oci_registry_tls_key_file", "oci_registry_username")
+VARIABLES = (
+    "oci_registry_storage",
+    "oci_registry_s3_bucket",
+    "oci_registry_tls_cert_file",
+    "oci_registry_tls_key_file",
+    "oci_registry_username",
+)
 
 
 def findings(hosts: Sequence[str], stated: Mapping[str, Any], accounts: Iterable[str]) -> list[tuple[str, str, str, str]]:
@@ -19,12 +25,16 @@ def findings(hosts: Sequence[str], stated: Mapping[str, Any], accounts: Iterable
         what = f"oci_registry has {len(hosts)} hosts ({', '.join(hosts)}), which would each hold other images"
         found.append(("oci_registry", what, "keep one host in the group", "registry-one-host"))
     if stated.get("oci_registry_storage") == "s3" and stated.get("oci_registry_s3_bucket", "") == "":
-        found.append(("oci_registry_storage", "oci_registry_storage is s3 and no bucket is named", "set oci_registry_s3_bucket", "registry-bucket"))
+        found.append(
+            ("oci_registry_storage", "oci_registry_storage is s3 and no bucket is named", "set oci_registry_s3_bucket", "registry-bucket")
+        )
     certificate, key = (stated.get(f"oci_registry_tls_{kind}_file", "") for kind in ("cert", "key"))
     if (certificate == "") != (key == ""):
         lacking, named = ("cert", "key") if certificate == "" else ("key", "cert")
         what = f"oci_registry_tls_{named}_file is set without oci_registry_tls_{lacking}_file"
-        found.append((f"oci_registry_tls_{named}_file", what, "set both, or neither for an authority of the registry's own", "registry-tls"))
+        found.append(
+            (f"oci_registry_tls_{named}_file", what, "set both, or neither for an authority of the registry's own", "registry-tls")
+        )
     names = [stated.get("oci_registry_username", ""), *accounts]
     if twice := sorted({name for name in names if name and names.count(name) > 1}):
         what = f"the registry has several accounts named {', '.join(twice)}"

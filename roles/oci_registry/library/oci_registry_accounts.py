@@ -109,7 +109,9 @@ def main() -> None:
         if new != text and not module.check_mode:
             write(path, new, wanted["group"])
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        module.fail_json(msg=f"{path} cannot be kept: {error}. Fix: see that apache2-utils (RHEL: httpd-tools) is whole and the disk has room")
+        module.fail_json(
+            msg=f"{path} cannot be kept: {error}. Fix: see that apache2-utils (RHEL: httpd-tools) is whole and the disk has room"
+        )
     module.exit_json(changed=new != text, said=said)
 
 

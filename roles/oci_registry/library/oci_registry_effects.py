@@ -73,23 +73,33 @@ class Registry:
 
 
 def look_at_certificate(registry: Registry, served: Mapping[str, Any] | str, min_days: int, now: float) -> bool:
-    """See that what is served is trusted, named right and good for a while; return whether it can be talked to. Text is why it cannot be."""
+    """See that what is served is trusted, named right and good for a while; return whether it can be talked to (text: why not)."""
     expected = f"trusted, > {min_days} days left"
     if isinstance(served, str):
         kind = "unknown" if "answer" in served else "fail"
-        fix = f"{FIX_LOG}, and `systemctl status docker-registry`" if kind == "unknown" else f"{AGAIN}; a given certificate must be replaced first"
+        fix = (
+            f"{FIX_LOG}, and `systemctl status docker-registry`"
+            if kind == "unknown"
+            else f"{AGAIN}; a given certificate must be replaced first"
+        )
         registry.judge("certificate", kind, expected=expected, found="", reason=served, fix=fix)
         return False
     days = int((ssl.cert_time_to_seconds(served["notAfter"]) - now) // DAY_S)
     fix = "give a renewed one with oci_registry_tls_cert_file and apply; an own one is renewed by primus-registry-certificate.timer"
     reason = f"the certificate ends in {days} days ({served['notAfter']})"
-    registry.judge("certificate", "pass" if days > min_days else "fail", expected=expected, found=f"{days} days left", reason=reason, fix=fix)
+    registry.judge(
+        "certificate", "pass" if days > min_days else "fail", expected=expected, found=f"{days} days left", reason=reason, fix=fix
+    )
     return True
 
 
 def look_at_access(registry: Registry) -> None:
     """See that the right password is taken, and that a wrong one and none are refused."""
-    tries = (("takes_password", registry.password, 200), ("refuses_wrong_password", f"not-{registry.password}", 401), ("refuses_no_password", None, 401))
+    tries = (
+        ("takes_password", registry.password, 200),
+        ("refuses_wrong_password", f"not-{registry.password}", 401),
+        ("refuses_no_password", None, 401),
+    )
     for check, password, expected in tries:
         answer = registry.call("GET", "/v2/", password, b"", {})
         verdict = "pass" if answer.status == expected else "fail" if answer.status in {200, 401} else "unknown"
@@ -116,7 +126,11 @@ def push_blob(registry: Registry, data: bytes) -> Answer:
 def look_at_images(registry: Registry, collects: bool) -> None:  # noqa: FBT001 (what the host is doing)
     """Push an image, pull it by digest, delete it, and see that it is gone."""
     if collects:
-        words = {"expected": "pushed, pulled, deleted", "found": "read-only", "fix": "verify again when `systemctl status primus-registry-gc` has ended"}
+        words = {
+            "expected": "pushed, pulled, deleted",
+            "found": "read-only",
+            "fix": "verify again when `systemctl status primus-registry-gc` has ended",
+        }
         registry.judge("push_and_pull", "unknown", reason="garbage is being collected, so nothing can be pushed now", **words)
         return
     layer = b"\0" * 10240  # an empty tar
@@ -158,14 +172,20 @@ def look_at_room(registry: Registry, folder: str, min_free_gib: float) -> None:
         return
     fix = "delete images and `systemctl start primus-registry-gc`, or give oci_registry_storage_dir a larger disk"
     reason = f"{folder} has {free:.1f} GiB free"
-    registry.judge("disk", "pass" if free >= min_free_gib else "fail", expected=expected, found=f"{free:.1f} GiB free", reason=reason, fix=fix)
+    registry.judge(
+        "disk", "pass" if free >= min_free_gib else "fail", expected=expected, found=f"{free:.1f} GiB free", reason=reason, fix=fix
+    )
 
 
 def look_at_timer(registry: Registry, name: str, shown: Mapping[str, str]) -> None:
     """See that a timer runs, and that its last run went well; before the first one is due there is nothing to see."""
     check, service = name.removeprefix("primus-registry-"), f"{name}.service"
     timer, result = shown.get("timer", ""), shown.get("Result", "")
-    words = {"expected": "active, success", "found": f"{timer}, {result}", "fix": f"see `journalctl -u {service} -n 30`; `systemctl start {service}` does it now"}
+    words = {
+        "expected": "active, success",
+        "found": f"{timer}, {result}",
+        "fix": f"see `journalctl -u {service} -n 30`; `systemctl start {service}` does it now",
+    }
     if not timer or not result:
         registry.judge(check, "unknown", reason="systemd did not say", **words)
     elif timer != "active":
@@ -174,11 +194,15 @@ def look_at_timer(registry: Registry, name: str, shown: Mapping[str, str]) -> No
         registry.judge(check, "pass" if result == "success" else "fail", reason=f"the last run ended with {result}", **words)
 
 
-def make_call(context: ssl.SSLContext, address: str, port: int, name: str, username: str) -> Callable[[str, str, str | None, bytes, Mapping[str, str]], Answer]:
+def make_call(
+    context: ssl.SSLContext, address: str, port: int, name: str, username: str
+) -> Callable[[str, str, str | None, bytes, Mapping[str, str]], Answer]:
     """Return how to send one request; the name is judged by TLS, whatever address it is reached at."""
 
     def call(method: str, path: str, password: str | None, body: bytes, headers: Mapping[str, str]) -> Answer:
-        login = {} if password is None else {"Authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")}
+        login = (
+            {} if password is None else {"Authorization": "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode("ascii")}
+        )
         connection = http.client.HTTPSConnection(name, port, context=context, timeout=CALL_S)
         try:
             connection.sock = context.wrap_socket(socket.create_connection((address, port), CALL_S), server_hostname=name)
@@ -194,7 +218,7 @@ def make_call(context: ssl.SSLContext, address: str, port: int, name: str, usern
 
 
 def served_certificate(context: ssl.SSLContext, address: str, port: int, name: str) -> Mapping[str, Any] | str:
-    """Return the certificate that a client which knows the authority is given, or why it would not go on. A start is waited for a little."""
+    """Return the certificate that a client which knows the authority is given, or why it goes no further. A start is waited for."""
     why = ""
     for _ in range(5):
         try:
@@ -213,7 +237,11 @@ def systemd_says(name: str) -> dict[str, str]:
     try:
         timer = subprocess.run(["systemctl", "is-active", f"{name}.timer"], capture_output=True, text=True, check=False, timeout=CALL_S)
         shown = subprocess.run(
-            ["systemctl", "show", "--property=Result,ActiveState", f"{name}.service"], capture_output=True, text=True, check=False, timeout=CALL_S
+            ["systemctl", "show", "--property=Result,ActiveState", f"{name}.service"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=CALL_S,
         )
     except (OSError, subprocess.TimeoutExpired):
         return {}

@@ -14,7 +14,13 @@ ADDRESS = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 SCOPE = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?(/[a-z0-9._/-]+)?")
 BEGINS = {"gpg": "-----BEGIN PGP PUBLIC KEY BLOCK-----", "sigstore": "-----BEGIN PUBLIC KEY-----"}
 # The variables that `findings` reads; a value that only a run knows is left out by the caller.
-VARIABLES = ("registry_trust_policy", "registry_trust_signed_by", "registry_trust_unsigned_from", "registry_trust_lookaside_url", "registry_trust_registries")
+VARIABLES = (
+    "registry_trust_policy",
+    "registry_trust_signed_by",
+    "registry_trust_unsigned_from",
+    "registry_trust_lookaside_url",
+    "registry_trust_registries",
+)
 
 
 def findings(stated: Mapping[str, Any], own: bool) -> list[tuple[str, str, str, str]]:  # noqa: FBT001 (Jinja calls it so)
@@ -28,28 +34,48 @@ def findings(stated: Mapping[str, Any], own: bool) -> list[tuple[str, str, str, 
     about, found = "registry_trust_signed_by", []
     if stated.get("registry_trust_policy") == "signed":
         if not signed_by:
-            found.append(("registry_trust_policy", "registry_trust_policy is signed and nobody's signature is named", f"set {about}", "trust-no-key"))
+            found.append(
+                ("registry_trust_policy", "registry_trust_policy is signed and nobody's signature is named", f"set {about}", "trust-no-key")
+            )
         elif any(one.get("type") == "gpg" for one in signed_by) and not stated.get("registry_trust_lookaside_url"):
             what = "signatures by gpg are asked for and registry_trust_lookaside_url does not say where they lie"
-            found.append((about, what, "set registry_trust_lookaside_url, or use the type sigstore, whose signatures lie in the registry", "trust-no-lookaside"))
+            found.append(
+                (
+                    about,
+                    what,
+                    "set registry_trust_lookaside_url, or use the type sigstore, whose signatures lie in the registry",
+                    "trust-no-lookaside",
+                )
+            )
         if not own and any(not one.get("scope") for one in signed_by):
             what = "an entry of registry_trust_signed_by has no scope, and the cluster has no registry of its own"
             found.append((about, what, "name the registry in scope, or put a host into the group oci_registry", "trust-no-scope"))
         if any(one.get("type", "sigstore") == "sigstore" and len(one.get("key_files") or []) > 1 for one in signed_by):
-            found.append((about, "one scope has several sigstore keys", "give one key, or a scope of its own to each", "trust-several-keys"))
+            found.append(
+                (about, "one scope has several sigstore keys", "give one key, or a scope of its own to each", "trust-several-keys")
+            )
     elif signed_by or unsigned:
-        what = f"registry_trust_policy is {stated.get('registry_trust_policy') or 'keep'}, so registry_trust_signed_by and registry_trust_unsigned_from do nothing"
+        policy = stated.get("registry_trust_policy") or "keep"
+        what = f"registry_trust_policy is {policy}, so registry_trust_signed_by and registry_trust_unsigned_from do nothing"
         name = about if signed_by else "registry_trust_unsigned_from"
         found.append((name, what, "set registry_trust_policy: signed, or take them out", "trust-unused"))
     scopes = [one.get("scope") or "" for one in signed_by] + list(unsigned)
     if twice := sorted({scope for scope in scopes if scopes.count(scope) > 1}):
-        what = f"registry_trust_signed_by and registry_trust_unsigned_from name {', '.join(one or 'the own registry' for one in twice)} more than once"
+        named = ", ".join(one or "the own registry" for one in twice)
+        what = f"registry_trust_signed_by and registry_trust_unsigned_from name {named} more than once"
         found.append((about, what, "name each scope once", "trust-scope-twice"))
     odd = [scope for scope in scopes if scope and not SCOPE.fullmatch(scope)]
     odd += [one["address"] for one in stated.get("registry_trust_registries") or [] if not ADDRESS.fullmatch(str(one.get("address", "")))]
     if odd:
         what = f"no registry or part of one: {', '.join(odd)}"
-        found.append((about if signed_by else "registry_trust_registries", what, "NAME:PORT, for a scope also NAME:PORT/folder, without https://", "trust-address"))
+        found.append(
+            (
+                about if signed_by else "registry_trust_registries",
+                what,
+                "NAME:PORT, for a scope also NAME:PORT/folder, without https://",
+                "trust-address",
+            )
+        )
     return found
 
 
@@ -78,7 +104,11 @@ def registry_trust_keys(signed_by: Iterable[Mapping[str, Any]], own: str, keys: 
 
 def registry_trust_missing(registries: Iterable[Mapping[str, Any]], signed_by: Iterable[Mapping[str, Any]], folder: str) -> list[str]:
     """Return what is wrong with the files that are named: missing, a private key, or not of the type."""
-    wrong = [f"{one['ca_file']} is no certificate in PEM" for one in registries if one.get("ca_file") and "BEGIN CERTIFICATE" not in _text(one["ca_file"], folder)]
+    wrong = [
+        f"{one['ca_file']} is no certificate in PEM"
+        for one in registries
+        if one.get("ca_file") and "BEGIN CERTIFICATE" not in _text(one["ca_file"], folder)
+    ]
     for one in signed_by:
         for name in one["key_files"]:
             text = _text(name, folder)

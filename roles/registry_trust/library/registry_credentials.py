@@ -93,7 +93,9 @@ def main() -> None:
         if (not record.exists() or record.read_text("utf-8") != noted) and not module.check_mode:
             write(record, noted, 0o644)
     except (OSError, ValueError) as error:
-        module.fail_json(msg=f"{path} cannot be kept: {error}. Fix: mend or remove it; `podman login` of other registries must then be repeated")
+        module.fail_json(
+            msg=f"{path} cannot be kept: {error}. Fix: mend or remove it; `podman login` of other registries must then be repeated"
+        )
     module.exit_json(changed=changed)
 
 

@@ -37,15 +37,19 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 AGAIN = "apply the phase registry again"
 # What containers/image says of each kind of refusal; anything else is no proof of one.
 REFUSED = {
-    "password": re.compile(r"unauthorized|authentication required|invalid username/password|status code: 401|\b401\b", re.I),
-    "authority": re.compile(r"x509:|certificate signed by unknown authority|failed to verify certificate", re.I),
-    "policy": re.compile(r"Source image rejected|signature was required|rejected by policy", re.I),
+    "password": re.compile(r"unauthorized|authentication required|invalid username/password|status code: 401|\b401\b", re.IGNORECASE),
+    "authority": re.compile(r"x509:|certificate signed by unknown authority|failed to verify certificate", re.IGNORECASE),
+    "policy": re.compile(r"Source image rejected|signature was required|rejected by policy", re.IGNORECASE),
 }
 
 
 def run(words: Sequence[str], stdin: str = "") -> tuple[int | None, str]:
     """Run a program as root's own shell would; return its status (None: it did not end) and what it said."""
-    keep = {name: os.environ[name] for name in ("PATH", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "no_proxy") if name in os.environ}
+    keep = {
+        name: os.environ[name]
+        for name in ("PATH", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "no_proxy")
+        if name in os.environ
+    }
     try:
         done = subprocess.run(
             list(words), input=stdin, env={**keep, "HOME": "/root"}, capture_output=True, text=True, check=False, timeout=CALL_S
@@ -69,9 +73,18 @@ class Host:
         self.host, self.address, self.call = host, address, call
         self.verdicts: list[dict[str, Any]] = []
 
-    def judge(self, check: str, verdict: str, *, expected: str = "", found: str = "", reason: str = "", fix: str = "", device: str = "") -> None:  # noqa: PLR0913 (the record's fields)
+    def judge(  # noqa: PLR0913 (the record's fields)
+        self, check: str, verdict: str, *, expected: str = "", found: str = "", reason: str = "", fix: str = "", device: str = ""
+    ) -> None:
         """Record one verdict."""
-        record = {"check": f"registry_trust.{check}", "host": self.host, "device": device, "verdict": verdict, "expected": expected, "found": found}
+        record = {
+            "check": f"registry_trust.{check}",
+            "host": self.host,
+            "device": device,
+            "verdict": verdict,
+            "expected": expected,
+            "found": found,
+        }
         bad = {} if verdict == "pass" else {"reason": reason or f"expected {expected}, found {found}", "fix": fix}
         self.verdicts.append({**record, **bad, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA})
 
@@ -83,7 +96,14 @@ class Host:
         elif status is not None and REFUSED[kind].search(said):
             self.judge(check, "pass", expected="refused", found="refused")
         else:
-            self.judge(check, "unknown", expected="refused", found="", reason=f"it failed for another reason: {last(said)}", fix=f"see that {self.address} answers")
+            self.judge(
+                check,
+                "unknown",
+                expected="refused",
+                found="",
+                reason=f"it failed for another reason: {last(said)}",
+                fix=f"see that {self.address} answers",
+            )
 
     def named(self, digest: str) -> str:
         """Return the transport name of an image by digest."""
@@ -107,10 +127,18 @@ def make_image(folder: Path, text: str) -> str:
     # As a registry is to keep it: what is not compressed, skopeo would compress on the way, and the digest would be another.
     layered = {"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", **put(gzip.compress(layer.getvalue(), mtime=0))}
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
-    settings = {"architecture": machine, "os": "linux", "config": {}, "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]}}
+    settings = {
+        "architecture": machine,
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]},
+    }
     config = {"mediaType": "application/vnd.oci.image.config.v1+json", **put(json.dumps(settings).encode())}
     manifest = put(json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": config, "layers": [layered]}).encode())
-    index = {"schemaVersion": 2, "manifests": [{"mediaType": MANIFEST, **manifest, "annotations": {"org.opencontainers.image.ref.name": "verify"}}]}
+    index = {
+        "schemaVersion": 2,
+        "manifests": [{"mediaType": MANIFEST, **manifest, "annotations": {"org.opencontainers.image.ref.name": "verify"}}],
+    }
     (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', encoding="utf-8")
     return str(manifest["digest"])
@@ -120,13 +148,20 @@ def push(host: Host, folder: Path) -> str:
     """Push an image with what the host has; return its digest, or nothing."""
     digest = make_image(folder / "image", f"{host.host} {time.time()}")
     tag = re.sub(r"[^A-Za-z0-9_.-]", "-", host.host)
-    status, said = host.call(["skopeo", "copy", "--insecure-policy", f"oci:{folder}/image:verify", f"docker://{host.address}/{REPOSITORY}:{tag}"])
+    status, said = host.call(
+        ["skopeo", "copy", "--insecure-policy", f"oci:{folder}/image:verify", f"docker://{host.address}/{REPOSITORY}:{tag}"]
+    )
     if status == 0:
         host.judge("push", "pass", expected="pushed", found="pushed")
         return digest
-    fixes = {"password": f"{AGAIN}: the credentials in {AUTH_FILE} are not those of the registry", "authority": f"{AGAIN}: the registry has another authority or certificate"}
+    fixes = {
+        "password": f"{AGAIN}: the credentials in {AUTH_FILE} are not those of the registry",
+        "authority": f"{AGAIN}: the registry has another authority or certificate",
+    }
     fix = next((fixes[kind] for kind in fixes if REFUSED[kind].search(said)), f"see that {host.address} resolves, answers, and has room")
-    host.judge("push", "unknown" if status is None else "fail", expected="pushed", found="", reason=f"the push failed: {last(said)}", fix=fix)
+    host.judge(
+        "push", "unknown" if status is None else "fail", expected="pushed", found="", reason=f"the push failed: {last(said)}", fix=fix
+    )
     return ""
 
 
@@ -177,14 +212,26 @@ def look_at_others(host: Host, others: Sequence[str]) -> None:
         found = Path(AUTH_FILE)
         entry = json.loads(found.read_text("utf-8")).get("auths", {}).get(address, {}) if found.exists() else {}
         if not entry.get("auth"):
-            host.judge("other_registry", "skipped", device=address, reason="it asks for no account; nothing is pulled without a name of an image")
+            host.judge(
+                "other_registry", "skipped", device=address, reason="it asks for no account; nothing is pulled without a name of an image"
+            )
             continue
         username, _, password = base64.b64decode(entry["auth"]).decode("utf-8").partition(":")
         with tempfile.TemporaryDirectory() as folder:
-            status, said = host.call(["skopeo", "login", "--authfile", f"{folder}/auth.json", "--username", username, "--password-stdin", address], password)
+            status, said = host.call(
+                ["skopeo", "login", "--authfile", f"{folder}/auth.json", "--username", username, "--password-stdin", address], password
+            )
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
         fix = f"see that {address} resolves and answers, and mend its ca_file, username or password in registry_trust_registries"
-        host.judge("other_registry", verdict, device=address, expected="taken", found="taken" if status == 0 else "", reason=f"{address}: {last(said)}", fix=fix)
+        host.judge(
+            "other_registry",
+            verdict,
+            device=address,
+            expected="taken",
+            found="taken" if status == 0 else "",
+            reason=f"{address}: {last(said)}",
+            fix=fix,
+        )
 
 
 def pull(host: Host, folder: Path, other: str, digest: str) -> None:
@@ -202,7 +249,9 @@ def pull(host: Host, folder: Path, other: str, digest: str) -> None:
     elif found == digest:
         host.judge("pull_other", "pass", found=found[:19], **who)
     else:
-        host.judge("pull_other", "unknown" if status is None else "fail", found=found[:19], reason=f"the pull failed: {last(said)}", fix=fix, **who)
+        host.judge(
+            "pull_other", "unknown" if status is None else "fail", found=found[:19], reason=f"the pull failed: {last(said)}", fix=fix, **who
+        )
 
 
 def pull_with_runtimes(host: Host, digest: str, policy: str) -> None:
@@ -215,11 +264,18 @@ def pull_with_runtimes(host: Host, digest: str, policy: str) -> None:
         if status == 0:
             host.call([runtime, "rmi", image])
         if policy == "signed" and runtime == "podman":
-            host.refusal("podman_refuses_unsigned", "policy", (status, said), f"{AGAIN}: podman reads another policy.json than /etc/containers/policy.json")
+            host.refusal(
+                "podman_refuses_unsigned",
+                "policy",
+                (status, said),
+                f"{AGAIN}: podman reads another policy.json than /etc/containers/policy.json",
+            )
             continue
         verdict = "pass" if status == 0 else "unknown" if status is None else "fail"
         fix = f"run `{runtime} pull {image}` by hand as root; see its last lines"
-        host.judge(f"{runtime}_pull", verdict, expected="pulled", found="pulled" if status == 0 else "", reason=f"{runtime}: {last(said)}", fix=fix)
+        host.judge(
+            f"{runtime}_pull", verdict, expected="pulled", found="pulled" if status == 0 else "", reason=f"{runtime}: {last(said)}", fix=fix
+        )
 
 
 def remove(host: Host, digest: str) -> None:

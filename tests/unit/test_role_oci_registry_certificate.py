@@ -1,0 +1,174 @@
+"""The registry's certificate, judged and made by the real openssl."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
+
+NAMES = ["registry.test", "10.0.0.5"]
+
+
+def load() -> ModuleType:
+    """Load the program that the role brings to the host."""
+    path = content.roles_dir() / "oci_registry" / "files" / "registry_certificate.py"
+    spec = importlib.util.spec_from_file_location("registry_certificate", path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PROGRAM = load()
+
+
+def keeper(folder: Path, *, changes: bool = True, **other: Any) -> Any:
+    """Return a keeper of a folder, with the role's defaults."""
+    settings = {"folder": str(folder), "group": os.getgid(), "given": False, "given_ca": False, "names": NAMES, "ca_name": "test"}
+    return PROGRAM.Keeper({**settings, "valid_days": 397, "renew_days": 60, "ca_valid_days": 3650, **other}, changes=changes)
+
+
+def run(*words: str) -> None:
+    """Run openssl as a site's own authority would."""
+    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=60)
+
+
+def give(folder: Path, name: str = "registry.test") -> None:
+    """Make a self-signed certificate as a site would give one."""
+    made = ["-keyout", str(folder / "given.key"), "-out", str(folder / "given.crt")]
+    named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+    run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *named, *made)
+    (folder / "given-ca.crt").write_bytes((folder / "given.crt").read_bytes())
+
+
+def test_a_second_look_changes_nothing(tmp_path: Path) -> None:
+    """The authority and the certificate are made once; both name what clients use, and the keys are closed to others."""
+    first, second = keeper(tmp_path), keeper(tmp_path)
+    first.keep_own()
+    before = (tmp_path / "server.pem").read_bytes()
+
+    second.keep_own()
+
+    assert first.said == ["makes an authority", "makes a certificate: there is none"]
+    assert second.said == []
+    assert (tmp_path / "server.pem").read_bytes() == before
+    assert PROGRAM.names_missing(tmp_path / "server.pem", NAMES) == []
+    assert oct((tmp_path / "authority" / "ca.key").stat().st_mode & 0o777) == "0o600"
+    assert oct((tmp_path / "server.pem").stat().st_mode & 0o777) == "0o640"
+
+
+def test_a_look_changes_nothing(tmp_path: Path) -> None:
+    """In check mode it only says what it would do."""
+    look = keeper(tmp_path, changes=False)
+
+    look.keep_own()
+
+    assert look.said == ["makes an authority", "makes a certificate: there is none"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_new_name_and_a_near_end_renew(tmp_path: Path) -> None:
+    """A name that is missing, and an end within the stated days, each make a new certificate by the same authority."""
+    keeper(tmp_path).keep_own()
+    authority = (tmp_path / "ca.crt").read_bytes()
+    named, near = keeper(tmp_path, names=[*NAMES, "new.test"]), keeper(tmp_path, names=[*NAMES, "new.test"], renew_days=398)
+
+    named.keep_own()
+    near.keep_own()
+
+    assert named.said == ["makes a certificate: it lacks new.test"]
+    assert near.said == ["makes a certificate: it ends within 398 days"]
+    assert (tmp_path / "ca.crt").read_bytes() == authority
+
+
+def test_the_authority_is_renewed_with_the_same_key(tmp_path: Path) -> None:
+    """A certificate that the former one signed stays good under the renewed one."""
+    keeper(tmp_path, ca_valid_days=400).keep_own()
+    server, key = (tmp_path / "server.pem").read_bytes(), (tmp_path / "authority" / "ca.key").read_bytes()
+    again = keeper(tmp_path, valid_days=401)
+
+    again.keep_own()
+
+    assert again.said == ["renews the certificate of the authority, with the same key"]
+    assert (tmp_path / "server.pem").read_bytes() == server
+    assert (tmp_path / "authority" / "ca.key").read_bytes() == key
+    assert PROGRAM.signed_by(tmp_path / "server.pem", tmp_path / "ca.crt")[0]
+
+
+def test_a_lost_certificate_and_a_torn_file_are_mended(tmp_path: Path) -> None:
+    """What a kill or a hand left behind is made anew."""
+    keeper(tmp_path).keep_own()
+    (tmp_path / "server.pem").write_text("torn", encoding="utf-8")
+    again = keeper(tmp_path)
+
+    again.keep_own()
+
+    assert again.said == ["makes a certificate: it and its key do not belong together"]
+    assert keeper(tmp_path).why_renew() == ""
+
+
+def test_a_given_certificate_is_taken_once(tmp_path: Path) -> None:
+    """A good one is taken up; the second time nothing changes."""
+    give(tmp_path)
+    first, second = keeper(tmp_path, given=True, given_ca=True), keeper(tmp_path, given=True, given_ca=True)
+
+    first.take_given()
+    second.take_given()
+
+    assert first.said == ["takes the given certificate", "takes the given authority"]
+    assert second.said == []
+
+
+def test_a_given_certificate_for_another_name_is_named(tmp_path: Path) -> None:
+    """Both names are said, with a fix, and what serves stays."""
+    give(tmp_path, name="other.test")
+    (tmp_path / "server.pem").write_text("what serves", encoding="utf-8")
+
+    with pytest.raises(PROGRAM.CertificateError, match=r"is for DNS:other.test, and clients use registry.test\. Fix: "):
+        keeper(tmp_path, given=True, given_ca=True).take_given()
+
+    assert (tmp_path / "server.pem").read_text(encoding="utf-8") == "what serves"
+
+
+def test_a_given_certificate_that_has_ended_is_named(tmp_path: Path) -> None:
+    """The day on which it ended is said, with a fix."""
+    give(tmp_path)
+    settings = f"[ca]\ndefault_ca=d\n[d]\ndatabase={tmp_path}/index\nserial={tmp_path}/serial\nnew_certs_dir={tmp_path}\n"
+    (tmp_path / "conf").write_text(f"{settings}default_md=sha256\npolicy=p\n[p]\ncommonName=supplied\n", encoding="utf-8")
+    (tmp_path / "index").touch()
+    (tmp_path / "serial").write_text("01\n", encoding="utf-8")
+    key, request = str(tmp_path / "given.key"), str(tmp_path / "csr")
+    run("req", "-new", "-key", key, "-subj", "/CN=registry.test", "-out", request)
+    dates = ["-startdate", "20200101000000Z", "-enddate", "20200201000000Z"]
+    given = ["-in", request, "-keyfile", key, "-out", str(tmp_path / "given.crt")]
+    run("ca", "-batch", "-selfsign", "-notext", "-config", str(tmp_path / "conf"), *given, *dates)
+
+    with pytest.raises(PROGRAM.CertificateError, match=r"has expired \(Feb  1 00:00:00 2020 GMT\)\. Fix: "):
+        keeper(tmp_path, given=True, given_ca=True).take_given()
+
+
+def test_a_key_of_another_certificate_and_a_foreign_authority_are_named(tmp_path: Path) -> None:
+    """The pair is compared, and the chain is followed to the authority that was given."""
+    give(tmp_path)
+    certificate = (tmp_path / "given.crt").read_bytes()
+    give(tmp_path)
+    (tmp_path / "given.crt").write_bytes(certificate)
+    asked = keeper(tmp_path, given=True, given_ca=True)
+
+    key = asked.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+    give(tmp_path)
+    (tmp_path / "given-ca.crt").write_bytes(certificate)
+    authority = asked.refusal(tmp_path / "given.crt", tmp_path / "given.key", tmp_path / "given-ca.crt")
+
+    assert key.startswith("oci_registry_tls_key_file is not the key of oci_registry_tls_cert_file")
+    assert authority.startswith("oci_registry_tls_ca_file does not stand for oci_registry_tls_cert_file")
