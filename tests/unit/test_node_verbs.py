@@ -271,7 +271,14 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
     """A play that is not would work on the whole fleet when one node is added."""
     wide = {(phase.name, play.pattern) for phase in load_phases(content.playbooks_dir()) for play in phase.plays if not play.narrowed}
 
-    told = {("monitoring", "prometheus"), ("verify", "prometheus"), ("slurm", "slurm_controller"), ("slurm", "slurm_login"), ("scheduling", "primus_watch"), ("bench", "slurm_controller")}
+    told = {
+        ("monitoring", "prometheus"),
+        ("verify", "prometheus"),
+        ("slurm", "slurm_controller"),
+        ("slurm", "slurm_login"),
+        ("scheduling", "primus_watch"),
+        ("bench", "slurm_controller"),
+    }
     assert wide <= {*told, ("verify", "slurm_controller:slurm_login")}
 
 

@@ -147,7 +147,7 @@ def test_numbers_that_are_missing_and_files_that_cannot_be_read_fail(text: str, 
 
 def test_the_unit_runs_with_settings_of_the_host_and_without_a_password() -> None:
     """A dollar of a pattern reaches the program as it is; Ubuntu 22.04's program has the old name of the option."""
-    words = {
+    words: dict[str, Any] = {
         "node_exporter_password": "secret-of-the-test-0123",
         "node_exporter_extra_arguments": ["--collector.netdev.device-exclude=^veth.*$"],
     }

@@ -224,7 +224,7 @@ def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
     pytest.importorskip("torch", reason="this Python has no torch")
     from workloads.train import telemetry  # noqa: PLC0415 (needs torch)
 
-    fields = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
+    fields: dict[str, Any] = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
     host.write("training/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"}))
     numbers, _ = host.run()
 
