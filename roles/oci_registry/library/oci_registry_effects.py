@@ -270,6 +270,8 @@ def main() -> None:
     where = (wanted["address"], wanted["port"], wanted["name"])
     try:
         context = ssl.create_default_context(cafile=wanted["ca_file"] or None)
+        # On from Python 3.13: it refuses authorities without a key usage, which the clients of a registry (Go) take.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     except (OSError, ssl.SSLError) as error:
         module.fail_json(msg=f"{wanted['ca_file']} cannot be read: {error}. Fix: {AGAIN}")
     registry = Registry(wanted["host"], make_call(context, *where, wanted["username"]), wanted["password"])
