@@ -18,7 +18,7 @@ from primus_bootstrap.bundle.values import NOT_LOCKED, BundleError, Use
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.live import count
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFileOption, VaultPasswordFile
-from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.specs import load_options
@@ -156,7 +156,7 @@ def uses_of(cluster: Cluster) -> Iterator[Use]:
     """Yield which role the phases run on which hosts: what joins the playbooks and the bundle."""
     for phase in load_phases(content.playbooks_dir()):
         for play in phase.plays:
-            hosts = cluster.select(play.pattern)
+            hosts = hosts_of(cluster, play)
             yield from (Use(call.role, call.entry, play.pattern, hosts, play.vars_files) for call in play.calls if hosts)
 
 
