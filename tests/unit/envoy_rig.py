@@ -62,17 +62,19 @@ def stated(**changes: Any) -> dict[str, Any]:
     return {**whole, **changes}
 
 
-def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: bool = False) -> tuple[str, str]:
-    """Return a self-signed certificate and its key, PEM; `days` from now on, which may lie in the past."""
+def certificate(*names: str, days: int = 90, since: int = 1, by_common_name: bool = False, by_authority: bool = False) -> tuple[str, str]:
+    """Return a certificate and its key, PEM, signed by itself or by an authority; `days` from now on, which may lie in the past."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0] if by_common_name else "gateway")])
     now = dt.datetime.now(dt.UTC)
     after = now + dt.timedelta(days=days)
-    builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")]) if by_authority else subject
+    signer = ec.generate_private_key(ec.SECP256R1()) if by_authority else key
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(min(now, after) - dt.timedelta(days=since)).not_valid_after(after)
     if names and not by_common_name:
         builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
-    made = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    made = builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return made, key.private_bytes(*form).decode()
 

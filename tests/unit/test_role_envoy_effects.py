@@ -61,6 +61,8 @@ def serving(folder: Path, pair: tuple[str, str]) -> Iterator[dict[str, Any]]:
     [
         ({"names": ["api.example.com"]}, ["api.example.com"], "pass", ""),
         ({"names": ["*.example.com"]}, ["*.example.com"], "pass", ""),
+        ({"names": ["api.example.com"], "by_authority": True}, ["api.example.com"], "pass", ""),
+        ({"names": ["api.example.com"], "by_authority": True, "days": -1}, ["api.example.com"], "fail", "it has expired"),
         ({"names": ["api.example.com"]}, [], "pass", ""),
         ({"names": ["api.example.com"], "days": 5}, ["api.example.com"], "fail", "it expires in 4 days"),
         ({"names": ["api.example.com"], "days": -1}, ["api.example.com"], "fail", "it has expired"),
