@@ -200,11 +200,11 @@ def test_docker_under_a_policy_fails_and_unsigned_must_be_refused(tmp_path: Path
     monkeypatch.setattr(PULLS.shutil, "which", lambda name: f"/usr/bin/{name}")
     calls: list[Sequence[str]] = []
 
-    def run(words: Sequence[str]) -> tuple[int, str]:
+    def call(words: Sequence[str], _: str = "") -> tuple[int, str]:
         calls.append(words)
         return 0, ""
 
-    host = PULLS.Host("n1", "r:5000", run)
+    host = PULLS.Host("n1", "r:5000", call)
 
     PULLS.look_at_policy(host, tmp_path, "sha256:1", "signed", [])
     PULLS.look_at_policy(host, tmp_path, "sha256:1", "keep", [])
