@@ -273,6 +273,7 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
 
     told = {
         ("monitoring", "prometheus"),
+        ("registry", "oci_registry"),
         ("verify", "prometheus"),
         ("slurm", "slurm_controller"),
         ("slurm", "slurm_login"),
