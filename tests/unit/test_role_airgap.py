@@ -101,8 +101,8 @@ def test_bringing_twice_changes_nothing_and_withdrawing_leaves_nothing(tmp_path:
     ("status", "said", "verdict"),
     [
         (0, f"{OURS}/\n{OURS}/\n", "pass"),
-        (0, f"{OURS}/\nhttp://deb.debian.org/debian/\n", "fail"),
-        (0, "http://deb.debian.org/debian/\n", "fail"),
+        (0, f"{OURS}/\nhttp://mirror.example.com/debian/\n", "fail"),
+        (0, "http://mirror.example.com/debian/\n", "fail"),
         (0, "", "fail"),
         (100, "E: broken", "unknown"),
         (None, "timed out", "unknown"),

@@ -1,4 +1,6 @@
-# Print the programs that listen on port $1 and are not the main process of unit $2; nothing where the port is free or ours.
-main=$(systemctl show --property MainPID --value "$2" 2> /dev/null)
-ss -Hltnp "sport = :$1" | sed -n 's/.*users:((\(.*\)))$/\1/p' | tr -d '"' | sed 's/),(/\n/g' \
-    | awk -F, -v ours="pid=${main:-none}" '$2 != ours {print $1 " (" $2 ")"}' | sort -u | paste -sd' ' -
+# Print the programs that listen on port $1 and are not the main process of one of the units $2...; nothing where the port is free or ours.
+port=$1
+shift
+ours=$(for unit in "$@"; do systemctl show --property MainPID --value "$unit" 2> /dev/null; done | sed 's/^/pid=/' | paste -sd' ' -)
+ss -Hltnp "sport = :$port" | sed -n 's/.*users:((\(.*\)))$/\1/p' | tr -d '"' | sed 's/),(/\n/g' \
+    | awk -F, -v ours=" $ours " 'index(ours, " " $2 " ") == 0 {print $1 " (" $2 ")"}' | sort -u | paste -sd' ' -
