@@ -340,8 +340,9 @@ def test_without_a_record_nothing_of_others_is_touched(tmp_path: Path) -> None:
     world.write("/etc/primus/x", "ours\n")
     world.write("/etc/chrony.conf", "ours or theirs\n")
     world.has_packages("curl", "chrony")
+    world.programs.answers["systemctl list-units"] = (0, "chrony.service loaded active running x\n")
     host = world.put_back(
-        files=["/etc/primus"], replaced=["/etc/chrony.conf"], packages=["chrony"], package_units=["chrony.service"], accounts=["old"]
+        files=["/etc/primus"], replaced=["/etc/chrony.conf"], packages=["chrony"], system_units=["chrony.service"], accounts=["old"]
     )
     changes = [call for call in world.programs.calls if call.split()[0] in {"userdel", "usermod"} or "purge" in call or " stop " in call]
 
@@ -349,6 +350,22 @@ def test_without_a_record_nothing_of_others_is_touched(tmp_path: Path) -> None:
     assert not world.there("/etc/primus")
     assert world.there("/etc/chrony.conf")
     assert len(kept(host)) == 2
+
+
+def test_a_service_that_nobody_knows_is_not_left_without_its_settings(tmp_path: Path) -> None:
+    """Without a whole record the service of a package is ended before its settings go, and it is said how it comes again."""
+    world = World(tmp_path)
+    world.write("/etc/registry.yml", "tls: on\n")
+    world.programs.answers["systemctl list-unit-files"] = (0, "registry.service enabled enabled\n")
+    world.programs.answers["systemctl list-units"] = (0, "registry.service loaded active running x\n")
+    host = world.put_back(package_units=["registry.service", "absent.service"], files=["/etc/registry.yml"])
+
+    assert [call for call in world.programs.calls if " stop " in call or " disable " in call] == [
+        "systemctl stop registry.service",
+        "systemctl disable registry.service",
+    ]
+    assert [one["device"] for one in host.verdicts] == ["registry.service"]
+    assert "systemctl enable --now registry.service" in host.verdicts[0]["fix"]
 
 
 def test_a_unit_that_does_not_stop_keeps_its_files(world: World) -> None:

@@ -23,7 +23,7 @@ from ansible.module_utils.reset_files import (
 )
 from ansible.module_utils.reset_host import Host
 from ansible.module_utils.reset_packages import bring_packages_back, removable_packages, remove_packages
-from ansible.module_utils.reset_system import end_units, put_kernel_back, put_units_back
+from ansible.module_utils.reset_system import end_units, end_unknown_units, put_kernel_back, put_units_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 WORDS = {"type": "list", "elements": "str", "default": []}
 OPTIONS: dict[str, dict[str, Any]] = {
     "units": WORDS,  # ours: stopped, disabled
-    "package_units": WORDS,  # of packages or of the system: ended where they were not there before, else as they were
+    "package_units": WORDS,  # services of packages: as they were; ended where they were not there before, or nobody knows
+    "system_units": WORDS,  # of the system: as they were; ended where they were not there before, left where nobody knows
     "files": WORDS,  # ours, folders too
     "replaced": WORDS,  # files of others that the role writes
     "blocks": WORDS,  # files with a marked block of ours
@@ -64,7 +65,11 @@ def put_back(host: Host, wanted: Mapping[str, Any]) -> None:
     """Take every step, in the order in which one needs the other: what uses a thing ends before the thing goes."""
     origin = origin_record.load(host)
     data, accounts_before = wanted["data"], origin_record.entries(host, "passwd")
-    end_units(host, [*wanted["units"], *(name for name in wanted["package_units"] if origin.complete and name not in origin.units)])
+    with_packages = [*wanted["package_units"], *wanted["system_units"]]
+    new = [name for name in with_packages if origin.complete and name not in origin.units]
+    end_units(host, [*wanted["units"], *new])
+    if not origin.complete:
+        end_unknown_units(host, [name for name in wanted["package_units"] if name not in origin.units])
     bring_data_back(host, data)
     if host.broken:
         return
@@ -77,14 +82,14 @@ def put_back(host: Host, wanted: Mapping[str, Any]) -> None:
     keep_owners(host, data, accounts_before)
     if host.broken:
         return
-    restarts = {f"restart-{name}": ["systemctl", "try-restart", name] for name in wanted["package_units"] if name in origin.units}
+    restarts = {f"restart-{name}": ["systemctl", "try-restart", name] for name in with_packages if name in origin.units}
     told = {"systemd": ["systemctl", "daemon-reload"], **restarts, **{one["name"]: one["argv"] for one in wanted["tell"]}}
     put_files_back(host, origin, wanted["files"], [*wanted["replaced"], *key_files(host, wanted["login_keys_of"])], list(told))
     put_texts_back(host, origin, wanted["blocks"], swap=wanted["swap"])
     remove_empty_folders(host, origin, wanted["folders"])
     for name, argv in told.items():
         host.tell(name, argv, fix=f"run it by hand: {' '.join(argv)}")
-    put_units_back(host, origin, wanted["package_units"])
+    put_units_back(host, origin, with_packages)
     put_kernel_back(host, origin, wanted["sysctl"], wanted["kernel_files"])
     if not wanted["delete_data"]:
         settle_data(host, origin, data, delete=False)

@@ -35,6 +35,15 @@ def end_units(host: Host, names: Sequence[str]) -> None:
             host.run(["systemctl", "reset-failed", name])
 
 
+def end_unknown_units(host: Host, names: Sequence[str]) -> None:
+    """End services of which nobody knows whether they ran before: without what the role had set they may be open to everybody."""
+    before = len(host.diffs)
+    end_units(host, names)
+    for name in dict.fromkeys(diff["before_header"] for diff in host.diffs[before:]):
+        reason = "it is ended, since what it was set to goes; it may have run before the first apply"
+        host.kept(name, reason, f"where it is needed, look at its configuration, then `systemctl enable --now {name}`")
+
+
 def put_units_back(host: Host, origin: Origin, names: Iterable[str]) -> None:
     """Give units that were there before their former state: masked or not, enabled or not, running or not."""
     names = [name for name in names if name in origin.units]
