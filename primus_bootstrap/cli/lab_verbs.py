@@ -19,6 +19,7 @@ from primus_bootstrap.lab.values import DEFAULT_NAME, default_folder
 
 if TYPE_CHECKING:
     from primus_bootstrap.lab.status import LabStatus
+    from primus_bootstrap.lab.values import Form
 
 app = typer.Typer(no_args_is_help=True, help="Local hosts with real SSH, systemd and apt: containers on this machine.")
 fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and mend it.")
@@ -46,6 +47,7 @@ def up(
         str | None,
         typer.Option("--release", help="The hosts' releases in turn, by code name: bookworm,trixie; or all. One release by default."),
     ] = None,
+    core: Annotated[bool, typer.Option("--core", help="Write a hosts.yaml of Slurm, storage and jobs alone, which is up sooner.")] = False,
     bare: Annotated[bool, typer.Option("--bare", help="Write a hosts.yaml with no group but gpu_node, and no settings.")] = False,
     mount: Annotated[
         list[str] | None,
@@ -56,7 +58,10 @@ def up(
 ) -> None:
     """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
     releases = tuple(release.replace(",", " ").split()) if release else None
-    request = Request(nodes=nodes, spares=spare, releases=releases, bare=bare or None, mounts=tuple(mount) if mount else None)
+    if core and bare:
+        raise typer.BadParameter("--core and --bare contradict each other; give one of them")
+    form: Form | None = "core" if core else "bare" if bare else None
+    request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None)
     report = lab_up(name, _folder(name, folder), request, say=say)
     hosts_file = short(report.lab.hosts_file)
     hosts = count(len(report.lab.nodes), "host")

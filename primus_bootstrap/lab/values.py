@@ -9,12 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from primus_bootstrap.errors import PrimusError
 
 # How long work reports what it does; the command line prints it.
 Say = Callable[[str], None]
+
+# How much a lab's hosts.yaml holds: everything; Slurm, storage and jobs alone; no group but gpu_node, and no settings.
+Form = Literal["whole", "core", "bare"]
+FORMS: tuple[Form, ...] = get_args(Form)
 
 DEFAULT_NAME = "lab"
 DEFAULT_COUNT = 3

@@ -33,7 +33,7 @@ STEPS = [
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Bring up node1, which serves, and six hosts with torch; all have joined by what they show of themselves."""
     running = RunningLab(f"test{os.getpid()}-six", tmp_path_factory.mktemp("six"))
-    for lab in bring_up(running, "--nodes", "7", *torch_mounted()):
+    for lab in bring_up(running, "--core", "--nodes", "7", *torch_mounted()):
         policy = yaml.safe_load(SHIPPED.read_text())
         policy["tiers"]["quick"]["steps"] = STEPS
         (lab.folder / "policy.yml").write_text(yaml.safe_dump(policy))

@@ -33,7 +33,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
         folder = Path(_KEPT)
         yield RunningLab(re.findall(r"cluster_name: (\S+)", (folder / "hosts.yaml").read_text())[0], folder)
         return
-    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("day2")), "--nodes", "3", "--spare", "1"):
+    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("day2")), "--core", "--nodes", "3", "--spare", "1"):
         text = lab.hosts_file.read_text()
         for start, end in (
             ("    # A job of high", "  hosts:\n"),

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400), pytest.mark.fault]
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
     """Bring up four hosts: node1 serves, node2 leads Slurm, node3 is its backup, node4 computes; their state lies under /jfs."""
-    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("twin")), "--nodes", "4"):
+    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("twin")), "--core", "--nodes", "4"):
         text = lab.hosts_file.read_text()
         one = "    slurm_controller:\n      hosts:\n        node1:\n"
         assert one in text

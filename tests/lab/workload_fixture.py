@@ -44,7 +44,7 @@ def trained_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         return
     options = torch_mounted()
     running = RunningLab(f"test{os.getpid()}-w", tmp_path_factory.mktemp("training"))
-    for lab in bring_up(running, "--nodes", "5", *options):
+    for lab in bring_up(running, "--core", "--nodes", "5", *options):
         share(request, lab)
         _settle(lab)
         done = lab.apply()

@@ -52,7 +52,7 @@ def test_the_committed_inventory_is_what_lab_up_writes() -> None:
 
 def test_a_bare_file_has_every_host_as_gpu_node_and_nothing_else(tmp_path: Path) -> None:
     """The file names every host once with its address, in the group of GPU nodes, under the cluster's name."""
-    data = yaml.safe_load(hosts_text(a_lab(tmp_path, 12), bare=True))["all"]
+    data = yaml.safe_load(hosts_text(a_lab(tmp_path, 12), form="bare"))["all"]
 
     assert data["vars"]["cluster_name"] == "lab"
     assert data["hosts"]["node12"] == {"ansible_host": "10.187.1.22"}
@@ -133,10 +133,10 @@ def test_an_untouched_file_changes_its_form_when_asked(tmp_path: Path) -> None:
     """`--bare` turns what the lab wrote into the bare form; without it, the form stays as it is, also with more hosts."""
     ensure_hosts_file(a_lab(tmp_path), ANY)
 
-    assert ensure_hosts_file(a_lab(tmp_path), Request(bare=True)) is True
+    assert ensure_hosts_file(a_lab(tmp_path), Request(form="bare")) is True
     assert ensure_hosts_file(a_lab(tmp_path), ANY) is False
     assert ensure_hosts_file(a_lab(tmp_path, 5), ANY) is True
-    assert (tmp_path / "hosts.yaml").read_text() == hosts_text(a_lab(tmp_path, 5), bare=True)
+    assert (tmp_path / "hosts.yaml").read_text() == hosts_text(a_lab(tmp_path, 5), form="bare")
 
 
 def test_an_edited_file_is_not_written_anew_for_another_form(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_an_edited_file_is_not_written_anew_for_another_form(tmp_path: Path) -> 
     lab.hosts_file.write_text(hosts_text(lab) + "# mine\n")
 
     with pytest.raises(LabError, match="--bare would write it anew"):
-        ensure_hosts_file(lab, Request(bare=True))
+        ensure_hosts_file(lab, Request(form="bare"))
 
 
 def test_an_edited_file_may_name_spares_or_fewer_hosts_under_any_name(tmp_path: Path) -> None:

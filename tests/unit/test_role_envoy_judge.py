@@ -40,6 +40,7 @@ def test_a_right_gateway_is_let_through() -> None:
         ("envoy_listeners", "https", {"address": "gw1"}, "gw1 is no address"),
         ("envoy_listeners", "https", {"certificates": []}, "listener https has no certificate. Fix: name one"),
         ("envoy_listeners", "https", {"certificates": ["egde"]}, "there is no certificate egde. Fix: choose from: edge"),
+        ("envoy_tls_certificates", "edge", {"key_file": ""}, "certificate edge has a cert_file alone. Fix: name both files, or none"),
         ("envoy_listeners", "https", {"tls": False}, "has a certificate and tls: false"),
         ("envoy_listeners", "http", {"tls": True}, "redirects to https and speaks TLS itself"),
         ("envoy_routes", "site", {"upstream": "wed"}, "route site: there is no upstream wed. Fix: choose from: web, model"),
@@ -170,6 +171,16 @@ def test_names_are_asked_of_the_only_certificate_of_a_listener() -> None:
     assert filters.names_for("edge", whole["envoy_listeners"], whole["envoy_routes"]) == ["api.example.com"]
     assert filters.names_for("edge", both, whole["envoy_routes"]) == []
     assert filters.names_for("edge", own, whole["envoy_routes"]) == ["gw.example.com"]
+
+
+def test_a_certificate_of_the_clusters_authority_names_what_clients_call() -> None:
+    """The names of every listener that has it, then the host's own; an absent address is no name."""
+    edge = {**stated(), "envoy_tls_certificates": [{"name": "edge"}]}
+    both = {**edge, "envoy_listeners": [{"name": "https", "port": 443, "certificates": ["other", "edge"], "names": ["gw.example.com"]}]}
+
+    assert filters.envoy_own_names("edge", edge, ["gw1", "", "10.0.0.9"]) == ["api.example.com", "gw1", "10.0.0.9"]
+    assert filters.envoy_own_names("edge", both, ["gw1"]) == ["gw.example.com", "gw1"]
+    assert filters.envoy_refusals(edge) == []
 
 
 def test_a_new_pair_gets_new_names() -> None:

@@ -41,10 +41,23 @@ def names_for(certificate: str, listeners: Sequence[Mapping[str, Any]], routes: 
     return list(found)
 
 
-def envoy_certificate_refusals(stated: Mapping[str, Any], certificates: Sequence[str], keys: Sequence[str]) -> list[str]:
-    """Return why certificates cannot serve; `certificates` and `keys` are the texts of the stated files, in their order."""
+def envoy_own_names(certificate: str, stated: Mapping[str, Any], of_host: Sequence[str]) -> list[str]:
+    """Return what a certificate of the cluster's authority must name: what clients call its listeners, and the host."""
+    listeners = [{**one, "certificates": [certificate]} for one in stated["envoy_listeners"] if certificate in one.get("certificates", ())]
+    return list(dict.fromkeys([*names_for(certificate, listeners, stated["envoy_routes"]), *filter(None, of_host)]))
+
+
+def envoy_signed(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """Return the certificates that the cluster's authority has signed, as envoy_tls_certificates states given ones."""
+    return [{"name": one["item"], "cert_file": one["cert_file"], "key_file": one["key_file"]} for one in results]
+
+
+def envoy_certificate_refusals(
+    entries: Sequence[Mapping[str, Any]], stated: Mapping[str, Any], certificates: Sequence[str], keys: Sequence[str]
+) -> list[str]:
+    """Return why certificates cannot serve; `certificates` and `keys` are the texts of the entries' files, in their order."""
     found = []
-    for one, certificate, key in zip(stated["envoy_tls_certificates"], certificates, keys, strict=True):
+    for one, certificate, key in zip(entries, certificates, keys, strict=True):
         wanted = names_for(one["name"], stated["envoy_listeners"], stated["envoy_routes"])
         found += certificate_refusals(certificate, key, one["name"], wanted)
     return found
@@ -203,5 +216,16 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        names = ("refusals", "certificate_refusals", "file_refusals", "tls_files", "tls_paths", "wasm_paths", "wishes", "checks")
+        names = (
+            "refusals",
+            "certificate_refusals",
+            "file_refusals",
+            "tls_files",
+            "tls_paths",
+            "wasm_paths",
+            "wishes",
+            "checks",
+            "own_names",
+            "signed",
+        )
         return {f"envoy_{name}": globals()[f"envoy_{name}"] for name in names}

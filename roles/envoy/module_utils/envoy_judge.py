@@ -92,7 +92,8 @@ def all_findings(stated: Mapping[str, Any]) -> list[Finding]:
     """Return everything that is wrong."""
     now = read(stated)
     found = [one for variable in DEFAULTS for one in name_findings(variable, stated.get(variable))]
-    for judge in (listener_findings, route_findings, twin_findings, upstream_findings, provider_findings, wasm_findings, key_findings):
+    judges = (listener_findings, certificate_findings, route_findings, twin_findings, upstream_findings, provider_findings, wasm_findings)
+    for judge in (*judges, key_findings):
         found += judge(now)
     return found
 
@@ -145,6 +146,14 @@ def _listener_tls(one: Mapping[str, Any], known: Sequence[str] | None) -> Iterat
         yield Finding(about, f"listener {name} has a certificate and tls: false", "take one of the two out", "envoy-tls")
     for missing in _missing(one["certificates"], known):
         yield Finding(about, f"listener {name}: there is no certificate {missing}", _choose(known), "envoy-tls")
+
+
+def certificate_findings(now: Stated) -> Iterator[Finding]:
+    """Half a pair is an oversight, and no wish for one that the cluster's authority signs."""
+    for one in now.certificates or ():
+        if bool(one["cert_file"]) != bool(one["key_file"]):
+            what = f"certificate {one['name']} has a {'cert_file' if one['cert_file'] else 'key_file'} alone"
+            yield Finding("envoy_tls_certificates", what, "name both files, or none for one of the cluster's own authority", "envoy-tls")
 
 
 def route_findings(now: Stated) -> Iterator[Finding]:

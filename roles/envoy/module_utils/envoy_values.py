@@ -40,7 +40,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "tls_ca_file": "",
         "tls_name": "",
     },
-    "envoy_tls_certificates": {},
+    "envoy_tls_certificates": {"cert_file": "", "key_file": ""},
     "envoy_jwt_providers": {"audiences": [], "jwks_file": "", "jwks_url": ""},
     "envoy_wasm_filters": {"listeners": [], "configuration": {}, "fail_open": False},
 }

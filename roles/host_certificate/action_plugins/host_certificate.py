@@ -1,7 +1,7 @@
-"""The cluster's own authority on the controller: the Ansible action `host_certificate`, which signs a certificate for each host.
+"""The cluster's own authority on the controller: the Ansible action `host_certificate`, which signs a certificate for a host or a service.
 
-Everything lies in one folder of mode 0700: `ca.key`, `ca.crt`, and `hosts/<name>.key|crt`. A file is written beside its name and then
-renamed, under a lock, so hosts may be served at once and a run may be killed at any moment.
+Other roles link to this file. Everything lies in one folder of mode 0700: `ca.key`, `ca.crt`, and `hosts/<name>.key|crt`. A file is
+written beside its name and then renamed, under a lock, so hosts may be served at once and a run may be killed at any moment.
 """  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _AUTHORITY_DAYS = 3650
+# Where nothing else is asked for; defaults/main.yml of this role says the same.
+_DAYS, _RENEW_DAYS = 365, 60
 # Clocks of hosts may be behind the controller's.
 _BEFORE = dt.timedelta(hours=1)
 
@@ -182,18 +184,23 @@ def bring(folder: Path, cluster: str, wish: Wish, *, look_only: bool) -> bool:
 class ActionModule(ActionBase):
     """Contacts no host."""
 
-    _VALID_ARGS = frozenset({"folder", "cluster", "names", "valid_days", "renew_before_days"})
+    # `folder` is the authority's, empty for that in the cluster's state folder; `name` is what the certificate is filed under.
+    _VALID_ARGS = frozenset({"folder", "name", "names", "valid_days", "renew_before_days"})
     _supports_check_mode = True
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return where certificate, key and authority lie on the controller."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        args, host, folder = self._task.args, str((task_vars or {})["inventory_hostname"]), Path(self._task.args["folder"])
-        wish = Wish(host, tuple(args["names"]), int(args["valid_days"]), int(args["renew_before_days"]))
+        args, known = self._task.args, task_vars or {}
+        cluster = str(known.get("cluster_name") or Path(known["inventory_dir"]).name)
+        state = Path(os.environ.get("PRIMUS_STATE_DIR") or Path(known["inventory_dir"], ".primus"))
+        folder = Path(args.get("folder") or state / cluster / "ca")
+        name = str(args.get("name") or known["inventory_hostname"])
+        wish = Wish(name, tuple(args["names"]), int(args.get("valid_days", _DAYS)), int(args.get("renew_before_days", _RENEW_DAYS)))
         try:
-            changed = bring(folder, str(args["cluster"]), wish, look_only=self._task.check_mode)
+            changed = bring(folder, cluster, wish, look_only=self._task.check_mode)
         except (OSError, ValueError) as error:
             fix = "put the folder back from your copy, or move it away: every host then gets a new certificate of a new authority"
             raise AnsibleActionFail(f"{error}. Fix: {fix}") from error
-        own = folder / "hosts" / host
+        own = folder / "hosts" / name
         return {**result, "changed": changed, "cert_file": f"{own}.crt", "key_file": f"{own}.key", "ca_file": str(folder / "ca.crt")}
