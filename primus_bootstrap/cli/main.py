@@ -21,6 +21,7 @@ from primus_bootstrap.cli import (
     node_verbs,
     quarantine_verbs,
     reset_verbs,
+    rotate_verbs,
     run_verbs,
     verify_verbs,
     workload_verbs,
@@ -56,6 +57,7 @@ def _globals(
 
 
 inventory_verbs.register(app)
+rotate_verbs.register(inventory_verbs.secrets_app)
 run_verbs.register(app)
 verify_verbs.register(app)
 bench_verbs.register(app)

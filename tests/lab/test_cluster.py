@@ -90,7 +90,8 @@ def test_only_root_reads_a_secret_and_redis_asks_for_its_own(applied_cluster: Ru
     """No file that holds a secret opens for a person, and Redis answers nothing to another host without its password."""
     ask = f"exec 3<>/dev/tcp/{applied_cluster.address('node1')}/6379; printf 'PING\\r\\n' >&3; timeout 5 head -n 1 <&3"
     answer = applied_cluster.execute("node2", "bash", "-c", ask).stdout
-    files = "/etc/redis/redis.conf /etc/redis/client.env /etc/juicefs/secrets.env /etc/munge/munge.key /etc/slurm/slurmdbd.conf"
+    files = "/etc/redis/password.conf /etc/redis/client.env /etc/juicefs/secrets.env /etc/juicefs/meta-password /etc/munge/munge.key"
+    files += " /etc/slurm/slurmdbd.conf"
     read = applied_cluster.person("node1", f"for file in {files}; do cat $file > /dev/null 2>&1 && echo $file; done; true")
     there = applied_cluster.sh("node1", f"ls {files}").split()
 

@@ -136,7 +136,7 @@ def test_a_node_is_removed_once_its_job_is_queued_again(small: RunningLab, jobs:
     assert SPARE not in small.hosts_file.read_text()
     assert SPARE not in small.sh("node1", "sinfo --noheader --Node --format=%N")
     assert small.execute(SPARE, "systemctl", "is-active", "slurmd").stdout.strip() == "inactive"
-    assert small.execute(SPARE, "ls", "/etc/munge/munge.key", "/etc/juicefs/secrets.env").stdout == ""
+    assert small.execute(SPARE, "ls", "/etc/munge/munge.key", "/etc/juicefs/secrets.env", "/etc/juicefs/meta-password").stdout == ""
     assert "nothing to do" in again.stdout
     assert SPARE not in (small.state_dir / "known_hosts").read_text()
 

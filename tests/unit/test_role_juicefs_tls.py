@@ -38,6 +38,16 @@ def test_an_old_program_gets_it_by_its_environment(own: str, trusted: str) -> No
     assert f"SSL_CERT_FILE={trusted}\n" in environment
 
 
+@pytest.mark.parametrize(("version", "by_file"), [("1.3.1", False), ("1.4.2", True)])
+def test_a_new_password_ends_no_mount_where_the_program_can_read_it_again(version: str, *, by_file: bool) -> None:
+    """From 1.4 on the environment names a file, and the unit can be reloaded; before, the password itself is what a start has read."""
+    unit, environment = files(version, juicefs_redis_password="hidden-password-0001")
+
+    assert ("META_PASSWORD_FILE=/etc/juicefs/meta-password\n" in environment) == by_file
+    assert ("META_PASSWORD=hidden-password-0001\n" in environment) != by_file
+    assert ("ExecReload=" in unit) == by_file
+
+
 @pytest.mark.parametrize("other", [{"juicefs_redis_tls": False}, {"juicefs_meta_url": "postgres://jfs@db:5432/jfs"}])
 def test_another_engine_gets_no_authority(other: dict[str, Any]) -> None:
     """Where the group's Redis speaks no TLS, or another engine is stated, neither URL nor unit names the file."""

@@ -68,10 +68,12 @@ def test_a_server_that_loads_has_an_unknown_number_of_keys() -> None:
 
 
 def test_the_state_is_asked_with_the_settings_that_are_there(tmp_path: Path) -> None:
-    """Port, password and primary come from redis.conf; comments are none of them; without the file there is no Redis."""
-    text = "# requirepass foobared\nport 0\ntls-port 7379\nrequirepass secret-0001\nreplicaof 10.0.0.1 7379\n"
+    """Port, password and primary come from redis.conf and what it includes; comments are none of them; without the file there is no Redis."""
+    (tmp_path / "password.conf").write_text("requirepass secret-0001\n")
+    text = f"# requirepass foobared\nport 0\ntls-port 7379\ninclude {tmp_path}/password.conf\nreplicaof 10.0.0.1 7379\n"
+    (tmp_path / "written.conf").write_text(text)
 
-    assert state_module.read_settings(text) == {
+    assert state_module.read_settings(state_module.read_config(tmp_path / "written.conf")) == {
         "port": "0",
         "tls-port": "7379",
         "requirepass": "secret-0001",

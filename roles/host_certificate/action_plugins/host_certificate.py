@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -184,8 +185,9 @@ def bring(folder: Path, cluster: str, wish: Wish, *, look_only: bool) -> bool:
 class ActionModule(ActionBase):
     """Contacts no host."""
 
-    # `folder` is the authority's, empty for that in the cluster's state folder; `name` is what the certificate is filed under.
-    _VALID_ARGS = frozenset({"folder", "name", "names", "valid_days", "renew_before_days"})
+    # `folder` is the authority's, empty for that in the cluster's state folder; `name` is what the certificate is filed under; `now` signs
+    # it anew whatever time it has left.
+    _VALID_ARGS = frozenset({"folder", "name", "names", "valid_days", "renew_before_days", "now"})
     _supports_check_mode = True
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -196,7 +198,10 @@ class ActionModule(ActionBase):
         state = Path(os.environ.get("PRIMUS_STATE_DIR") or Path(known["inventory_dir"], ".primus"))
         folder = Path(args.get("folder") or state / cluster / "ca")
         name = str(args.get("name") or known["inventory_hostname"])
-        wish = Wish(name, tuple(args["names"]), int(args.get("valid_days", _DAYS)), int(args.get("renew_before_days", _RENEW_DAYS)))
+        days = int(args.get("valid_days", _DAYS))
+        # Every certificate runs out within more days than it is valid for.
+        before = days + 1 if boolean(args.get("now", False)) else int(args.get("renew_before_days", _RENEW_DAYS))
+        wish = Wish(name, tuple(args["names"]), days, before)
         try:
             changed = bring(folder, cluster, wish, look_only=self._task.check_mode)
         except (OSError, ValueError) as error:

@@ -87,10 +87,11 @@ def signed_by(certificate: Path, authority: Path | None) -> tuple[bool, str]:
 class Keeper:
     """The folder of certificates and what is to be in it."""
 
-    def __init__(self, settings: dict[str, Any], *, changes: bool) -> None:
-        """Keep where everything lies; `said` gathers what is changed."""
+    def __init__(self, settings: dict[str, Any], *, changes: bool, anew: bool = False) -> None:
+        """Keep where everything lies, and whether an own certificate is made anew in any case; `said` gathers what is changed."""
         self.settings = settings
         self.changes = changes
+        self.anew = anew
         self.folder = Path(settings["folder"])
         self.server = self.folder / "server.pem"
         self.authority = self.folder / "ca.crt"
@@ -207,6 +208,8 @@ class Keeper:
             return "it and its key do not belong together"
         if missing := names_missing(self.server, self.settings["names"]):
             return f"it lacks {', '.join(missing)}"
+        if self.anew:
+            return "it is asked for"
         if ends_within(self.server, self.settings["renew_days"]):
             return f"it ends within {self.settings['renew_days']} days"
         good, reason = signed_by(self.server, self.authority)
@@ -236,10 +239,10 @@ class Keeper:
 
 
 def main() -> int:
-    """Look or do; say what changes, or what is wrong."""
+    """Look, do, or renew in any case; say what changes, or what is wrong."""
     mode, path = sys.argv[1:]
     os.umask(0o077)
-    keeper = Keeper(json.loads(Path(path).read_text("utf-8")), changes=mode == "do")
+    keeper = Keeper(json.loads(Path(path).read_text("utf-8")), changes=mode != "look", anew=mode == "renew")
     try:
         if keeper.settings["given"]:
             keeper.take_given()

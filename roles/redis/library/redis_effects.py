@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -71,6 +72,13 @@ def look_at_access(server: Server) -> None:
         verdict = "pass" if refused else "fail" if "PONG" in answer else "unknown"
         found = "refused" if refused else "let in" if "PONG" in answer else "no answer"
         server.judge(check, verdict, expected="refused", found=found, fix="apply the phase storage again: the password is not in force")
+
+
+def look_at_passwords(server: Server) -> None:
+    """See that one password is taken: a former one goes when every client was given the new one."""
+    hashes = re.findall(r"(?m)^[0-9a-f]{64}$", server.ask("ACL", "GETUSER", "default"))
+    fix = "apply the phase storage on all hosts: the former one is forgotten once every client has the new one"
+    server.compare("one_password", expected="1", found=str(len(hashes)) if hashes else "", fix=fix)
 
 
 def look_at_durability(server: Server) -> None:
@@ -210,6 +218,7 @@ def main() -> None:
         module.fail_json(msg=f"{wanted['env_file']} is missing: Redis was not set up here. Fix: apply the phase storage.")
     server = Server(wanted["host"], make_call(wanted["port"], wanted["ca_file"]), read_password(wanted["env_file"]))
     look_at_access(server)
+    look_at_passwords(server)
     look_at_durability(server)
     look_at_room(server)
     look_at_backup(server, *backup_state(wanted["backup_dir"]))

@@ -32,6 +32,17 @@ def read_settings(text: str) -> dict[str, str]:
     return found
 
 
+def read_config(config: Path) -> str:
+    """Return the text of redis.conf with that of the files that it includes.
+
+    Raises:
+        FileNotFoundError: There is no redis.conf.
+    """
+    lines = config.read_text("utf-8", "replace").splitlines()
+    included = [Path(line.split(None, 1)[1].strip()) for line in lines if line.startswith("include ")]
+    return "\n".join([*lines, *(path.read_text("utf-8", "replace") for path in included if path.exists())])
+
+
 def files_in(folder: Path) -> str:
     """Return what the data folder holds: `aof` (what a start reads), `rdb` (not read by a start with an append-only file), or `none`."""
     parts = folder / "appendonlydir"
@@ -81,7 +92,7 @@ def make_call(settings: dict[str, str]) -> Callable[[str], str]:
 def look(config: Path, data: Path) -> dict[str, Any]:
     """Return the state of this host's Redis; without redis.conf there is none."""
     try:
-        settings = read_settings(config.read_text("utf-8", "replace"))
+        settings = read_settings(read_config(config))
     except FileNotFoundError:
         return {"answers": False, "follows": "", "files": files_in(data)}
     call = make_call(settings)

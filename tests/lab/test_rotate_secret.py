@@ -1,0 +1,126 @@
+"""Secrets change while a job runs and a file is written: nothing is lost, the new value is in force, the former one is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_rig import run_cli, wait_for
+from tests.lab.slurm_rig import Jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.lab_rig import RunningLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
+
+# Each line is on the disk of the store before the next one is begun; an error of the file system ends the writer.
+WRITER = """
+import os, time
+with open("/jfs/ada/rotated", "w") as file:
+    for number in range(100000):
+        file.write(f"{number}\\n")
+        file.flush()
+        os.fsync(file.fileno())
+        time.sleep(0.05)
+"""
+# Where the lab's hosts.yaml takes a value from, by secret.
+VALUES = {
+    "munge": "munge_key",
+    "redis": "redis_password",
+    "mariadb": "slurm_accounting_password",
+    "registry": "oci_registry_password",
+    "gateway": "gateway_ada",
+    "monitoring": "prometheus_password",
+}
+
+
+@pytest.fixture
+def busy(applied_cluster: RunningLab) -> Iterator[RunningLab]:
+    """Have a file written on node2, as ada, until the test ends."""
+    applied_cluster.person("node1", "mkdir -p /jfs/ada")
+    script = WRITER.replace('"', '\\"')
+    applied_cluster.sh("node2", f'systemd-run --quiet --unit=writer --uid=ada python3 -c "{script}"')
+    try:
+        yield applied_cluster
+    finally:
+        applied_cluster.execute("node2", "systemctl", "stop", "writer")
+        applied_cluster.execute("node2", "systemctl", "reset-failed", "writer")
+
+
+def written(lab: RunningLab) -> int:
+    """Return how many lines the file has, and demand that none is missing, as another host sees it."""
+    lines = lab.sh("node3", "cat /jfs/ada/rotated").split("\n")
+    assert lines == [str(number) for number in range(len(lines))]
+    return len(lines)
+
+
+@pytest.mark.parametrize("secret", list(VALUES))
+def test_a_secret_changes_under_a_job_and_a_file(busy: RunningLab, secret: str) -> None:
+    """A job over both hosts and short ones after each other complete; the file goes on; a second run changes nothing."""
+    kept = busy.state_dir / "secrets" / VALUES[secret]
+    former = kept.read_text().split()[0]
+    jobs = Jobs(busy)
+    long = jobs.submit("srun sh -c 'for second in $(seq 60); do sleep 1; done; hostname -s'", "-N2", "--ntasks-per-node=1", "--mem=100")
+    short = [jobs.submit("sleep 2; echo done", "--mem=100") for _ in range(8)]
+    jobs.wait_until(long, "RUNNING")
+    before = written(busy)
+
+    kept.unlink()
+    done = run_cli("secrets", "rotate", str(busy.hosts_file), secret, "--yes", timeout_s=900)
+    again = run_cli("secrets", "rotate", str(busy.hosts_file), secret, "--yes", timeout_s=900)
+    value = kept.read_text().split()[0]
+
+    assert (done.returncode, again.returncode) == (0, 0), done.stdout + done.stderr + again.stdout + again.stderr
+    assert value != former
+    assert not [text for text in (value, former) if text in done.stdout + done.stderr + again.stdout + again.stderr]
+    assert "; 0 changes" in again.stdout
+    assert [jobs.wait_until(job, "COMPLETED", timeout_s=180)["JobState"] for job in (long, *short)] == ["COMPLETED"] * 9
+    assert sorted(jobs.output(long)) == ["node2", "node3"]
+    assert busy.sh("node2", "systemctl is-active writer") == "active"
+    assert written(busy) > before
+    assert wait_for(lambda: recorded(busy, long) == "COMPLETED", timeout_s=60), "the accounts have it"
+
+
+def recorded(lab: RunningLab, job: str) -> str:
+    """Return what the accounts say of a job."""
+    return lab.sh("node1", f"sacct --noheader --allocations --parsable2 --jobs={job} --format=State")
+
+
+def test_the_former_password_of_redis_is_refused(busy: RunningLab) -> None:
+    """Both are taken while the clients change, one is afterwards; no mount was restarted for it."""
+    kept = busy.state_dir / "secrets" / "redis_password"
+    former = kept.read_text().split()[0]
+    ask = "systemctl show --property MainPID --value juicefs"
+    before = [busy.sh(node, ask) for node in ("node1", "node2", "node3")]
+    kept.unlink()
+    done = run_cli("secrets", "rotate", str(busy.hosts_file), "redis", "--yes", timeout_s=900)
+    answers = [busy.sh("node1", f"REDISCLI_AUTH={one} redis-cli PING 2>&1 || true") for one in (former, kept.read_text().split()[0])]
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "WRONGPASS" in answers[0]
+    assert answers[1].endswith("PONG")
+    assert [busy.sh(node, ask) for node in ("node1", "node2", "node3")] == before
+
+
+def test_every_certificate_is_signed_anew(busy: RunningLab) -> None:
+    """Hosts, gateway and registry show other certificates than before, of the same authorities, and verify passes."""
+    show = "timeout 10 openssl s_client -connect 127.0.0.1:{} < /dev/null 2> /dev/null | openssl x509 -noout -fingerprint"
+    ports = (9100, 9090, 9093, 8443, 5000)
+    before = [busy.sh("node1", show.format(port)) for port in ports]
+    done = run_cli("secrets", "rotate", str(busy.hosts_file), "certificates", "--yes", timeout_s=900)
+    after = [busy.sh("node1", show.format(port)) for port in ports]
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False] * len(ports)
+    assert busy.sh("node2", "systemctl is-active writer") == "active"
+
+
+def test_a_secret_that_there_is_not_is_refused_with_those_that_there_are(applied_cluster: RunningLab) -> None:
+    """The verb names them, and so does the playbook."""
+    done = run_cli("secrets", "rotate", str(applied_cluster.hosts_file), "reddis", "--yes")
+
+    assert done.returncode == 3
+    assert "choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr

@@ -1,0 +1,96 @@
+"""How a running Redis changes its password: both are taken until every client has the new one, and no password is in a message."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+module: Any = load_role_module("redis", "redis_password")
+NEW, FORMER = "new-password-0001", "former-password-1"
+
+
+class Server:
+    """What Redis' access list does with a line of a command, for the user `default`."""
+
+    def __init__(self, *passwords: str) -> None:
+        """Take these passwords; two clients are connected since 10 s and 100 s."""
+        self.passwords = list(passwords)
+        self.clients = {"4": 10, "7": 100}
+        self.masterauth = ""
+
+    def call(self, password: str, line: str) -> str:
+        """Return the answer."""
+        if password not in self.passwords:
+            return "WRONGPASS invalid username-password pair or user is disabled."
+        words = line.split()
+        if words[:2] == ["ACL", "SETUSER"]:
+            self.passwords = [] if "resetpass" in words else self.passwords
+            self.passwords += [word[1:] for word in words if word.startswith(">")]
+        elif words[:2] == ["ACL", "GETUSER"]:
+            return "\n".join(["flags", "on", "passwords", *(hashlib.sha256(one.encode()).hexdigest() for one in self.passwords)])
+        elif words[:2] == ["CONFIG", "SET"]:
+            self.masterauth = words[3]
+        elif words[:2] == ["CLIENT", "LIST"]:
+            return "\n".join(f"id={number} addr=10.0.0.1:5 age={age} idle=0" for number, age in self.clients.items())
+        elif words[:2] == ["CLIENT", "KILL"]:
+            del self.clients[words[3]]
+        return "PONG" if words == ["PING"] else "OK"
+
+
+def test_both_passwords_are_taken_until_the_former_one_is_forgotten(tmp_path: Path) -> None:
+    """The second time nothing changes; connections that are older than the new password end with the former one."""
+    server, applied = Server(FORMER), tmp_path / "applied"
+    applied.touch()
+
+    assert [module.take(server.call, NEW, FORMER, applied, check=False) for _ in range(2)] == [True, False]
+    assert server.passwords == [FORMER, NEW]
+    assert server.masterauth == NEW
+    assert [module.forget(server.call, NEW, 60.0, check=False) for _ in range(2)] == [True, False]
+    assert server.passwords == [NEW]
+    assert list(server.clients) == ["4"]
+    assert applied.exists(), "no restart is needed"
+
+
+def test_a_server_that_takes_neither_is_restarted(tmp_path: Path) -> None:
+    """What it noted at its start goes, so the role starts it with the password that is stated."""
+    applied = tmp_path / "applied"
+    applied.touch()
+
+    assert module.take(Server("another").call, NEW, FORMER, applied, check=False)
+    assert not applied.exists()
+
+
+@pytest.mark.parametrize("answer", ["", "LOADING Redis is loading the dataset in memory"])
+def test_a_server_that_says_nothing_is_left_alone(tmp_path: Path, answer: str) -> None:
+    """One that does not run, or loads its data, will start with the password in its file; or has it."""
+    assert not module.take(lambda _password, _line: answer, NEW, FORMER, tmp_path / "applied", check=False)
+
+
+def test_check_mode_changes_no_password(tmp_path: Path) -> None:
+    """It says that a change is due."""
+    server = Server(FORMER)
+
+    assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=True)
+    assert server.passwords == [FORMER]
+
+
+def test_a_refusal_holds_no_password() -> None:
+    """The message names the command by its first words."""
+    with pytest.raises(ValueError, match=r"^ACL SETUSER was answered by ERR syntax$"):
+        module.do(lambda _password, _line: "ERR syntax", FORMER, f"ACL SETUSER default >{NEW}")
+
+
+def test_the_settings_are_read_with_what_they_include(tmp_path: Path) -> None:
+    """The port of redis.conf, the password of the included file."""
+    (tmp_path / "password.conf").write_text(f"requirepass {NEW}\n")
+    (tmp_path / "redis.conf").write_text(f"# a comment\nport 7000\ninclude {tmp_path}/password.conf\n")
+    found = module.settings_of(tmp_path / "redis.conf")
+
+    assert (found["port"], found["requirepass"]) == ("7000", NEW)
