@@ -9,7 +9,7 @@ import typer
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, program, short
 from primus_bootstrap.cli.live import duration_text
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFile, VaultPasswordFile
-from primus_bootstrap.cli.report_view import clock_text, print_report, summary_line
+from primus_bootstrap.cli.report_view import clock_text, print_report, shares_line, summary_line
 from primus_bootstrap.engine.history import find_run, host_statuses, last_report, list_runs, read_report, running
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.errors import PlanError
@@ -86,6 +86,8 @@ def report(
         return
     emit(f"{found.verb} {found.cluster}, run {found.run}, started {clock_text(found.started)}\n")
     print_report(found, cluster.path, everything=everything)
+    if shares := shares_line(found):
+        emit(shares)
 
 
 def runs(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswordFile = None, as_json: AsJson = False) -> None:

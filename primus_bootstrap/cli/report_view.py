@@ -56,6 +56,14 @@ def summary_line(report: Report) -> str:
     return f"{report.verb} {report.cluster}: {', '.join(counts) or 'no host'}; {report.changed} changes, {took}, run {report.run}"
 
 
+def shares_line(report: Report) -> str:
+    """Say how long each phase took and its share of the whole run, the longest first; empty where none was reached."""
+    whole = report.finished - report.started
+    ran = sorted((phase for phase in report.phases if phase.seconds), key=lambda phase: -phase.seconds)
+    shares = [f"{phase.phase} {duration_text(phase.seconds)} ({100 * phase.seconds / whole:.0f} %)" for phase in ran if whole > 0]
+    return f"time: {', '.join(shares)}" if shares else ""
+
+
 def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
     quiet = [host for host in hosts if not host.failures and host.result == "ok"] if len(hosts) > _SHOWN_HOSTS else []
     table = plain_table("host", "result")

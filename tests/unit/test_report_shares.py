@@ -1,0 +1,21 @@
+"""Which phase took how long: what `report` says of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from primus_bootstrap.cli.report_view import shares_line
+from primus_bootstrap.engine.report import PhaseReport, Report
+
+RUN = Report(run="r", verb="apply", cluster="c", started=100.0, finished=200.0, exit_code=0, hosts=(), phases=())
+PHASES = (PhaseReport("baseline", 20.0, 3, "done"), PhaseReport("slurm", 75.0, 3, "done"), PhaseReport("verify", 0.0, 3, "not_reached"))
+
+
+def test_the_longest_phase_comes_first_with_its_share_of_the_whole() -> None:
+    """One that was not reached is not named."""
+    assert shares_line(replace(RUN, phases=PHASES)) == "time: slurm 1m15s (75 %), baseline 20s (20 %)"
+
+
+def test_a_run_that_was_killed_has_no_shares() -> None:
+    """Its end is not known."""
+    assert shares_line(replace(RUN, phases=PHASES, finished=0.0)) == ""
