@@ -174,6 +174,7 @@ def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -
     """Every time there was progress, so the budget of three is never spent; the losses are those of a run without a break."""
     job = training.submit("direct", "workload_backoff_s=[0]")
     for kill in range(10):
+        training.wait_for_progress(job, kill + 1)
         training.wait_for_step(job, 5 + 5 * kill)
         hosts = training.hosts(job)
         training.kill_ranks(hosts[kill % len(hosts)])

@@ -109,6 +109,7 @@ def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -
     """Ten Slurm jobs after the first, one after the other, each from a checkpoint; the budget of three is never spent."""
     job = training.submit("slurm", "workload_backoff_s=[0]")
     for kill in range(10):
+        training.wait_for_progress(job, kill + 1)
         training.wait_for_step(job, 5 + 5 * kill)
         hosts = training.hosts(job)
         training.kill_ranks(hosts[kill % len(hosts)])

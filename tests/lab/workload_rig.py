@@ -127,6 +127,15 @@ class Training:
         self.lab.fault("kill", node)
         return killed_at
 
+    def wait_for_progress(self, job: str, attempt: int) -> None:
+        """Wait until an attempt has done a step: its ranks are there, and their loss costs nothing of the budget."""
+
+        def moved() -> bool:
+            state = self.show(job)
+            return state["attempt"] == attempt and state["attempts"][-1]["first_step"] is not None
+
+        assert wait_for(moved, timeout_s=300, every_s=0.5), self.show(job)
+
     def kill_ranks(self, node: str, *, signal: str = "KILL") -> None:
         """Send a signal to the trainer's processes on a host."""
         self.lab.sh(node, f"pkill -{signal} -u ada -f workloads/train/pretrain.py")

@@ -69,6 +69,17 @@ def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> N
     assert policy.decide(JOB, paused, look, Moment(9000)).state.stopping == "no_progress"
 
 
+def test_the_first_step_is_that_of_the_lines_that_came_late() -> None:
+    """The gauge is seen at once and tells of the newest step only; the same step again changes nothing else."""
+    nodes = ((seeing.RUNNING, None), (seeing.RUNNING, None))
+    gauge = policy.decide(JOB, running(), seen(*nodes, step=13), Moment(200))
+    lines = policy.decide(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Moment(201))
+
+    assert [gauge.state.current.first_step, lines.state.current.first_step] == [13, 11]
+    assert lines.state.current.last_step == 13
+    assert lines.events == ()
+
+
 def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
     """All ranks take part in a step: SSH alone says nothing."""
     state = running()

@@ -260,6 +260,8 @@ def _without_a_word(job: Job, state: State, seen: Seen, now: float) -> Seen:
 def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
     found = seen.progress
     state = replace(state, checkpoint=found.checkpoint if found.checkpoint is not None else state.checkpoint)
+    if found.first is not None and state.current.first_step is not None and found.first < state.current.first_step:
+        state = _last(state, first_step=found.first)  # metrics.prom was seen before the first lines of steps.jsonl
     if found.step is None or found.step == state.current.last_step:
         return state, []
     events: list[Event] = []
