@@ -68,7 +68,7 @@ def test_a_server_that_loads_has_an_unknown_number_of_keys() -> None:
 
 
 def test_the_state_is_asked_with_the_settings_that_are_there(tmp_path: Path) -> None:
-    """Port, password and primary come from redis.conf and what it includes; comments are none of them; without the file there is no Redis."""
+    """Port, password and primary come from redis.conf and what it includes, and not from comments; without the file there is no Redis."""
     (tmp_path / "password.conf").write_text("requirepass secret-0001\n")
     text = f"# requirepass foobared\nport 0\ntls-port 7379\ninclude {tmp_path}/password.conf\nreplicaof 10.0.0.1 7379\n"
     (tmp_path / "written.conf").write_text(text)
