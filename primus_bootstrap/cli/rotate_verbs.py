@@ -23,9 +23,7 @@ from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 
-Words = Annotated[
-    list[str], typer.Argument(help="[hosts.yaml] and the secret; a wrong name shows them all.", metavar="[HOSTS] SECRET")
-]
+Words = Annotated[list[str], typer.Argument(help="[hosts.yaml] and the secret; a wrong name shows them all.", metavar="[HOSTS] SECRET")]
 Interrupt = Annotated[bool, typer.Option("--interrupt", help="Also where a mount must start anew for it, which ends open files.")]
 
 
