@@ -25,7 +25,11 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 SEARCH = Path(__file__).with_name("secret_search.py")
 HOSTS = ("node1", "node2", "node3")
 # Where a secret has to lie on a host; each is readable by root or its service alone.
-KEPT_IN = ("/etc/redis/redis.conf", "/etc/redis/client.env", "/etc/juicefs/secrets.env", "/etc/munge/munge.key", "/etc/slurm/slurmdbd.conf")
+KEPT_IN = (
+    *("/etc/redis/password.conf", "/etc/redis/client.env", "/etc/juicefs/secrets.env", "/etc/juicefs/meta-password"),
+    *("/etc/munge/munge.key", "/etc/slurm/slurmdbd.conf", "/etc/envoy/dynamic/listeners.json"),
+    *(f"/etc/prometheus/primus/secrets/{name}" for name in ("node", "prometheus", "alertmanager")),
+)
 # What cannot hold files of this run, or is another host's.
 LEFT_OUT = ("/proc", "/sys", "/dev", "/jfs", "/usr/share", "/var/cache/juicefs")
 # JuiceFS and the client of Redis take their password from their environment; they run as root, so nobody else can read it.

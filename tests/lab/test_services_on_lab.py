@@ -45,8 +45,10 @@ def receiver(applied_cluster: RunningLab) -> Iterator[list[tuple[str, str, str]]
         thread.start()
         stated = applied_cluster.folder / "group_vars" / "alertmanager.yml"
         stated.parent.mkdir(exist_ok=True)
-        url = f"http://{address}:{server.server_port}/"
-        stated.write_text(f"alertmanager_receivers: [{{name: test, webhook_url: '{url}'}}]\nalertmanager_group_wait_s: 5\n")
+        hook = applied_cluster.folder / "webhook"
+        hook.write_text(f"http://{address}:{server.server_port}/")
+        look_up = "{{ lookup('ansible.builtin.file', inventory_dir ~ '/webhook') }}"  # such a URL counts as a secret
+        stated.write_text(f'alertmanager_receivers: [{{name: test, webhook_url: "{look_up}"}}]\nalertmanager_group_wait_s: 5\n')
         try:
             done = applied_cluster.apply("--phase", "monitoring")
             assert done.returncode == 0, done.stdout + done.stderr
@@ -55,6 +57,7 @@ def receiver(applied_cluster: RunningLab) -> Iterator[list[tuple[str, str, str]]
             server.shutdown()
             thread.join(timeout=30)
             stated.unlink()
+            hook.unlink()
             applied_cluster.heal()
             assert applied_cluster.apply("--phase", "monitoring").returncode == 0
 

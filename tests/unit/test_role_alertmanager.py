@@ -121,11 +121,11 @@ def test_a_mail_needs_a_server() -> None:
 class Peer:
     """An Alertmanager that remembers its alerts and sends to receivers as told."""
 
-    def __init__(self, *, routes_to: str = "", takes: bool = True, ends: bool = True, answers: bool = True) -> None:
-        """Keep how it behaves; `routes_to` is a receiver that every alert goes to."""
+    def __init__(self, *, routes_to: str = "", takes: bool | None = True, ends: bool = True, answers: bool = True) -> None:
+        """Keep how it behaves; `routes_to` is a receiver that every alert goes to, one that `takes` None never answers."""
         self.routes_to, self.takes, self.ends, self.answers = routes_to, takes, ends, answers
         self.alerts: list[dict[str, Any]] = []
-        self.sent = self.failed = 0
+        self.sent = self.ended = self.failed = 0
         self.service = effects.Service({"host": "am1"}, "alertmanager")
         self.service.call = self.call
         self.alertmanager = effects.Alertmanager(self.service, "", "unit", lambda _: None)
@@ -137,8 +137,10 @@ class Peer:
         if method == "POST":
             return self._told(body[0])
         if path.endswith("/metrics"):
-            numbers = {"total": self.sent, "failed_total": self.failed}
-            return 200, "".join(f'alertmanager_notifications_{name}{{integration="webhook"}} {value}\n' for name, value in numbers.items())
+            numbers = {"requests_total": self.ended, "requests_failed_total": self.failed}
+            lines = [f'alertmanager_notification_{name}{{integration="webhook"}} {value}\n' for name, value in numbers.items()]
+            # One that is under way counts already.
+            return 200, "".join([*lines, f'alertmanager_notifications_total{{integration="webhook"}} {self.sent}\n'])
         if "/receivers" in path:
             return 200, json.dumps([{"name": name} for name in ("oncall", "nobody")])
         if "/status" in path:
@@ -152,7 +154,8 @@ class Peer:
         deliver = alert["labels"]["deliver"] == "yes"
         self.alerts = [{"receivers": [{"name": self.routes_to or ("oncall" if deliver else "nobody")}]}]
         self.sent += deliver
-        self.failed += deliver and not self.takes
+        self.ended += deliver and self.takes is not None
+        self.failed += deliver and self.takes is False
         return 200, ""
 
     def judged(self) -> dict[str, str]:
@@ -177,9 +180,9 @@ def test_a_server_that_routes_and_ends_an_alert_passes_and_nobody_is_told() -> N
     assert peer.sent == 0
 
 
-@pytest.mark.parametrize(("takes", "verdict"), [(True, "pass"), (False, "fail")])
-def test_a_message_must_be_taken(takes: bool, verdict: str) -> None:  # noqa: FBT001 (a table's column)
-    """Where it is asked for, the receiver's answer decides."""
+@pytest.mark.parametrize(("takes", "verdict"), [(True, "pass"), (False, "fail"), (None, "fail")])
+def test_a_message_must_be_taken(takes: bool | None, verdict: str) -> None:
+    """Where it is asked for, the receiver's answer decides; a message that is still under way is not taken."""
     peer = Peer(takes=takes)
     peer.alertmanager.look_at_way(["oncall"], send=True)
 

@@ -80,15 +80,18 @@ class Alertmanager:
         self.judge("alert_ends", verdict, expected="gone", found="still there" if left else wrong or "gone", reason=wrong, fix=self.fix)
 
     def sent(self) -> tuple[float, float] | None:
-        """Return how many messages were tried and how many failed since the start, None where it does not say."""
+        """Return how many messages were taken and how many attempts failed since the start, None where it does not say.
+
+        Counted are requests that have ended: `notifications_total` counts one that is under way as well, and would look like success.
+        """
         status, text = self.service.call("GET", f"{self.path}/metrics")
         if status != OK:
             return None
-        tried, failed = (
-            sum(float(value) for value in re.findall(rf"(?m)^alertmanager_notifications_{name}\{{[^}}]*\}} (\S+)$", text))
+        ended, failed = (
+            sum(float(value) for value in re.findall(rf"(?m)^alertmanager_notification_requests_{name}\{{[^}}]*\}} (\S+)$", text))
             for name in ("total", "failed_total")
         )
-        return tried, failed
+        return ended - failed, failed
 
     def _look_at_delivery(self, receiver: str, before: tuple[float, float] | None) -> None:
         """See that the receiver has taken the message."""
