@@ -181,7 +181,7 @@ def test_a_server_that_routes_and_ends_an_alert_passes_and_nobody_is_told() -> N
 
 
 @pytest.mark.parametrize(("takes", "verdict"), [(True, "pass"), (False, "fail"), (None, "fail")])
-def test_a_message_must_be_taken(takes: bool | None, verdict: str) -> None:
+def test_a_message_must_be_taken(takes: bool | None, verdict: str) -> None:  # noqa: FBT001 (a table's column)
     """Where it is asked for, the receiver's answer decides; a message that is still under way is not taken."""
     peer = Peer(takes=takes)
     peer.alertmanager.look_at_way(["oncall"], send=True)
