@@ -31,6 +31,14 @@ PROVEN = {
     "munge": HOSTS,
     "slurm": HOSTS,
     "slurm_accounting": HOSTS[:1],
+    "host_certificate": HOSTS,
+    "node_exporter": HOSTS,
+    "primus_exporter": HOSTS,
+    "prometheus": HOSTS[:1],
+    "alertmanager": HOSTS[:1],
+    "envoy": HOSTS[:1],
+    "oci_registry": HOSTS[:1],
+    "registry_trust": COMPUTE,
 }
 
 
