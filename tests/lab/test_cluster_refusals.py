@@ -58,12 +58,12 @@ BROKEN: dict[str, tuple[Callable[[Inventory], None], str]] = {
 
 @pytest.fixture
 def broken_file(lab: RunningLab) -> Iterator[Callable[[Callable[[Inventory], None]], Path]]:
-    """Write the whole cluster's hosts.yaml for the bare lab with one thing broken, beside the lab's own."""
+    """Write a cluster's hosts.yaml for the bare lab with one thing broken, beside the lab's own."""
     path = lab.folder / "broken.yaml"
 
     def write(break_it: Callable[[Inventory], None]) -> Path:
         subnet = IPv4Network(f"{lab.address('node1')}/24", strict=False)
-        hosts = yaml.safe_load(hosts_text(make_lab(lab.name, lab.folder, subnet=subnet, count=3, suites=("",))))
+        hosts = yaml.safe_load(hosts_text(make_lab(lab.name, lab.folder, subnet=subnet, count=3, suites=("",)), "core"))
         break_it(hosts)
         path.write_text(yaml.safe_dump(hosts))
         return path
