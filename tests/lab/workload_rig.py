@@ -138,7 +138,8 @@ class Training:
 
     def kill_ranks(self, node: str, *, signal: str = "KILL") -> None:
         """Send a signal to the trainer's processes on a host."""
-        self.lab.sh(node, f"pkill -{signal} -u ada -f workloads/train/pretrain.py")
+        done = self.lab.execute(node, "pkill", f"-{signal}", "-u", "ada", "-f", "workloads/train/pretrain.py")
+        assert done.returncode == 0, f"no rank on {node}: {self.lab.execute(node, 'ps', '-fu', 'ada').stdout}{self.cli('list').stdout}"
 
     def cancel_all(self) -> None:
         """End every job that is left, and wait for it."""
