@@ -246,7 +246,7 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
 
 def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
     """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
-    folder = start(site, slurm, words=["12", "0.3"])
+    folder = start(site, slurm, words=["40", "0.3"])  # long enough for a busy machine to see it while it runs
     wait_until(lambda: len(steps(folder)) >= 3)
     (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
 
