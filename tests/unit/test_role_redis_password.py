@@ -58,6 +58,25 @@ def test_both_passwords_are_taken_until_the_former_one_is_forgotten(tmp_path: Pa
     assert applied.exists(), "no restart is needed"
 
 
+def test_a_run_that_was_killed_half_way_is_finished(tmp_path: Path) -> None:
+    """Whichever command was the last one, the next run has both: a replica must not keep the former password for its primary."""
+    for last in range(2):
+        server, done = Server(FORMER), 0
+
+        def call(password: str, line: str, server: Server = server, last: int = last) -> str:
+            nonlocal done
+            if line.split(maxsplit=1)[0] in ("ACL", "CONFIG"):
+                done += 1
+                if done > last:
+                    raise KeyboardInterrupt
+            return server.call(password, line)
+
+        with pytest.raises(KeyboardInterrupt):
+            module.take(call, NEW, FORMER, tmp_path / "applied", check=False)
+        assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=False)
+        assert (server.passwords, server.masterauth) == ([FORMER, NEW], NEW)
+
+
 def test_a_server_that_takes_neither_is_restarted(tmp_path: Path) -> None:
     """What it noted at its start goes, so the role starts it with the password that is stated."""
     applied = tmp_path / "applied"

@@ -81,8 +81,9 @@ def take(call: Call, password: str, former: str, applied: Path, *, check: bool) 
     if not known:
         applied.unlink(missing_ok=True)
         return True
+    # In this order: a run that is killed in between finds the password refused still, and does both again.
+    do(call, former, f"CONFIG SET masterauth {password}")
     do(call, former, f"ACL SETUSER default >{password}")
-    do(call, password, f"CONFIG SET masterauth {password}")
     return True
 
 
