@@ -58,6 +58,18 @@ def test_a_slow_host_fails_by_its_peers_and_nobody_else_does() -> None:
     assert float(slow.found) == pytest.approx(665, rel=0.005)
     assert slow.fix
     assert (good.reason, good.fix) == ("", "")
+
+
+@pytest.mark.parametrize("series", [1, 4])
+def test_of_six_uneven_hosts_the_one_at_a_quarter_fails(series: int) -> None:
+    """Hosts that share their processors differ by a third of their speed (TFLOP/s as measured); one at a quarter of it is still told from five peers."""
+    speeds = [0.126, 0.111, 0.034, 0.138, 0.129, 0.159]
+    shapes = [SERIES._replace(ranks=number + 1) for number in range(series)]
+    results = [one for shape in shapes for one in _fleet(speeds, series=shape, noise=0.02)]
+    judgement = _judge(results)
+
+    assert judgement.hosts["node2"] == "fail"
+    assert "fail" not in {judgement.hosts[f"node{number}"] for number in (0, 1, 3, 4, 5)}
     assert judgement.again == ()
 
 
