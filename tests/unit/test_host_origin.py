@@ -273,6 +273,18 @@ def test_an_owner_goes_with_its_data_later(world: World) -> None:
     assert not world.there("/var/lib/primus")
 
 
+def test_a_role_that_shares_an_account_leaves_it_to_the_one_whose_data_it_owns(world: World) -> None:
+    """Once it was kept for data, another role that brings it too lets it be: else each reset would remove and make it again."""
+    world.write("/etc/passwd", PASSWD + "keeper:x:900:900::/srv/objects:/usr/sbin/nologin\n")
+    world.write("/etc/group", "root:x:0:\nold:x:1:\nkeeper:x:900:\n")
+    world.write("/srv/objects/x", "x\n")
+    world.put_back(accounts=["keeper"], groups=["keeper"], data=[{"path": "/srv/objects", "account": "keeper"}])
+    world.programs.calls.clear()
+    world.put_back(accounts=["keeper"], groups=["keeper"])
+
+    assert [call for call in world.programs.calls if "keeper" in call] == []
+
+
 def test_a_home_folder_that_was_kept_goes_later(world: World) -> None:
     """A home folder stays when its account goes; a later reset with delete_data takes it, although the account is gone already."""
     world.write("/etc/passwd", PASSWD + "alice:x:5001:4000::/home/alice:/bin/sh\n")

@@ -94,8 +94,10 @@ def put_back(host: Host, wanted: Mapping[str, Any]) -> None:
     if not wanted["delete_data"]:
         settle_data(host, origin, data, delete=False)
     owners = {one["account"] for one in data if one["account"] and host.there(one["path"])}
-    put_accounts_back(host, origin, wanted["accounts"], owners, delete_homes=wanted["delete_data"])
-    put_groups_back(host, origin, wanted["groups"], owners)
+    # Two roles may share an account (Prometheus and its exporters): whose data it was kept for lets it go.
+    others = set(origin_record.load_kept(host)["accounts"]) - {one["account"] for one in data}
+    put_accounts_back(host, origin, [name for name in wanted["accounts"] if name not in others], owners, delete_homes=wanted["delete_data"])
+    put_groups_back(host, origin, [name for name in wanted["groups"] if name not in others], owners)
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ class Prometheus:
         except OSError as error:
             self.judge("disk", "unknown", expected="", found="", reason=str(error), fix=f"see `ls -l {data_dir}`")
             return
-        words = {"expected": f">= {100 * LEAST_FREE:.0f} % free", "found": f"{100 * usage.free / usage.total:.0f} % free"}
+        words = {"expected": f">= {100 * LEAST_FREE:.0f} % free under {data_dir}", "found": f"{100 * usage.free / usage.total:.0f} % free"}
         fix = "lower prometheus_retention_days or set prometheus_retention_gib, or give it a larger disk"
         self.judge("disk", "pass" if usage.free >= LEAST_FREE * usage.total else "fail", **words, fix=fix)
 
