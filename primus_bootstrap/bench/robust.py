@@ -18,9 +18,10 @@ _QN_FEW = {8: 0.669, 9: 0.872}
 # The median of |x| of a normal distribution is 0.6745 sigma; Qn's factor: P. J. Rousseeuw, C. Croux, "Alternatives to the Median Absolute
 # Deviation", Journal of the American Statistical Association 88 (1993), 1273-1283, section 3.
 _MAD_TO_SIGMA, _QN_TO_SIGMA = 1 / NormalDist().inv_cdf(0.75), 2.2219
-# Up to so many values the plain standard deviation is taken. An estimate that leaves out the worst of five knows so little of the rest that a host of
-# a quarter of its peers' speed could not be told from them; a second bad one among so few widens the limit, so it hides, and accuses nobody.
-_PLAIN_MOST = 7
+# Up to so many values the plain standard deviation is taken. An estimate that leaves out the worst of five knows so little of the rest that
+# a host of a quarter of its peers' speed could not be told from them. A second bad one among so few widens the limit: it hides, and accuses
+# nobody.
+PLAIN_MOST = 7
 # Up to so many values Qn is worth its n^2 steps: it knows a spread from half the values that the MAD needs.
 _QN_MOST = 128
 # The standard error of a median is this times sigma / sqrt(n), for a normal distribution and many values.
@@ -40,7 +41,7 @@ def spread(values: Sequence[float]) -> Spread:
     size, center = len(values), median(values)
     if size < 2:
         return Spread(center, 0.0, size)
-    if size <= _PLAIN_MOST:
+    if size <= PLAIN_MOST:
         return Spread(center, _plain(values), size)
     return Spread(center, _qn(values) if size <= _QN_MOST else _mad(values, center), size)
 
@@ -77,7 +78,7 @@ def multiplier(chance: float, size: int) -> float:
     degrees of freedom as the estimate is worth; tests/unit/test_bench_robust.py holds it against a simulation.
     """
     z = NormalDist().inv_cdf(1 - chance)
-    freedom = (0.85 if size <= _PLAIN_MOST else 0.5 if size <= _QN_MOST else 0.37) * (size - 1)
+    freedom = (0.85 if size <= PLAIN_MOST else 0.5 if size <= _QN_MOST else 0.37) * (size - 1)
     if freedom <= 0:
         return math.inf
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

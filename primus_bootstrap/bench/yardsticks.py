@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.history import Comparable
 from primus_bootstrap.bench.members import to_level
-from primus_bootstrap.bench.robust import MEDIAN_ERROR, Spread, multiplier, spread
+from primus_bootstrap.bench.robust import MEDIAN_ERROR, PLAIN_MOST, Spread, multiplier, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -193,13 +193,21 @@ def _see_all(
 ) -> dict[Place, Seen]:
     usual = median([member.error for member in members])
     more = [level for levels in earlier.values() for level in levels]
-    whole = spread([member.level for member in members] + more)
-    rests = dict.fromkeys(chances, whole)
     hosts = {member.host for member in members}
-    if len(hosts) <= _LEAVE_ONE_OUT:
-        rests = {host: spread([member.level for member in members if member.host != host] + more) for host in hosts}
-    known = {host: limits(rests[host], usual, chances[host], settings) for host in hosts}
-    return {(member.host, member.device): see(member, known[member.host], settings) for member in members}
+    whole = spread([member.level for member in members] + more)
+    rests = dict.fromkeys(hosts, whole)
+    failed: set[str] = set()
+    while True:
+        if len(hosts) <= _LEAVE_ONE_OUT:
+            for host in hosts:
+                rests[host] = spread([member.level for member in members if member.host not in failed | {host}] + more)
+        known = {host: limits(rests[host], usual, chances[host], settings) for host in hosts}
+        seen = {(member.host, member.device): see(member, known[member.host], settings) for member in members}
+        slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
+        # Of few peers nothing is left out by the estimate itself: who is known to be slow is no yardstick for the others.
+        if whole.size > PLAIN_MOST + 1 or slow <= failed or len(hosts) - len(slow | failed) < settings.minimum_hosts:
+            return seen
+        failed |= slow
 
 
 def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings, what: str = "hosts") -> str:

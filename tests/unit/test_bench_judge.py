@@ -62,7 +62,7 @@ def test_a_slow_host_fails_by_its_peers_and_nobody_else_does() -> None:
 
 @pytest.mark.parametrize("series", [1, 4])
 def test_of_six_uneven_hosts_the_one_at_a_quarter_fails(series: int) -> None:
-    """Hosts that share their processors differ by a third of their speed (TFLOP/s as measured); one at a quarter of it is still told from five peers."""
+    """Hosts that share their processors differ by a third of their speed (TFLOP/s, as measured); one at a quarter of it still fails."""
     speeds = [0.126, 0.111, 0.034, 0.138, 0.129, 0.159]
     shapes = [SERIES._replace(ranks=number + 1) for number in range(series)]
     results = [one for shape in shapes for one in _fleet(speeds, series=shape, noise=0.02)]
@@ -70,6 +70,13 @@ def test_of_six_uneven_hosts_the_one_at_a_quarter_fails(series: int) -> None:
 
     assert judgement.hosts["node2"] == "fail"
     assert "fail" not in {judgement.hosts[f"node{number}"] for number in (0, 1, 3, 4, 5)}
+
+
+def test_among_few_a_host_that_fails_is_no_yardstick_for_the_others() -> None:
+    """One of six at half the speed fails, and the five that are alike pass: the slow one does not widen their limit."""
+    judgement = _judge(_fleet([700.0, 701.0, 350.0, 699.0, 700.5, 700.2]))
+
+    assert judgement.hosts == {f"node{number}": "fail" if number == 2 else "pass" for number in range(6)}
     assert judgement.again == ()
 
 
