@@ -71,6 +71,8 @@ def host_without_known_group(reading: Reading) -> Iterator[Problem]:
 def missing_partner(reading: Reading) -> Iterator[Problem]:
     """Half a cluster is found out here and not after an hour of installing."""
     for group, partner, why in _NEEDS:
+        if partner == "kube_control_plane" and kubernetes_is_given(reading):
+            continue  # its API may run on hosts that are not ours to name
         if reading.groups.get(group) and not reading.groups.get(partner):
             origin = reading.group_origin(group)
             yield Problem(
@@ -80,6 +82,11 @@ def missing_partner(reading: Reading) -> Iterator[Problem]:
                 f"put a host into {partner}",
                 "missing-partner",
             )
+
+
+def kubernetes_is_given(reading: Reading) -> bool:
+    """Tell whether somebody else made the Kubernetes cluster, so that its machines are not ours to judge."""
+    return any(value_of(one.node) == "existing" for one in reading.merged.by_name.get("kubernetes_provider", ()))
 
 
 def container_host_of_kubernetes(reading: Reading) -> Iterator[Problem]:
@@ -94,6 +101,8 @@ def container_host_of_kubernetes(reading: Reading) -> Iterator[Problem]:
 
 def etcd_quorum(reading: Reading) -> Iterator[Problem]:
     """Two etcd members survive no more losses than one and four no more than three, and a split leaves no majority."""
+    if kubernetes_is_given(reading):
+        return
     members = reading.groups.get("etcd", ())
     if members and len(members) % 2 == 0:
         origin = reading.group_origin("etcd")

@@ -1,0 +1,73 @@
+"""Rules about who makes the Kubernetes cluster and in which version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.errors import Problem
+from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.rules_groups import kubernetes_is_given
+from primus_bootstrap.inventory.values import is_template, is_vaulted, value_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from primus_bootstrap.inventory.positions import Definition
+    from primus_bootstrap.inventory.reading import Reading
+
+_KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
+
+
+def existing_without_kubeconfig(reading: Reading) -> Iterator[Problem]:
+    """A cluster that somebody else made is reached with a file that nobody but the user can name."""
+    stated = _provider(reading)
+    if stated is not None and value_of(stated.node) == "existing" and not reading.merged.of("kubernetes_kubeconfig"):
+        what = "kubernetes_provider is existing and kubernetes_kubeconfig is not set: nobody says how to reach the cluster"
+        fix = "set kubernetes_kubeconfig to the administrator's kubeconfig, a path below the folder of hosts.yaml"
+        yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
+
+
+def kubespray_without_hosts(reading: Reading) -> Iterator[Problem]:
+    """Kubespray installs on hosts; without any, whoever asked for it would wait for a cluster that nobody makes."""
+    stated = _provider(reading)
+    if stated is not None and value_of(stated.node) == "kubespray" and not any(reading.groups.get(group) for group in _KUBE_GROUPS):
+        what = "kubernetes_provider is kubespray and no host is in kube_control_plane"
+        fix = "put hosts into kube_control_plane, etcd and kube_node, or take kubernetes_provider away"
+        yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
+
+
+def two_providers(reading: Reading) -> Iterator[Problem]:
+    """One hosts.yaml is one cluster: some of its hosts cannot be Kubespray's and the others somebody else's."""
+    stated = reading.merged.by_name.get("kubernetes_provider", ())
+    for definition in stated[1:]:
+        if value_of(definition.node) != value_of(stated[0].node):
+            what = f"kubernetes_provider is set twice, here and at {stated[0].origin.file}:{stated[0].origin.line}, to different values"
+            yield Problem(definition.origin.file, definition.origin.line, what, "set it once, for all", "kubernetes-provider")
+
+
+def kube_version(reading: Reading) -> Iterator[Problem]:
+    """A release of Kubespray installs the versions whose sums it knows, and says so of others with a type error or half way."""
+    release = load_release()
+    if kubernetes_is_given(reading):
+        return
+    for definition in reading.merged.by_name.get("kube_version", ()):
+        if is_template(definition.node) or is_vaulted(definition.node):
+            continue
+        text = str(definition.node.value)
+        if text not in release.kubernetes:
+            origin = definition.origin
+            what = f"kube_version {text}: Kubespray {release.version} installs {release.oldest} to {release.newest}"
+            yield Problem(origin.file, origin.line, what, release.version_fix(text), "kube-version")
+
+
+def _provider(reading: Reading) -> Definition | None:
+    found = next(iter(reading.merged.by_name.get("kubernetes_provider", ())), None)
+    return None if found is None or is_template(found.node) or is_vaulted(found.node) else found
+
+
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+    existing_without_kubeconfig,
+    kubespray_without_hosts,
+    two_providers,
+    kube_version,
+)
