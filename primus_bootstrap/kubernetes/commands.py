@@ -1,0 +1,183 @@
+"""The exact commands of Kubespray for each thing that is done to a cluster: pure, so that they are read, tested and shown before one runs.
+
+What v2.31 needs was read in its playbooks (https://github.com/kubernetes-sigs/kubespray/tree/v2.31.0) and in docs/operations/nodes.md,
+upgrades.md and recover-control-plane.md there. Variables go as JSON: `-e key=true` is a text there, which four asserts refuse and all
+other conditions take for true.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+# A limited run reads facts of all other hosts: preinstall refuses to start where the cache of facts lacks one.
+_FACTS = "playbooks/facts.yml"
+_QUORUM = "etcd,kube_control_plane"
+# `etcd_retries` of docs/operations/recover-control-plane.md: several members join one after the other.
+_ETCD_RETRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where Kubespray runs for one cluster.
+
+    `release` is the checkout, `programs` the folder of its own `ansible-playbook`. `hosts` is hosts.yaml, `generated` the folder of
+    the values that we compute; it comes first, so that `inventory_dir` stays the folder of hosts.yaml. `facts` keeps what hosts said
+    of themselves, one file a host.
+    """
+
+    release: Path
+    programs: Path
+    hosts: Path
+    generated: Path
+    facts: Path
+
+    @property
+    def inventory(self) -> tuple[str, ...]:
+        """The arguments that name the inventory."""
+        return ("-i", str(self.generated), "-i", str(self.hosts))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its Ansible needs beside the user's environment, over its own ansible.cfg.
+
+        Kubespray's own settings keep facts below /tmp, where two clusters with equal names poison each other, and check no host key.
+        The cache never expires: a host that is neither added nor changed is not asked again.
+        """
+        return {
+            "ANSIBLE_CONFIG": str(self.release / "ansible.cfg"),
+            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            "ANSIBLE_HOST_KEY_CHECKING": "True",
+            "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+            "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(self.facts),
+            "ANSIBLE_CACHE_PLUGIN_TIMEOUT": "0",
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One run of one of its playbooks; `why` is one sentence for people. An empty limit means every host."""
+
+    why: str
+    playbook: str
+    limit: str = ""
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What comes after inventory and playbook."""
+        limit = ("--limit", self.limit) if self.limit else ()
+        variables = ("-e", json.dumps(dict(self.variables))) if self.variables else ()
+        return ("-b", *limit, *variables)
+
+    def argv(self, place: Place, *more: str) -> tuple[str, ...]:
+        """Return the whole command, to be run in the folder of the release; `more` goes to its end (a Vault password file, forks)."""
+        return (str(place.programs / "ansible-playbook"), *place.inventory, self.playbook, *self.arguments, *more)
+
+
+def create() -> tuple[Command, ...]:
+    """Make the cluster, bring changed settings to it, and let new control planes join: the full play, safe to repeat."""
+    return (Command("bring every host of the cluster to what hosts.yaml says", "cluster.yml"),)
+
+
+def add_worker(host: str, *, unknown: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Let one worker join: it is changed, the first control plane is asked, and nobody else is.
+
+    Args:
+        host: the new worker, which stands in hosts.yaml.
+        unknown: hosts whose facts are not cached yet; they are asked once.
+    """
+    asked = ",".join(dict.fromkeys((host, "kube_control_plane[0]", *unknown)))
+    return (
+        Command("ask the new worker and the first control plane what they are", _FACTS, asked),
+        Command("let the worker join", "scale.yml", host),
+    )
+
+
+def add_control_plane() -> tuple[Command, ...]:
+    """Let control planes join that were appended to their group; `scale.yml` cannot, and workers learn where the new API servers are."""
+    return (Command("let the appended control planes join, and tell every host of them", "cluster.yml"),)
+
+
+def add_etcd_member() -> tuple[Command, ...]:
+    """Let etcd members join that were appended to their group; in between their number may be even."""
+    variables = {"ignore_assert_errors": True, "etcd_retries": _ETCD_RETRIES}
+    return (
+        Command("ask every host what it is", _FACTS),
+        Command("let the new members join", "cluster.yml", _QUORUM, variables),
+        Command("tell all members and API servers of them", "upgrade-cluster.yml", _QUORUM, variables),
+    )
+
+
+def remove(host: str) -> tuple[Command, ...]:
+    """Take a host out that still answers: drained, its etcd member removed, the node deleted, the host wiped of Kubernetes."""
+    limit = f"{host},kube_control_plane[0],etcd[0]"
+    return (Command("take the host out and wipe Kubernetes from it", "remove-node.yml", limit, {"node": host, "skip_confirmation": True}),)
+
+
+def remove_dead(host: str, *, address: str = "") -> tuple[Command, ...]:
+    """Take a host out that does not answer.
+
+    Args:
+        host: the host; it still stands in hosts.yaml.
+        address: its `access_ip` or `ip`. Needed for an etcd member or control plane: the play looks for the member by this address, which
+            is a fact, and a host that does not answer may have none in the cache.
+    """
+    variables: dict[str, Any] = {"node": host, "skip_confirmation": True, "reset_nodes": False, "allow_ungraceful_removal": True}
+    if address:
+        variables["main_access_ip"] = address
+    return (Command("forget the host, which is not contacted", "remove-node.yml", host, variables),)
+
+
+def settle() -> tuple[Command, ...]:
+    """After a control plane or etcd member has left hosts.yaml: tell those that stay who is left."""
+    return (Command("tell every host which control planes and etcd members are left", "cluster.yml"),)
+
+
+def upgrade(version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "") -> tuple[Command, ...]:
+    """Bring the cluster to another version: control planes one by one, then the workers in batches.
+
+    Args:
+        version: Kubernetes' version, without a v; `gate.upgrade_path` has judged it.
+        workers: the batches; each is drained, upgraded and let in again before the next one begins.
+        serial: how many of a batch at a time, such as `1` or `25%`; Kubespray's own 20 % where empty.
+    """
+    variables: dict[str, Any] = {"kube_version": version}
+    several = variables | ({"serial": serial} if serial else {})
+    batches = [",".join(batch) for batch in workers]
+    return (
+        Command("ask every host what it is", _FACTS),
+        Command(f"bring control planes and etcd to {version}", "upgrade-cluster.yml", "kube_control_plane:etcd", variables),
+        *(Command(f"bring workers to {version}", "upgrade-cluster.yml", batch, several) for batch in batches if batch),
+    )
+
+
+def reset() -> tuple[Command, ...]:
+    """Wipe Kubernetes and etcd from every host. `skip_confirmation` alone skips the question and then fails: v2.31 wants this one."""
+    return (Command("wipe Kubernetes and etcd from every host", "reset.yml", "", {"reset_confirmation": True}),)
+
+
+def recover(*, snapshot: str = "") -> tuple[Command, ...]:
+    """Bring the control plane back after its hosts were lost; the survivors stand first in their groups, the lost ones in `broken_*`.
+
+    Args:
+        snapshot: a snapshot of etcd on the first etcd host; without one it is taken from the survivor.
+    """
+    variables: dict[str, Any] = {"etcd_retries": _ETCD_RETRIES}
+    if snapshot:
+        variables["etcd_snapshot"] = snapshot
+    return (
+        Command("ask the hosts that are left what they are", _FACTS),
+        Command("bring etcd and the control plane back", "recover-control-plane.yml", _QUORUM, variables),
+        *settle(),
+    )
+
+
+def uncached(place: Place, hosts: Iterable[str]) -> tuple[str, ...]:
+    """Return the hosts of the cluster whose facts no run has cached."""
+    return tuple(host for host in hosts if not (place.facts / host).is_file())
