@@ -82,7 +82,7 @@ class Cluster:
     """One validated hosts.yaml.
 
     `hosts` are in inventory order. `groups` maps every group, `all` included, to its host names, those of its children
-    included.
+    included. `stated` maps every variable that is set anywhere to the places where it is.
     """
 
     name: str
@@ -90,6 +90,7 @@ class Cluster:
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]]
     view: AnsibleView
+    stated: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
 
     @property
     def state_dir(self) -> Path:

@@ -195,4 +195,5 @@ class _Validator:
         every = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
         chosen = next(iter(reading.merged.of("cluster_name").values()), None)
         name = str(value_of(chosen.node)) if chosen else self.path.parent.resolve().name
-        return Cluster(name=name, path=self.path, hosts=every, groups=reading.groups, view=reading.view)
+        stated = {variable: tuple(one.origin for one in several) for variable, several in reading.merged.by_name.items()}
+        return Cluster(name=name, path=self.path, hosts=every, groups=reading.groups, view=reading.view, stated=stated)

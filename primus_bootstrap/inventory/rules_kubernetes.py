@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.positions import Definition
     from primus_bootstrap.inventory.reading import Reading
 
+# What Kubespray is always told, because other parts look there.
+FIXED = ("artifacts_dir", "credentials_dir", "kubeconfig_localhost")
+# An add-on of Kubespray, and the group whose chart brings the same thing in a newer version.
+_TWICE = {
+    "cert_manager_enabled": "cert_manager",
+    "gateway_api_enabled": "kube_gateway_api",
+    "node_feature_discovery_enabled": "gpu_operator",
+    "prometheus_operator_crds_enabled": "kube_prometheus_stack",
+}
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 
 
@@ -60,6 +69,25 @@ def kube_version(reading: Reading) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, what, release.version_fix(text), "kube-version")
 
 
+def fixed_variable(reading: Reading) -> Iterator[Problem]:
+    """The kubeconfig and Kubespray's own secrets lie where every other part looks for them."""
+    for name in FIXED:
+        for definition in reading.merged.by_name.get(name, ()):
+            what = f"{name} is set by primus-bootstrap, below the cluster's state folder"
+            yield Problem(
+                definition.origin.file, definition.origin.line, what, "take it away; PRIMUS_STATE_DIR moves the folder", "kubespray-fixed"
+            )
+
+
+def brought_twice(reading: Reading) -> Iterator[Problem]:
+    """An add-on of Kubespray and a chart that own the same objects overwrite each other on every run."""
+    for name, group in _TWICE.items():
+        for definition in reading.merged.by_name.get(name, ()):
+            if reading.groups.get(group) and value_of(definition.node) is True:
+                what = f"{name} is true and {group} has hosts: Kubespray's add-on and the chart would own the same objects"
+                yield Problem(definition.origin.file, definition.origin.line, what, f"take {name} away, or empty {group}", "brought-twice")
+
+
 def _provider(reading: Reading) -> Definition | None:
     found = next(iter(reading.merged.by_name.get("kubernetes_provider", ())), None)
     return None if found is None or is_template(found.node) or is_vaulted(found.node) else found
@@ -70,4 +98,6 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     kubespray_without_hosts,
     two_providers,
     kube_version,
+    fixed_variable,
+    brought_twice,
 )
