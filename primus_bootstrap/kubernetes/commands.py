@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 # A limited run reads facts of all other hosts: preinstall refuses to start where the cache of facts lacks one.
@@ -85,17 +85,17 @@ def create() -> tuple[Command, ...]:
     return (Command("bring every host of the cluster to what hosts.yaml says", "cluster.yml"),)
 
 
-def add_worker(host: str, *, unknown: Iterable[str] = ()) -> tuple[Command, ...]:
-    """Let one worker join: it is changed, the first control plane is asked, and nobody else is.
+def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Let workers join: they are changed, the first control plane is asked, and nobody else is.
 
     Args:
-        host: the new worker, which stands in hosts.yaml.
+        hosts: the new workers, which stand in hosts.yaml.
         unknown: hosts whose facts are not cached yet; they are asked once.
     """
-    asked = ",".join(dict.fromkeys((host, "kube_control_plane[0]", *unknown)))
+    asked = ",".join(dict.fromkeys((*hosts, "kube_control_plane[0]", *unknown)))
     return (
-        Command("ask the new worker and the first control plane what they are", _FACTS, asked),
-        Command("let the worker join", "scale.yml", host),
+        Command("ask the new workers and the first control plane what they are", _FACTS, asked),
+        Command("let the workers join", "scale.yml", ",".join(hosts)),
     )
 
 
@@ -176,8 +176,3 @@ def recover(*, snapshot: str = "") -> tuple[Command, ...]:
         Command("bring etcd and the control plane back", "recover-control-plane.yml", _QUORUM, variables),
         *settle(),
     )
-
-
-def uncached(place: Place, hosts: Iterable[str]) -> tuple[str, ...]:
-    """Return the hosts of the cluster whose facts no run has cached."""
-    return tuple(host for host in hosts if not (place.facts / host).is_file())

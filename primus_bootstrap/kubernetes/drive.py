@@ -1,0 +1,190 @@
+"""Runs Kubespray for one cluster: writes its values, lets it judge, starts it, and says what came of it.
+
+<state folder>/kubespray/
+    inventory/       the generated values, anew before every run
+    facts/           what hosts said of themselves, one file a host
+    artifacts/       the administrator's kubeconfig
+    credentials/     Kubespray's own secrets
+    logs/            what it printed, the last runs
+    done.json        the inventory of the last run that ended well
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.kubernetes import gate
+from primus_bootstrap.kubernetes.commands import Command, Place
+from primus_bootstrap.kubernetes.course import State, choose, state_from_json, state_of
+from primus_bootstrap.kubernetes.release import Source, make_ready
+from primus_bootstrap.kubernetes.values import chosen_values, group_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from primus_bootstrap.inventory.cluster import Cluster
+
+LINES_VARIABLE = "PRIMUS_LINES"
+_CALLBACKS = Path(__file__).with_name("callbacks")
+_KEPT_LOGS = 20
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Kubespray:
+    """Kubespray, ready for one cluster. `secrets` are arguments that open Vault and sudo; they name files, never hold a value."""
+
+    cluster: Cluster
+    place: Place
+    folder: Path
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The whole environment of its Ansible."""
+        return {
+            **gate.base_environment(),
+            **self.place.environment,
+            "ANSIBLE_CALLBACK_PLUGINS": str(_CALLBACKS),
+            "ANSIBLE_CALLBACKS_ENABLED": "primus_lines",
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_FORCE_COLOR": "0",
+            "ANSIBLE_HOST_PATTERN_MISMATCH": "ignore",
+        }
+
+
+def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) -> Kubespray:
+    """Make the release ready and write the cluster's values.
+
+    Raises:
+        PlanError: somebody else makes this cluster, or the release cannot be had; no host was contacted.
+    """
+    gate.refuse_foreign(cluster, "kubespray")
+    folder = cluster.state_dir.absolute() / "kubespray"
+    ready = make_ready(source)
+    place = Place(ready.checkout, ready.programs, cluster.path.absolute(), folder / "inventory", folder / "facts")
+    try:
+        for name in ("inventory/group_vars", "facts", "artifacts", "credentials", "logs"):
+            (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for old in (place.generated / "group_vars").iterdir():
+            old.unlink()
+        for name, text in group_files(chosen_values(cluster, folder)).items():
+            (place.generated / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PlanError(
+            f"cannot write {error.filename or folder}: {error.strerror}", fix="make the cluster's state folder writable"
+        ) from error
+    return Kubespray(cluster, place, folder, secrets)
+
+
+def course(kubespray: Kubespray, *, whole: bool = False) -> tuple[tuple[Command, ...], State]:
+    """Return what has to run for hosts.yaml as it is now, judged by the release itself, and the state that it leads to.
+
+    Raises:
+        PlanError: the release refuses it; no host was contacted.
+    """
+    listed = gate.read_inventory(kubespray.place, kubespray.environment, kubespray.secrets)
+    now = state_of(listed, load_release().commit)
+    unknown = tuple(host for host in now.hosts if not (kubespray.place.facts / host).is_file())
+    commands = choose(_before(kubespray), now, unknown=unknown, whole=whole)
+    if commands:
+        gate.check(kubespray.place, commands, kubespray.environment, kubespray.secrets)
+    return commands, now
+
+
+def run(kubespray: Kubespray, commands: Iterable[Command], *, lines: str = "", forks: int = 0) -> int:
+    """Run commands one after the other; return how many results changed something.
+
+    Args:
+        kubespray: from `prepare`.
+        commands: what to run; the first that fails is the last.
+        lines: the file that a watcher reads events from; one beside the log where it is empty.
+        forks: how many hosts at once; Kubespray's own where 0.
+
+    Raises:
+        RunError: with the hosts that failed, and why.
+    """
+    changed = 0
+    for command in commands:
+        log = _new_log(kubespray.folder / "logs", command)
+        events = Path(lines) if lines else log.with_suffix(".jsonl")
+        begin = events.stat().st_size if events.is_file() else 0
+        more = (*kubespray.secrets, *(("--forks", str(forks)) if forks else ()))
+        with log.open("w", encoding="utf-8") as out:
+            done = subprocess.run(
+                command.argv(kubespray.place, *more),
+                cwd=kubespray.place.release,
+                env={**kubespray.environment, LINES_VARIABLE: str(events)},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
+        seen = _events(events, begin)
+        if not lines:
+            events.unlink(missing_ok=True)
+        if done.returncode != 0:
+            raise RunError(
+                f"Kubespray could not {command.why}: {_failures(seen, log)}", fix=f"mend that and run it again; all it said: {log}"
+            )
+        changed += sum(1 for event in seen if event["event_data"].get("res", {}).get("changed"))
+    return changed
+
+
+def keep(kubespray: Kubespray, state: State) -> None:
+    """Note that the cluster is now what hosts.yaml says."""
+    draft = kubespray.folder / "done.json.new"
+    draft.write_text(json.dumps(state.to_json(), indent=1) + "\n", encoding="utf-8")
+    draft.replace(kubespray.folder / "done.json")
+
+
+def _before(kubespray: Kubespray) -> State | None:
+    path = kubespray.folder / "done.json"
+    try:
+        return state_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError) as error:
+        what = f"{path} cannot be read ({error}): what Kubespray did last is not known"
+        raise PlanError(what, fix=f"remove {path}; the next apply runs the full play, which is safe to repeat") from error
+
+
+def _new_log(folder: Path, command: Command) -> Path:
+    for old in sorted(folder.glob("*.log"))[: -_KEPT_LOGS + 1]:
+        old.unlink(missing_ok=True)
+    log = folder / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{time.monotonic_ns()}-{Path(command.playbook).stem}.log"
+    os.close(os.open(log, os.O_CREAT | os.O_WRONLY, 0o600))
+    return log
+
+
+def _events(path: Path, begin: int) -> list[Mapping[str, Any]]:
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        file.seek(begin)
+        return [json.loads(line) for line in file if line.endswith(b"\n")]
+
+
+def _failures(events: Sequence[Mapping[str, Any]], log: Path) -> str:
+    """Name the hosts of the recap with the last thing that failed there; without a recap, the last words."""
+    last: dict[str, str] = {}
+    lost: dict[str, Any] = {}
+    for event in events:
+        data = event["event_data"]
+        if event["event"] in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
+            res = data["res"]
+            why = "hidden: the task sets no_log" if res.get("censored") else res.get("msg") or res.get("stderr") or "it said nothing"
+            last[data["host"]] = f"{data['task']}: {str(why).strip()}"
+        elif event["event"] == "playbook_on_stats":
+            lost = {**data["failures"], **data["dark"]}
+    named = [f"{host}: {last.get(host, 'failed')}" for host in lost] or log.read_text(encoding="utf-8").strip().splitlines()[-2:]
+    more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+    return "; ".join(named[:_NAMED]) + more
