@@ -205,7 +205,7 @@ class _Course:
             known_hosts = without_hosts(self.cluster, self.conflicts, private / "known_hosts")
         return Job(
             executable=Path(sys.executable).with_name("ansible-playbook"),
-            environment=ansible_environment(known_hosts, private),
+            environment=ansible_environment(known_hosts, private) | {"PRIMUS_LINES": str(artifacts / "lines.jsonl")},
             working_dir=self.folder.path,
             playbook=site,
             inventory=self.cluster.path.absolute(),  # of a link, the group_vars beside the link count
@@ -214,6 +214,7 @@ class _Course:
             private_dir=private,
             artifacts_dir=artifacts,
             lock=children_lock(self.cluster.state_dir.absolute()),
+            lines=artifacts / "lines.jsonl",
         )
 
     def _limit(self, process: int, steps: Sequence[Step]) -> str:

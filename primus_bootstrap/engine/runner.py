@@ -35,6 +35,8 @@ RawEvent = dict[str, Any]
 # then. A pattern that every line end matches, with nothing to answer, keeps it small.
 _EVERY_LINE: dict[str, None] = {r"\n": None}
 _POLL_S = 0.1
+# How often the events of an Ansible that a task started are looked for while the first one is silent.
+_FOLLOW_S = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Job:
 
     `executable` is the `ansible-playbook` of the environment to use. `arguments` are those besides inventory, limit and
     playbook; none of them is a secret. `private_dir` is removed when the process ends, however it ends; `artifacts_dir`
-    keeps Ansible's own output.
+    keeps Ansible's own output. To `lines` an Ansible that a task starts (Kubespray's) writes its events, one JSON line each.
     """
 
     executable: Path
@@ -56,6 +58,7 @@ class Job:
     private_dir: Path
     artifacts_dir: Path
     lock: Path
+    lines: Path
 
 
 class Runner(Protocol):
@@ -80,11 +83,14 @@ class AnsibleRunner:
         ended = threading.Event()
         teller = threading.Thread(target=_tell, args=(job.private_dir / shim.PID_FILE, (cancel, errors), ended), daemon=True)
         teller.start()
+        hand_on = _keeping_nothing(on_event, errors)
+        follow = Tributary(job.lines, hand_on)
         try:
-            runner = _AnsibleRunner(config, event_handler=_keeping_nothing(on_event, errors))
+            runner = _AnsibleRunner(config, event_handler=hand_on, cancel_callback=follow.read)
             local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
             with adopting(local_temp, job.lock), state_errors(RunError, job.artifacts_dir):
                 runner.run()
+            follow.read()
         finally:
             ended.set()
             teller.join()
@@ -109,6 +115,7 @@ class AnsibleRunner:
             quiet=True,
             suppress_env_files=True,
         )
+        config.pexpect_timeout = _FOLLOW_S
         config.prepare()
         return config
 
@@ -122,6 +129,26 @@ class AnsibleRunner:
             "grace_s": self.grace_s,
         }
         return json.dumps(settings)
+
+
+class Tributary:
+    """The events of an Ansible that a task started, read as they are written; each is handed on with `foreign` set."""
+
+    def __init__(self, path: Path, hand_on: Callable[[RawEvent], object]) -> None:
+        """Keep where they are; the file comes with the first of them."""
+        self._path, self._hand_on, self._at = path, hand_on, 0
+
+    def read(self) -> bool:
+        """Hand on what is new and whole; never asks for an end, which is what ansible-runner takes the answer for."""
+        if self._path.is_file():
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        break
+                    self._at += len(line)
+                    self._hand_on({**json.loads(line), "foreign": True})
+        return False
 
 
 def _keeping_nothing(on_event: Callable[[RawEvent], None], errors: list[BaseException]) -> Callable[[RawEvent], bool]:
@@ -155,15 +182,16 @@ def _tell(pid_file: Path, reasons: tuple[threading.Event, list[BaseException]], 
             return
 
 
-def _leftovers(job: Job) -> tuple[Path, Path]:
-    """Return what ansible-runner leaves and nobody may keep: event files, and the command with its whole environment."""
-    return job.artifacts_dir / "job_events", job.artifacts_dir / "command"
+def _leftovers(job: Job) -> tuple[Path, Path, Path]:
+    """Return what is left and nobody may keep: event files, the command with its whole environment, and the lines that were read."""
+    return job.artifacts_dir / "job_events", job.artifacts_dir / "command", job.lines
 
 
 def _clean(job: Job) -> None:
-    events, command = _leftovers(job)
+    events, command, lines = _leftovers(job)
     shutil.rmtree(events, ignore_errors=True)
     command.unlink(missing_ok=True)
+    lines.unlink(missing_ok=True)
     shutil.rmtree(job.private_dir, ignore_errors=True)
 
 

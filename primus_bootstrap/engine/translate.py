@@ -46,7 +46,8 @@ class Translator:
     Ansible does not say which playbook a play came from, so plays are counted: `plays` holds the plays of each step's
     playbook. A play that runs in batches (`serial`) announces itself once a batch, under the same identity.
 
-    `steps` are those that the process runs, each with its number within the whole plan of `count` steps.
+    `steps` are those that the process runs, each with its number within the whole plan of `count` steps. Events of an Ansible that a
+    task started (Kubespray's) bear `foreign`: they belong to the phase that runs, and whom it lost is lost for the process as well.
     """
 
     steps: Sequence[tuple[int, Step]]
@@ -63,6 +64,8 @@ class Translator:
     _counts: dict[str, list[int]] = field(default_factory=dict)
     _aborted: bool = False
     _gave_up: bool = False
+    _foreign_failed: dict[str, None] = field(default_factory=dict)
+    _foreign_dark: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Lay the plays out in the order in which Ansible announces them."""
@@ -72,7 +75,10 @@ class Translator:
         """Yield what one raw event means; most mean nothing to us."""
         kind = raw.get("event", "")
         data = raw.get("event_data") or {}
-        if kind == "playbook_on_play_start":
+        if raw.get("foreign") and kind == "playbook_on_stats":
+            self._foreign_failed |= dict.fromkeys(data.get("failures") or ())
+            self._foreign_dark |= dict.fromkeys(data.get("dark") or ())
+        elif kind == "playbook_on_play_start":
             yield from self._play(str(data.get("uuid", "")))
         elif kind == "playbook_on_task_start":
             yield TaskStarted(self._phase, data.get("role", ""), _task_name(data), self.clock())
@@ -83,7 +89,9 @@ class Translator:
         elif kind == "playbook_on_no_hosts_remaining":
             self._aborted = True
         elif kind == "playbook_on_stats":
-            recap = Recap(failed=tuple(data.get("failures") or ()), unreachable=tuple(data.get("dark") or ()))
+            failed = dict.fromkeys((*(data.get("failures") or ()), *self._foreign_failed))
+            dark = dict.fromkeys((*(data.get("dark") or ()), *self._foreign_dark))
+            recap = Recap(failed=tuple(failed), unreachable=tuple(dark))
             self.ended = True
             self._aborted = self._aborted or self._gave_up_silently({*recap.failed, *recap.unreachable})
             yield from self._finish()

@@ -80,9 +80,12 @@ class Command:
         return (str(place.programs / "ansible-playbook"), *place.inventory, self.playbook, *self.arguments, *more)
 
 
-def create() -> tuple[Command, ...]:
-    """Make the cluster, bring changed settings to it, and let new control planes join: the full play, safe to repeat."""
-    return (Command("bring every host of the cluster to what hosts.yaml says", "cluster.yml"),)
+def create(limit: str = "") -> tuple[Command, ...]:
+    """Make the cluster, bring changed settings to it, and let new control planes join: the full play, safe to repeat.
+
+    With `limit` changed settings go to some hosts; facts of all others must be cached.
+    """
+    return (Command("bring the hosts of the cluster to what hosts.yaml says", "cluster.yml", limit),)
 
 
 def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = ()) -> tuple[Command, ...]:

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.groups import load_kubespray_variables
 from primus_bootstrap.kubernetes import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from primus_bootstrap.kubernetes.commands import Command
 
@@ -44,10 +45,25 @@ def state_of(listed: Mapping[str, Any], release: str) -> State:
     known = listed.get("_meta", {}).get("hostvars", {})
     hosts = {}
     for host in dict.fromkeys(host for members in groups.values() for host in members):
-        said = json.dumps([known.get(host, {}), [name for name in _GROUPS if host in groups[name]]], sort_keys=True, default=str)
+        told = {name: value for name, value in known.get(host, {}).items() if _counts(name)}
+        said = json.dumps([told, [name for name in _GROUPS if host in groups[name]]], sort_keys=True, default=str)
         hosts[host] = hashlib.sha256(said.encode()).hexdigest()
     first = next(iter(groups["kube_control_plane"]), "")
     return State(release, str(known.get(first, {}).get("kube_version", "")), groups, hosts)
+
+
+def _counts(name: str) -> bool:
+    """Tell whether a variable's change means that Kubespray has to run: one of its own, or one that its templates may use.
+
+    Labels and taints of nodes are kept by a role of their own, in seconds; how a host is reached changes nothing there.
+    """
+    if name.startswith("site_"):
+        return True
+    return (
+        name in load_kubespray_variables()
+        and not name.startswith("ansible_")
+        and name not in ("node_labels", "node_taints", "kube_version")
+    )
 
 
 def _members(listed: Mapping[str, Any], group: str) -> list[str]:
@@ -56,34 +72,85 @@ def _members(listed: Mapping[str, Any], group: str) -> list[str]:
     return list(dict.fromkeys((*entry.get("hosts", ()), *below)))
 
 
-def choose(before: State | None, now: State, *, unknown: tuple[str, ...] = (), whole: bool = False) -> tuple[Command, ...]:
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What has to run, and the state to note once all of it has ended well."""
+
+    commands: tuple[Command, ...]
+    state: State
+
+
+def choose(before: State | None, now: State, present: Collection[str], *, unknown: Sequence[str] = (), whole: bool = False) -> Course:
     """Return what has to run; nothing where nothing changed since it last ended well.
 
     Args:
         before: what last ended well.
         now: what hosts.yaml says.
+        present: the hosts that may be touched: of a run for one node that node, otherwise those that were not lost before.
         unknown: hosts whose facts no run has kept.
         whole: run the full play whatever changed.
 
     Raises:
-        PlanError: another version of Kubernetes is wanted, or another first control plane: neither is what the full play is for.
+        PlanError: another version of Kubernetes is wanted, another first control plane, or a first run without all hosts.
     """
+    away = [host for host in now.hosts if host not in present]
     if before is None:
-        return commands.create()
+        _refuse_part(away)
+        return Course(commands.create(), now)
     _refuse_upgrade(before, now)
     _refuse_another_first(before, now)
-    if whole or before.release != now.release:
-        return commands.create()
-    new = [host for host in now.hosts if host not in before.hosts]
-    changed = [host for host, told in before.hosts.items() if host in now.hosts and now.hosts[host] != told]
-    serving = [host for name in ("kube_control_plane", "etcd", "calico_rr") for host in now.groups[name]]
-    if changed or any(host in serving for host in new):
-        return commands.create()
-    if new:
-        return commands.add_workers(new, unknown=unknown)
+    new = [host for host in now.hosts if host not in before.hosts and host in present]
+    differs = [host for host in new if _serves(now, host)] or before.release != now.release
+    changed = [host for host, told in before.hosts.items() if host in present and now.hosts.get(host, told) != told]
     gone = [host for host in before.hosts if host not in now.hosts]
-    left = any(host in before.groups[name] for host in gone for name in ("kube_control_plane", "etcd"))
-    return commands.settle() if left else ()
+    if differs or any(_serves(before, host) for host in gone):
+        return Course(commands.create(), now)  # everybody is told who serves
+    noted = _noted(before, now, present)
+    if whole or changed:
+        return Course(commands.create(",".join(host for host in now.hosts if host in present) if away else ""), noted)
+    return Course(commands.add_workers(new, unknown=unknown) if new else (), noted)
+
+
+def _serves(state: State, host: str) -> bool:
+    return any(host in state.groups[name] for name in ("kube_control_plane", "etcd", "calico_rr"))
+
+
+def _noted(before: State, now: State, present: Collection[str]) -> State:
+    """Return what is true after a run for some hosts: the others are as they were."""
+    kept = {
+        host: told if host in present else before.hosts[host] for host, told in now.hosts.items() if host in present or host in before.hosts
+    }
+    return State(now.release, now.version, now.groups, kept)
+
+
+def without(state: State, host: str) -> State:
+    """Return the state once a host has left; while it stands in hosts.yaml, the next apply lets it join again."""
+    groups = {name: tuple(one for one in hosts if one != host) for name, hosts in state.groups.items()}
+    return State(state.release, state.version, groups, {one: told for one, told in state.hosts.items() if one != host})
+
+
+def refuse_removal(state: State, host: str) -> None:
+    """Refuse to take out what Kubespray cannot.
+
+    Raises:
+        PlanError: it is the first control plane or etcd member, or none of the cluster's hosts.
+    """
+    if host not in state.hosts:
+        raise PlanError(f"{host} is no host of this Kubernetes", fix="name a host of kube_control_plane, kube_node or etcd")
+    for name in ("kube_control_plane", "etcd"):
+        if state.groups[name][:1] == (host,):
+            what = f"{host} is the first host of {name}: the cluster's own state is read there, and Kubespray cannot take it out"
+            raise PlanError(what, fix=f"move it to the end of {name} in hosts.yaml, apply, then remove it")
+    if host in state.groups["etcd"] and len(state.groups["etcd"]) <= 2:
+        what = f"etcd has {len(state.groups['etcd'])} members: without {host} the rest has no majority"
+        raise PlanError(what, fix="let another member join first")
+
+
+def _refuse_part(away: Sequence[str]) -> None:
+    if away:
+        more = f" and {len(away) - 1} more" if len(away) > 1 else ""
+        what = f"{away[0]}{more} did not get here, and the first run makes the cluster of all its hosts"
+        raise PlanError(what, fix="bring them up, or take them out of hosts.yaml and add them later")
 
 
 def _refuse_upgrade(before: State, now: State) -> None:

@@ -23,12 +23,12 @@ from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import gate
 from primus_bootstrap.kubernetes.commands import Command, Place
-from primus_bootstrap.kubernetes.course import State, choose, state_from_json, state_of
+from primus_bootstrap.kubernetes.course import State, choose, refuse_removal, state_from_json, state_of, without
 from primus_bootstrap.kubernetes.release import Source, make_ready
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from primus_bootstrap.inventory.cluster import Cluster
 
@@ -85,19 +85,43 @@ def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) 
     return Kubespray(cluster, place, folder, secrets)
 
 
-def course(kubespray: Kubespray, *, whole: bool = False) -> tuple[tuple[Command, ...], State]:
+def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = False) -> tuple[tuple[Command, ...], State]:
     """Return what has to run for hosts.yaml as it is now, judged by the release itself, and the state that it leads to.
 
     Raises:
-        PlanError: the release refuses it; no host was contacted.
+        PlanError: it is refused; no host was contacted.
     """
-    listed = gate.read_inventory(kubespray.place, kubespray.environment, kubespray.secrets)
-    now = state_of(listed, load_release().commit)
+    now = _now(kubespray)
     unknown = tuple(host for host in now.hosts if not (kubespray.place.facts / host).is_file())
-    commands = choose(_before(kubespray), now, unknown=unknown, whole=whole)
-    if commands:
-        gate.check(kubespray.place, commands, kubespray.environment, kubespray.secrets)
-    return commands, now
+    chosen = choose(_before(kubespray), now, present, unknown=unknown, whole=whole)
+    if chosen.commands:
+        gate.check(kubespray.place, chosen.commands, kubespray.environment, kubespray.secrets)
+    return chosen.commands, chosen.state
+
+
+def judged(kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, host: str = "") -> tuple[tuple[Command, ...], State | None]:
+    """Return commands that were asked for by name once the release has judged them, and the state that they lead to.
+
+    Raises:
+        PlanError: it is refused; no host was contacted.
+    """
+    now = _now(kubespray)
+    if verb in ("remove", "forget"):
+        refuse_removal(now, host)
+    gate.check(kubespray.place, commands, kubespray.environment, kubespray.secrets)
+    if verb in ("remove", "forget"):
+        before = _before(kubespray)
+        return commands, without(before or now, host)
+    return commands, None if verb == "reset" else now
+
+
+def _now(kubespray: Kubespray) -> State:
+    return state_of(gate.read_inventory(kubespray.place, kubespray.environment, kubespray.secrets), load_release().commit)
+
+
+def watched() -> str:
+    """Return the file from which the run that this is part of reads events; empty where nobody does."""
+    return os.environ.get(LINES_VARIABLE, "")
 
 
 def run(kubespray: Kubespray, commands: Iterable[Command], *, lines: str = "", forks: int = 0) -> int:
@@ -139,8 +163,11 @@ def run(kubespray: Kubespray, commands: Iterable[Command], *, lines: str = "", f
     return changed
 
 
-def keep(kubespray: Kubespray, state: State) -> None:
-    """Note that the cluster is now what hosts.yaml says."""
+def keep(kubespray: Kubespray, state: State | None) -> None:
+    """Note what the cluster is now; None where it is no more."""
+    if state is None:
+        (kubespray.folder / "done.json").unlink(missing_ok=True)
+        return
     draft = kubespray.folder / "done.json.new"
     draft.write_text(json.dumps(state.to_json(), indent=1) + "\n", encoding="utf-8")
     draft.replace(kubespray.folder / "done.json")

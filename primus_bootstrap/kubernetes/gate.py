@@ -146,18 +146,11 @@ def _cause(stdout: str, stderr: str) -> str:
 
 
 # Of this process's Ansible settings, those that are as true of Kubespray's.
-_KEPT = [
-    "ANSIBLE_LOCAL_TEMP",
-    "ANSIBLE_SSH_CONTROL_PATH_DIR",
-    "ANSIBLE_SSH_ARGS",
-    "ANSIBLE_FORKS",
-    "ANSIBLE_REMOTE_USER",
-    "ANSIBLE_PRIVATE_KEY_FILE",
-    "ANSIBLE_TIMEOUT",
-    "ANSIBLE_VAULT_PASSWORD_FILE",
-    "ANSIBLE_VAULT_IDENTITY_LIST",
-    "ANSIBLE_BECOME_PASSWORD_FILE",
-]
+_KEPT = (
+    *("ANSIBLE_LOCAL_TEMP", "ANSIBLE_SSH_CONTROL_PATH_DIR", "ANSIBLE_SSH_ARGS", "ANSIBLE_FORKS", "ANSIBLE_TIMEOUT"),
+    *("ANSIBLE_REMOTE_USER", "ANSIBLE_PRIVATE_KEY_FILE"),
+    *("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST", "ANSIBLE_BECOME_PASSWORD_FILE"),
+)
 # Over Kubespray's own, which check no host key. A run of ours brings its own arguments.
 _SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=30m"
 

@@ -1,0 +1,123 @@
+"""Run Kubespray on the controller: the Ansible action `kubespray`, on one host's behalf for the whole cluster."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ansible import constants, context
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+
+if TYPE_CHECKING:
+    from primus_bootstrap.kubernetes.commands import Command
+    from primus_bootstrap.kubernetes.course import State
+    from primus_bootstrap.kubernetes.drive import Kubespray
+
+_VERBS = ("bring", "remove", "forget", "settle", "upgrade", "reset", "recover")
+
+
+class ActionModule(ActionBase):
+    """`verb` says what to do; `bring` compares hosts.yaml with what ran last and runs only what differs."""
+
+    _VALID_ARGS = frozenset(
+        {
+            "verb",
+            "folder",
+            "archive",
+            "sha256",
+            "url",
+            "packages",
+            "hosts",
+            "host",
+            "address",
+            "version",
+            "batches",
+            "serial",
+            "snapshot",
+            "whole",
+        }
+    )
+    _supports_check_mode = True
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what ran and whether it changed anything; in check mode what would run."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.inventory.load import load_cluster  # noqa: PLC0415
+            from primus_bootstrap.kubernetes import drive  # noqa: PLC0415
+            from primus_bootstrap.kubernetes.release import Source  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args, known = self._task.args, task_vars or {}
+        private = Path(tempfile.mkdtemp(prefix="kubespray-", dir=constants.DEFAULT_LOCAL_TMP))  # mode 0700
+        try:
+            source = Source(**{name: str(args.get(name, "")) for name in ("folder", "archive", "sha256", "url", "packages")})
+            password = private / "vault-0"
+            secrets = self._secrets(private)
+            cluster = load_cluster(Path(str(known["inventory_file"])), vault_password_file=password if password.is_file() else None)
+            kubespray = drive.prepare(cluster, source, secrets=secrets)
+            commands, state = self._course(kubespray)
+            said = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
+            if self._task.check_mode:
+                after = "".join(f"{line}\n" for line in said)
+                return {
+                    **result,
+                    "changed": bool(said),
+                    "commands": said,
+                    "diff": {"before": "", "after": after, "after_header": "Kubespray"},
+                }
+            changed = drive.run(kubespray, commands, lines=drive.watched(), forks=int(context.CLIARGS.get("forks") or 0))
+            drive.keep(kubespray, state)
+        except PrimusError as problem:
+            raise AnsibleActionFail(_words(problem)) from problem
+        finally:
+            shutil.rmtree(private, ignore_errors=True)
+        return {**result, "changed": changed > 0, "commands": said}
+
+    def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], State | None]:
+        """Return what has to run, and the state to note afterwards; None where hosts.yaml is not what the cluster is then."""
+        from primus_bootstrap.errors import PlanError  # noqa: PLC0415
+        from primus_bootstrap.kubernetes import commands, drive  # noqa: PLC0415
+
+        args, verb = self._task.args, str(self._task.args.get("verb", "bring"))
+        host, address = str(args.get("host", "")), str(args.get("address", ""))
+        if verb == "bring":
+            return drive.course(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
+        made = {
+            "remove": lambda: commands.remove(host),
+            "forget": lambda: commands.remove_dead(host, address=address),
+            "settle": commands.settle,
+            "upgrade": lambda: commands.upgrade(str(args["version"]), workers=args.get("batches", ()), serial=str(args.get("serial", ""))),
+            "reset": commands.reset,
+            "recover": lambda: commands.recover(snapshot=str(args.get("snapshot", ""))),
+        }
+        if verb not in made:
+            raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
+        return drive.judged(kubespray, made[verb](), verb=verb, host=host)
+
+    def _secrets(self, private: Path) -> tuple[str, ...]:
+        """Hand on what opens Vault and sudo, in files that go with the run; never as an argument."""
+        given: list[str] = []
+        for number, (name, secret) in enumerate(getattr(self._loader._vault, "secrets", None) or ()):  # noqa: SLF001 - Ansible offers no other way
+            given += ["--vault-id", f"{name}@{_file(private / f'vault-{number}', secret.bytes)}"]
+        if password := getattr(self._play_context, "become_pass", None):
+            given += ["--become-password-file", str(_file(private / "become", str(password).encode()))]
+        return tuple(given)
+
+
+def _file(path: Path, content: bytes) -> Path:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+    return path
+
+
+def _words(problem: Any) -> str:
+    """Return what and fix; of a broken inventory every problem."""
+    several = getattr(problem, "problems", ())
+    return "\n".join(f"{one.file}:{one.line}: {one.what}. Fix: {one.fix}" for one in several) or f"{problem.what}. Fix: {problem.fix}"
