@@ -1,0 +1,127 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""What the role `kube_certificates` decides on the controller: which certificates run out, who renews them, which pods start anew."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from ansible.errors import AnsibleFilterError
+from cryptography import x509
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+SCHEMA = "primus.verdict/1"
+SOURCE = "roles/kube_certificates/meta/argument_specs.yml"
+# What `kubeadm certs renew` calls each, and the program that reads it: https://kubernetes.io/docs/tasks/administer-cluster/kubeadm/kubeadm-certs/
+# (read 2026-11). A client certificate that only kubectl or a probe reads needs no restart.
+_API, _ETCD = "kube-apiserver", "etcd"
+KUBEADM = {
+    "apiserver.crt": ("apiserver", _API),
+    "apiserver-kubelet-client.crt": ("apiserver-kubelet-client", _API),
+    "apiserver-etcd-client.crt": ("apiserver-etcd-client", _API),
+    "front-proxy-client.crt": ("front-proxy-client", _API),
+    "etcd/server.crt": ("etcd-server", _ETCD),
+    "etcd/peer.crt": ("etcd-peer", _ETCD),
+    "etcd/healthcheck-client.crt": ("etcd-healthcheck-client", ""),
+    "admin.conf": ("admin.conf", ""),
+    "super-admin.conf": ("super-admin.conf", ""),
+    "controller-manager.conf": ("controller-manager.conf", "kube-controller-manager"),
+    "scheduler.conf": ("scheduler.conf", "kube-scheduler"),
+}
+# One after the other, the database first: the API server's own readiness then speaks for both.
+ORDER = (_ETCD, _API, "kube-controller-manager", "kube-scheduler")
+FIXES = {
+    "kubeadm": "primus-bootstrap renew certificates",
+    "kubelet": "kubelet renews it by itself: see `journalctl -u kubelet`, and rotateCertificates in its configuration",
+    "kubespray": "apply again with force_etcd_cert_refresh: true, which makes etcd's certificates anew",
+    "authority": "an authority is replaced by hand: https://kubernetes.io/docs/tasks/tls/manual-rotation-of-ca-certificates/",
+    "site": "whoever wrote this file renews it",
+}
+
+
+def owner_of(file: str, *, authority: bool) -> tuple[str, str, str]:
+    """Return who renews a certificate, under which name, and which program must start anew for it."""
+    if authority:
+        return "authority", "", ""
+    kubernetes = re.match(r".*/(?:pki|ssl)/(etcd/[^/]+|[^/]+)$", file)
+    name = file.rsplit("/", 1)[-1]
+    known = KUBEADM.get(kubernetes[1] if kubernetes and "/ssl/etcd/ssl/" not in file else name)
+    if known and "/kubelet/" not in file and "/.kube/" not in file:
+        return "kubeadm", *known
+    if "/ssl/etcd/ssl/" in file:
+        return "kubespray", "", ""
+    return ("kubelet" if "/kubelet/" in file or name == "kubelet.conf" else "site"), "", ""
+
+
+def kube_certificates_read(found: Sequence[Mapping[str, Any]], now: float | None = None) -> list[dict[str, Any]]:
+    """Return what the certificates of a host say, those that run out first.
+
+    Args:
+        found: What the module kube_certificate_files read: `file`, `pem`, `written`.
+        now: Seconds since the epoch; the present where it is not given.
+    """
+    read = []
+    moment = dt.datetime.fromtimestamp(time.time() if now is None else now, tz=dt.UTC)
+    for one in found:
+        try:
+            certificate = x509.load_pem_x509_certificate(one["pem"].encode("ascii"))
+        except ValueError as error:
+            raise AnsibleFilterError(f"{one['file']} holds no certificate that can be read: {error}") from error
+        owner, name, program = owner_of(one["file"], authority=_signs(certificate))
+        left = (certificate.not_valid_after_utc - moment).total_seconds() / 86400
+        words = {"owner": owner, "name": name, "program": program, "subject": certificate.subject.rfc4514_string(), "days": round(left, 1)}
+        read.append({"file": one["file"], "written": one["written"], "not_after": f"{certificate.not_valid_after_utc:%Y-%m-%d}", **words})
+    return sorted(read, key=lambda one: (one["days"], one["file"]))
+
+
+def _signs(certificate: x509.Certificate) -> bool:
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False
+
+
+def kube_certificates_due(read: Sequence[Mapping[str, Any]], before_days: float, now: bool) -> list[str]:  # noqa: FBT001 - Jinja's order
+    """Return what kubeadm is to renew: what has fewer days left than that, or everything of its own where that is asked for."""
+    return sorted({one["name"] for one in read if one["owner"] == "kubeadm" and (now or one["days"] < before_days)})
+
+
+def kube_certificates_stale(read: Sequence[Mapping[str, Any]], running: Mapping[str, float]) -> list[str]:
+    """Return the programs that run since before a certificate of theirs was written, in the order in which they start anew.
+
+    So a run that was killed between renewal and restart is finished by the next. A program that does not run here is none of these.
+    """
+    stale = {one["program"] for one in read if one["program"] in running and running[one["program"]] < one["written"]}
+    return [name for name in ORDER if name in stale]
+
+
+def kube_certificates_verdicts(
+    read: Sequence[Mapping[str, Any]], unread: Sequence[str], host: str, least_days: float
+) -> list[dict[str, Any]]:
+    """Return a verdict for each certificate, and `unknown` for each file that could not be read."""
+    fixed = {"host": host, "source": SOURCE, "started": time.time(), "seconds": 0.0, "schema": SCHEMA}
+    found = []
+    for one in read:
+        words = {"device": one["file"], "expected": f">= {least_days:.0f}", "found": f"{one['days']:.0f}", "unit": "days"}
+        bad = one["days"] < least_days
+        reason = f"{one['subject']} {'ran' if one['days'] < 0 else 'runs'} out on {one['not_after']}" if bad else ""
+        more = {"reason": reason, "fix": FIXES[one["owner"]]} if bad else {}
+        found.append({"check": "kube_certificates.valid", "verdict": "fail" if bad else "pass", **words, **more, **fixed})
+    unknown = {"check": "kube_certificates.valid", "verdict": "unknown", "fix": "see the file's rights and its disk", **fixed}
+    found += [{**unknown, "device": reason.split(":", maxsplit=1)[0], "reason": reason} for reason in unread]
+    if not found:
+        found.append({**unknown, "verdict": "skipped", "reason": "no certificate of Kubernetes on this host", "fix": ""})
+    return found
+
+
+class FilterModule:
+    """Ansible finds filters through this class."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name."""
+        names = (kube_certificates_read, kube_certificates_due, kube_certificates_stale, kube_certificates_verdicts)
+        return {one.__name__: one for one in names}

@@ -1,0 +1,63 @@
+#!/usr/bin/python
+"""Read Kubernetes' certificates of a host, and since when its control plane runs: the Ansible module `kube_certificate_files`.
+
+It changes nothing, and hands over certificates alone: keys that stand beside them in kubeconfigs and PEM files stay on the host.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.kube_processes import running
+
+PEM = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+CLIENT = re.compile(r"client-certificate-data:\s*[\"']?([A-Za-z0-9+/=]+)")
+
+
+def certificate_in(text: str) -> str:
+    """Return the first certificate of a file, of a kubeconfig that of its user; empty where there is none."""
+    coded = CLIENT.search(text)
+    if coded:
+        with suppress(ValueError, binascii.Error):
+            text = base64.b64decode(coded[1]).decode("ascii")
+    found = PEM.search(text)
+    return found[0] if found else ""
+
+
+def read(patterns: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the certificates of these files, once each wherever links lead, and the files that cannot be read."""
+    found: dict[str, dict[str, Any]] = {}
+    unread = []
+    for path in sorted({str(name) for pattern in patterns for name in Path("/").glob(pattern.lstrip("/"))}):
+        real = os.path.realpath(path)
+        try:
+            pem = certificate_in(Path(path).read_text(encoding="utf-8", errors="replace"))
+            written = Path(path).stat().st_mtime
+        except OSError as error:
+            unread.append(f"{path}: {error.strerror}")
+            continue
+        if pem and real not in found:
+            found[real] = {"file": path, "pem": pem, "written": written}
+    return list(found.values()), unread
+
+
+def main() -> None:
+    """Read the arguments, look, and report."""
+    module = AnsibleModule(
+        argument_spec={"patterns": {"type": "list", "elements": "str", "required": True}},
+        supports_check_mode=True,
+    )
+    certificates, unread = read(module.params["patterns"])
+    module.exit_json(changed=False, certificates=certificates, unread=unread, running=running(Path("/proc"), time.time()))
+
+
+if __name__ == "__main__":
+    main()

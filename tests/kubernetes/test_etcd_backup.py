@@ -1,0 +1,203 @@
+"""Backup and restore of etcd for real: one member and three as processes, the role's own playbooks, no Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kubernetes.etcd_rig import Etcd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.skipif(not shutil.which("etcd") or not shutil.which("etcdctl"), reason="no etcd here: apt install etcd-server etcd-client"),
+    pytest.mark.timeout(900),
+]
+CONFIRM = ("-e", "confirm=demo")
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Etcd]:
+    """Run an etcd of one member."""
+    etcd = Etcd(tmp_path, 1)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.end()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Etcd]:
+    """Run an etcd of three members."""
+    etcd = Etcd(tmp_path, 3)
+    try:
+        etcd.start()
+        yield etcd
+    finally:
+        etcd.end()
+
+
+def copies(etcd: Etcd) -> list[Path]:
+    """Return the copies on the controller, the oldest first."""
+    return sorted((etcd.root / ".primus/demo/etcd").glob("etcd-*"))
+
+
+def members(etcd: Etcd, n: int) -> list[str]:
+    """Return the members that one member knows."""
+    return sorted(one["name"] for one in json.loads(etcd.ctl(n, "member", "list", "--write-out", "json").stdout)["members"])
+
+
+def test_a_backup_is_whole_private_copied_and_restored(one: Etcd) -> None:
+    """Data, PKI and sums; mode 0600 everywhere; a restore brings the data back, sets the others aside, and says where."""
+    one.put("kept", "yes")
+    code, said = one.play("backup_etcd.yml")
+    assert code == 0, said[-3000:]
+    (copy,) = copies(one)
+    files = [path for path in [*copy.rglob("*"), *(one.home(1) / "backups").rglob("*")] if path.is_file() and path.name != ".lock"]
+    backup = json.loads((copy / "m1/backup.json").read_text(encoding="utf-8"))
+    one.put("lost", "yes")
+    code, said = one.play("restore_etcd.yml", *CONFIRM)
+
+    assert code == 0, said[-3000:]
+    assert {path.name for path in files} == {"backup.json", "files.tar.gz", "snapshot.db"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert (backup["cluster"], backup["host"], backup["etcd"]["members"]) == ("demo", "m1", {"m1": f"http://127.0.0.1:{one.ports[1]}"})
+    assert (one.get(1, "kept"), one.get(1, "lost")) == ("yes", "")
+    assert len(list((one.home(1) / "data").glob("member.before-restore-*"))) == 1
+    assert "former data: " in said
+
+
+def test_only_as_many_backups_as_stated_are_kept(one: Etcd) -> None:
+    """On the host and on the controller; one that is half written is never among them."""
+    one.write_hosts({"kube_backup_keep": 1, "kube_backup_controller_keep": 2})
+    (one.home(1) / "backups/.new").mkdir(parents=True)
+    for _ in range(3):
+        code, said = one.play("backup_etcd.yml")
+        assert code == 0, said[-3000:]
+        time.sleep(1.1)  # a backup is named by its second
+
+    assert len(list((one.home(1) / "backups").glob("etcd-*"))) == 1
+    assert len(copies(one)) == 2
+    assert not (one.home(1) / "backups/.new").exists()
+
+
+def test_what_must_not_be_restored_is_refused_and_nothing_is_touched(one: Etcd) -> None:
+    """Without the name, of another cluster, damaged, with another authority, a name that is none: etcd answers throughout."""
+    one.put("kept", "yes")
+    assert one.play("backup_etcd.yml")[0] == 0
+    (copy,) = copies(one)
+    pid = (one.home(1) / "pid").read_text(encoding="ascii")
+    note = copy / "m1/backup.json"
+    text = note.read_text(encoding="utf-8")
+    said = [one.play("restore_etcd.yml")[1], one.play("restore_etcd.yml", *CONFIRM, "-e", "kube_backup_restore_from=etcd-2020")[1]]
+    note.write_text(text.replace('"cluster": "demo"', '"cluster": "prod"'), encoding="utf-8")
+    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+    note.write_text(text.replace('"sha256": "', '"sha256": "0'), encoding="utf-8")
+    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+    note.write_text(text, encoding="utf-8")
+    (one.home(1) / "pki/ca.crt").write_text("another authority\n", encoding="ascii")
+    said.append(one.play("restore_etcd.yml", *CONFIRM)[1])
+
+    expected = ["with plain Ansible, -e confirm=demo", "is no backup of etcd", "it is of cluster prod, and this is demo"]
+    expected += ["it is not what was saved", "what is signed or encrypted in it could not be read"]
+    assert [want in got for want, got in zip(expected, said, strict=True)] == [True] * 5, said
+    assert (one.home(1) / "pid").read_text(encoding="ascii") == pid
+    assert one.get(1, "kept") == "yes"
+
+
+def test_three_members_come_back_as_one_cluster(three: Etcd) -> None:
+    """After a member lost its disk and the others their data, all three hold the backup, with the members that they had."""
+    three.put("kept", "yes")
+    code, said = three.play("backup_etcd.yml")
+    assert code == 0, said[-3000:]
+    three.ctl(1, "del", "kept")
+    three.put("lost", "yes")
+    three.systemctl("stop", 3)
+    shutil.rmtree(three.home(3) / "data/member")
+    code, said = three.play("restore_etcd.yml", *CONFIRM)
+
+    assert code == 0, said[-3000:]
+    assert [three.get(n, "kept") for n in three.numbers] == ["yes"] * 3
+    assert [three.get(n, "lost") for n in three.numbers] == [""] * 3
+    assert [members(three, n) for n in three.numbers] == [["m1", "m2", "m3"]] * 3
+    three.put("after", "yes")
+    assert three.get(3, "after") == "yes"
+
+
+def test_a_backup_is_taken_while_a_member_is_down(three: Etcd) -> None:
+    """From one that has a leader; with none left it is refused, with the reason of each."""
+    three.systemctl("stop", 1)
+    three.wait(2)
+    code, said = three.play("backup_etcd.yml", "-e", "kube_backup_max_age_h=1")
+    assert code == 0, said[-3000:]
+    (copy,) = copies(three)
+    taken = sorted(path.parent.name for path in copy.rglob("snapshot.db"))
+    three.systemctl("stop", 2)
+    code, said = three.play("backup_etcd.yml")
+
+    assert taken in (["m2"], ["m3"])
+    assert (code, "No member of etcd answers with a leader" in said) == (2, True)
+
+
+def test_a_restore_that_is_killed_half_way_is_finished_by_the_next(three: Etcd) -> None:
+    """Killed while two members hold the backup and one waits: the same again ends with three that agree, and no data are gone."""
+    three.put("kept", "yes")
+    assert three.play("backup_etcd.yml")[0] == 0
+    three.put("lost", "yes")
+    real = shutil.which("etcdctl")
+    slow = three.program("etcdctl", f'#!/bin/sh\ncase "$*" in *"restore"*"--name m3"*) sleep 600;; esac\nexec {real} "$@"\n')
+    run = subprocess.Popen(
+        three.argv("restore_etcd.yml", *CONFIRM),
+        env=three.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    end = time.monotonic() + 120
+    while not all(list((three.home(n) / "data").glob("member.before-restore-*")) for n in (1, 2)):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    kill_tree(run)
+    slow.unlink()
+    code, said = three.play("restore_etcd.yml", *CONFIRM)
+
+    assert code == 0, said[-3000:]
+    assert [three.get(n, "kept") for n in three.numbers] == ["yes"] * 3
+    assert [three.get(n, "lost") for n in three.numbers] == [""] * 3
+    assert [len(list((three.home(n) / "data").glob("member.before-restore-*"))) for n in three.numbers] == [2, 2, 1]
+
+
+def kill_tree(run: subprocess.Popen[bytes]) -> None:
+    """Kill a run with all that it started, as a controller that loses power does."""
+
+    def children(pid: int) -> list[int]:
+        path = Path(f"/proc/{pid}/task/{pid}/children")
+        found = [int(word) for word in path.read_text(encoding="ascii").split()] if path.exists() else []
+        return found + [deeper for one in found for deeper in children(one)]
+
+    for pid in (*children(run.pid), run.pid):
+        os.kill(pid, signal.SIGKILL)
+    run.wait(timeout=30)
+
+
+def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
+    """With --limit, and with a group of two: the members would be two clusters, or one that cannot keep quorum."""
+    assert three.play("backup_etcd.yml")[0] == 0
+    limited = three.play("restore_etcd.yml", *CONFIRM, "--limit", "m1,m2")
+    three.write_hosts({}, without=[3])
+    even = three.play("restore_etcd.yml", *CONFIRM)
+
+    assert (limited[0], "m3 would stay with the former data" in limited[1]) == (2, True), limited[1][-2000:]
+    assert (even[0], "an even number cannot keep quorum" in even[1]) == (2, True), even[1][-2000:]
+    assert [three.ctl(n, "endpoint", "health").returncode for n in three.numbers] == [0, 0, 0]

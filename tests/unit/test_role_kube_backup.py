@@ -1,0 +1,223 @@
+"""The role `kube_backup`: what etcd a host runs, what must not be restored, who takes a backup, and which ones go."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+from tests.unit.role_module import _load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROLE = content.roles_dir() / "kube_backup"
+member: Any = _load("etcd_member", ROLE / "files/etcd_member.py")
+backup: Any = _load("etcd_backup", ROLE / "files/etcd_backup.py")
+restore: Any = _load("etcd_restore", ROLE / "files/etcd_restore.py")
+verify: Any = _load("etcd_verify", ROLE / "files/etcd_verify.py")
+chosen: Any = _load("kube_backup_filter", ROLE / "filter_plugins/kube_backup.py")
+copies: Any = _load("kube_backup_copies", ROLE / "action_plugins/kube_backup_copies.py")
+
+KUBESPRAY = """# Environment file for etcd 3.6.1
+ETCD_DATA_DIR=/var/lib/etcd
+ETCD_ADVERTISE_CLIENT_URLS=https://10.0.0.1:2379
+ETCD_INITIAL_ADVERTISE_PEER_URLS=https://10.0.0.1:2380
+ETCD_LISTEN_CLIENT_URLS=https://10.0.0.1:2379,https://127.0.0.1:2379
+ETCD_NAME=etcd1
+ETCD_TRUSTED_CA_FILE=/etc/ssl/etcd/ssl/ca.pem
+ETCD_CERT_FILE="/etc/ssl/etcd/ssl/member-cp1.pem"
+ETCD_KEY_FILE=/etc/ssl/etcd/ssl/member-cp1-key.pem
+"""
+KUBEADM = """spec:
+  containers:
+  - command:
+    - etcd
+    - --advertise-client-urls=https://10.0.0.1:2379
+    - --cert-file=/etc/kubernetes/pki/etcd/server.crt
+    - --data-dir=/var/lib/etcd
+    - --initial-advertise-peer-urls=https://10.0.0.1:2380
+    - --key-file=/etc/kubernetes/pki/etcd/server.key
+    - --listen-client-urls=https://127.0.0.1:2379,https://10.0.0.1:2379
+    - --name=cp1
+    - --trusted-ca-file=/etc/kubernetes/pki/etcd/ca.crt
+"""
+ETCD = {"version": "3.6.1", "revision": 90, "sha256": "aa", "keys": 40}
+BACKUP = {"cluster": "demo", "etcd": ETCD, "identity": {"/pki/ca.crt": "11"}}
+FOUND = {"sha256": "aa", "revision": 90, "keys": 40, "identity": {"/pki/ca.crt": "11"}, "version": "3.6.5"}
+WANTED = {"cluster": "demo", "members": {"m1": "http://a", "m2": "http://b", "m3": "http://c"}}
+
+
+def settings(root: Path, **more: Any) -> dict[str, Any]:
+    """Return the settings of a host whose files lie below a folder."""
+    return {"env_file": str(root / "etcd.env"), "manifest_dir": str(root / "manifests"), "host": "m1", **more}
+
+
+def test_both_forms_of_etcd_are_understood(tmp_path: Path) -> None:
+    """Kubespray's environment file and kubeadm's manifest give the same facts; loopback is spoken to; a host without etcd has none."""
+    assert member.find_member(settings(tmp_path)).form == ""
+    (tmp_path / "etcd.env").write_text(KUBESPRAY, encoding="utf-8")
+    host = member.find_member(settings(tmp_path))
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests/etcd.yaml").write_text(KUBEADM, encoding="utf-8")
+    pod = member.find_member(settings(tmp_path))
+
+    facts = ("https://127.0.0.1:2379", "https://10.0.0.1:2380", "/var/lib/etcd")
+    assert (host.form, host.name, host.cert) == ("systemd", "etcd1", "/etc/ssl/etcd/ssl/member-cp1.pem")
+    assert (pod.form, pod.name, pod.ca) == ("static_pod", "cp1", "/etc/kubernetes/pki/etcd/ca.crt")
+    assert (host.endpoint, host.peer_urls, host.data_dir) == facts == (pod.endpoint, pod.peer_urls, pod.data_dir)
+
+
+def test_a_manifest_that_is_held_still_says_what_runs_here(tmp_path: Path) -> None:
+    """A restore that was killed left it there: the next one finds the member, and puts it back."""
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests/etcd.yaml").write_text(KUBEADM, encoding="utf-8")
+    known = settings(tmp_path)
+
+    assert restore.move_out(known, "etcd")
+    assert not restore.move_out(known, "etcd")
+    assert (tmp_path / "manifests.primus-held/etcd.yaml").is_file()
+    assert member.find_member(known).name == "cp1"
+    assert restore.move_in(known, "etcd")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["etcd.yaml", "manifests"]
+
+
+def test_settings_that_do_not_say_enough_are_refused(tmp_path: Path) -> None:
+    """What is missing is named, with where it is looked for."""
+    (tmp_path / "etcd.env").write_text("ETCD_NAME=etcd1\n", encoding="utf-8")
+
+    with pytest.raises(member.RefusedError, match="do not say its data_dir, endpoint, peer_urls"):
+        member.find_member(settings(tmp_path))
+
+
+def test_the_right_snapshot_is_restored() -> None:
+    """The same release or a newer one of etcd, a file that the backup did not know, an odd number of members."""
+    assert restore.refusals(BACKUP, FOUND, WANTED) == []
+    assert restore.refusals(BACKUP, {**FOUND, "version": "3.7.0", "identity": {"/pki/ca.crt": "11", "/new": "2"}}, WANTED) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "reason"),
+    [
+        ({}, {"cluster": "prod"}, "it is of cluster demo, and this is prod"),
+        ({"sha256": "bb"}, {}, "it is not what was saved"),
+        ({"revision": 91}, {}, "it is not what was saved"),
+        ({"version": "3.5.30"}, {}, "saved by etcd 3.6.1, and this host would restore it with 3.5.30"),
+        ({"identity": {"/pki/ca.crt": "22"}}, {}, "/pki/ca.crt differs"),
+        ({}, {"members": {"m1": "a", "m2": "b"}}, "an even number cannot keep quorum"),
+    ],
+)
+def test_a_snapshot_that_must_not_become_the_data_is_refused(found: dict[str, Any], wanted: dict[str, Any], reason: str) -> None:
+    """One reason each, with its fix."""
+    (said,) = restore.refusals(BACKUP, {**FOUND, **found}, {**WANTED, **wanted})
+
+    assert reason in said
+    assert "Fix: " in said
+
+
+def test_changed_keys_can_be_accepted() -> None:
+    """After a rotation of the encryption key somebody may know that the old one is still listed."""
+    found = {**FOUND, "identity": {"/pki/ca.crt": "22"}}
+
+    assert restore.refusals(BACKUP, found, {**WANTED, "despite_identity": True}) == []
+
+
+def test_the_oldest_go_and_only_ours() -> None:
+    """The newest N stay, on the host and on the controller; names that are not a backup's are never removed."""
+    names = ["etcd-20260101T000000Z", "etcd-20260103T000000Z", "etcd-20260102T000000Z", "etcd-mine", ".new", ".lock"]
+
+    assert backup.surplus(names, 1) == copies.surplus(names, 1) == ["etcd-20260102T000000Z", "etcd-20260101T000000Z"]
+    assert backup.surplus(names, 3) == []
+
+
+def test_an_emptied_etcd_pushes_no_full_backup_out() -> None:
+    """With less than half the keys of any earlier backup none is removed; the first backup has none to compare with."""
+    assert [backup.shrunk(49, [10, 100]), backup.shrunk(50, [10, 100]), backup.shrunk(0, [])] == [True, False, False]
+
+
+def look(revision: int, *, leader: bool = True, errors: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return what a member said."""
+    return {"member": {}, "health": {"revision": revision, "leader": leader, "errors": list(errors)}, "reason": ""}
+
+
+def test_the_backup_is_taken_from_the_member_that_is_ahead() -> None:
+    """And on one control plane for the PKI where that is another host; who is ill, or failed in this run, is passed over."""
+    looks = {"e1": look(5), "e2": look(9), "e3": look(99, leader=False), "e4": look(99, errors=("NOSPACE",))}
+
+    assert chosen.kube_backup_chosen(looks, ["cp1", "cp2"], ["e1", "e2", "e3", "e4", "cp2"]) == ["e2", "cp2"]
+    assert chosen.kube_backup_chosen(looks, ["e1", "e2"], ["e1", "e2", "e3", "e4"]) == ["e2"]
+    assert chosen.kube_backup_chosen(looks, ["cp1"], ["e3", "e4", "cp1"]) == []
+    assert "e4: errors ['NOSPACE']" in chosen.kube_backup_reasons(looks)
+    assert chosen.kube_backup_reasons({}) == "the group etcd has no host"
+
+
+def copy(folder: Path, stamp: str, *, data: bytes = b"data", etcd: bool = True) -> Path:
+    """Lay a copy on the controller."""
+    part = folder / f"etcd-{stamp}" / "m1"
+    part.mkdir(parents=True)
+    said = {"taken": stamp, "host": "m1", "etcd": {"sha256": copies.hashlib.sha256(b"data").hexdigest()} if etcd else None}
+    (part / "backup.json").write_text(json.dumps(said), encoding="utf-8")
+    (part / "snapshot.db").write_bytes(data)
+    return part
+
+
+def test_the_newest_copy_with_data_is_the_one_that_is_meant(tmp_path: Path) -> None:
+    """One without etcd's data is passed over; a name, or a folder of any place, can be given; what is none is refused."""
+    older = copy(tmp_path, "20260101T000000Z")
+    copy(tmp_path, "20260102T000000Z", etcd=False)
+
+    assert copies.find(tmp_path, "")[0] == older
+    assert copies.find(tmp_path, "etcd-20260101T000000Z")[0] == older
+    assert copies.find(tmp_path / "nowhere", str(older))[0] == older
+    with pytest.raises(ValueError, match="Fix: choose from etcd-20260102T000000Z, etcd-20260101T000000Z"):
+        copies.find(tmp_path, "etcd-x")
+    with pytest.raises(ValueError, match="no backup of etcd in"):
+        copies.find(tmp_path / "nowhere", "")
+
+
+def test_a_copy_that_is_not_what_the_host_wrote_is_not_kept(tmp_path: Path) -> None:
+    """Cut off on the way: it stays under the name of a draft, and no earlier copy goes."""
+    copy(tmp_path, "20260101T000000Z")
+    copies.begin(tmp_path)
+    copy(tmp_path / ".new", "20260102T000000Z", data=b"dat").parent.rename(tmp_path / ".new/x")
+    (tmp_path / ".new/x/m1").rename(tmp_path / ".new/m1")
+
+    with pytest.raises(ValueError, match="is not what m1 wrote"):
+        copies.keep(tmp_path, 1)
+    assert copies.find(tmp_path, "")[1]["taken"] == "20260101T000000Z"
+
+
+def test_verification_tells_age_and_damage(tmp_path: Path) -> None:
+    """No backup yet is skipped, an old one fails, one that cannot be read fails; a host without etcd is skipped."""
+    known = settings(tmp_path, folder=str(tmp_path))
+    nothing = verify.look_backup(known, 30, 0.0)
+    part = tmp_path / "etcd-20260101T000000Z"
+    part.mkdir()
+    (part / "backup.json").write_text('{"taken": "20260101T000000Z", "etcd": null}', encoding="utf-8")
+    taken = verify.calendar.timegm((2026, 1, 1, 0, 0, 0))
+    found = [verify.look_backup(known, 30, taken + 3600 * hours) for hours in (29, 31)]
+    (part / "backup.json").write_text("{", encoding="utf-8")
+
+    assert [one["verdict"] for one in (nothing, *found, verify.look_backup(known, 30, 0.0))] == ["skipped", "pass", "fail", "fail"]
+    assert "31 hours old" in found[1]["reason"]
+    assert verify.look_etcd(known, 3)["verdict"] == "skipped"
+
+
+def test_etcd_is_judged_by_its_leader_its_alarms_and_its_members() -> None:
+    """Each of the three alone fails it."""
+    well = {"leader": True, "errors": [], "members": {"a": "", "b": "", "c": ""}, "revision": 4}
+    bad = ({"leader": False}, {"errors": ["NOSPACE"]}, {"members": {"a": ""}})
+
+    assert verify.judge_etcd("a", well, 3)["verdict"] == "pass"
+    assert [verify.judge_etcd("a", {**well, **one}, 3)["verdict"] for one in bad] == ["fail"] * 3
+
+
+def test_the_programs_find_one_another_without_a_package() -> None:
+    """They are started by path on hosts: what one imports lies beside it."""
+    needed = {"etcd_member", "etcd_backup"}
+
+    assert needed <= set(sys.modules)
+    assert {path.stem for path in (ROLE / "files").glob("*.py")} == {*needed, "etcd_restore", "etcd_verify"}

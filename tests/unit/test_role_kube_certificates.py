@@ -1,0 +1,182 @@
+"""The role `kube_certificates`: what is read of a host, what is due, who renews it, and what starts anew."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from primus_bootstrap import content
+from tests.unit.role_module import _load, load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+files: Any = load_role_module("kube_certificates", "kube_certificate_files")
+pod: Any = load_role_module("kube_certificates", "kube_static_pod")
+processes: Any = _load("kube_processes_here", content.roles_dir() / "kube_certificates/module_utils/kube_processes.py")
+judge: Any = _load("kube_certificates_filter", content.roles_dir() / "kube_certificates/filter_plugins/kube_certificates.py")
+
+NOW = 1_800_000_000.0
+MANIFEST = """apiVersion: v1
+kind: Pod
+metadata:
+  annotations:
+    kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint: 10.0.0.1:6443
+  creationTimestamp: null
+  labels:
+    component: kube-apiserver
+  name: kube-apiserver
+spec:
+  containers:
+  - command:
+    - kube-apiserver
+"""
+
+
+def made(name: str, days: float, *, authority: bool = False) -> tuple[str, str]:
+    """Return a certificate that has so many days left, and its key, both as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = dt.datetime.fromtimestamp(NOW, tz=dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key()).serial_number(7)
+    builder = builder.not_valid_before(now - dt.timedelta(days=400)).not_valid_after(now + dt.timedelta(days=days))
+    builder = builder.add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+    certificate = builder.sign(key, hashes.SHA256())
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(serialization.Encoding.PEM).decode(), key.private_bytes(*form).decode()
+
+
+def host(root: Path, **days: float) -> list[str]:
+    """Lay a control plane's files below a folder and return the patterns that find them."""
+    for folder in ("pki/etcd", "ssl/etcd/ssl"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for name, left in {"pki/apiserver": 300.0, "pki/ca": 3000.0, "pki/etcd/server": 300.0, **days}.items():
+        certificate, key = made(name, left, authority=name.endswith("ca"))
+        (root / f"{name}.crt").write_text(certificate, encoding="ascii")
+        (root / f"{name}.key").write_text(key, encoding="ascii")
+    certificate, key = made("admin", days.get("admin", 300.0))
+    user = {
+        "client-certificate-data": base64.b64encode(certificate.encode()).decode(),
+        "client-key-data": base64.b64encode(key.encode()).decode(),
+    }
+    (root / "admin.conf").write_text(yaml.safe_dump({"users": [{"name": "admin", "user": user}]}), encoding="utf-8")
+    return [f"{root}/pki/*.crt", f"{root}/pki/etcd/*.crt", f"{root}/*.conf", f"{root}/ssl/etcd/ssl/*.pem"]
+
+
+def test_certificates_are_read_and_keys_stay(tmp_path: Path) -> None:
+    """A kubeconfig gives its user's certificate, a PEM file its first one, a link no second one; nothing of a key leaves the host."""
+    patterns = host(tmp_path)
+    (tmp_path / "pki/again.crt").symlink_to(tmp_path / "pki/ca.crt")
+    certificate, key = made("member", 300)
+    (tmp_path / "ssl/etcd/ssl/member-n1.pem").write_text(key + certificate, encoding="ascii")
+    (tmp_path / "ssl/etcd/ssl/member-n1-key.pem").write_text(key, encoding="ascii")
+    found, unread = files.read(patterns)
+
+    names = [one["file"].removeprefix(f"{tmp_path}/") for one in found]
+    assert names == ["admin.conf", "pki/again.crt", "pki/apiserver.crt", "pki/etcd/server.crt", "ssl/etcd/ssl/member-n1.pem"]
+    assert unread == []
+    assert all(one["pem"].startswith("-----BEGIN CERTIFICATE-----") for one in found)
+    assert "PRIVATE" not in repr(found)
+
+
+def test_only_what_runs_out_is_renewed(tmp_path: Path) -> None:
+    """Those of kubeadm with few days left, by its own names; all of its own where that is asked for; never an authority."""
+    patterns = host(tmp_path, **{"pki/apiserver": 89.0, "pki/ca": 10.0, "admin": 5.0})
+    read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
+
+    assert [(one["name"] or one["owner"], one["days"]) for one in read[:3]] == [
+        ("admin.conf", 5.0),
+        ("authority", 10.0),
+        ("apiserver", 89.0),
+    ]
+    assert judge.kube_certificates_due(read, 90, now=False) == ["admin.conf", "apiserver"]
+    assert judge.kube_certificates_due(read, 90, now=True) == ["admin.conf", "apiserver", "etcd-server"]
+    assert judge.kube_certificates_due(read, 5, now=False) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "owner", "name"),
+    [
+        ("/etc/kubernetes/pki/front-proxy-client.crt", "kubeadm", "front-proxy-client"),
+        ("/etc/kubernetes/ssl/apiserver.crt", "kubeadm", "apiserver"),
+        ("/etc/kubernetes/ssl/etcd/peer.crt", "kubeadm", "etcd-peer"),
+        ("/etc/kubernetes/scheduler.conf", "kubeadm", "scheduler.conf"),
+        ("/etc/ssl/etcd/ssl/member-cp1.pem", "kubespray", ""),
+        ("/var/lib/kubelet/pki/kubelet-client-current.pem", "kubelet", ""),
+        ("/etc/kubernetes/kubelet.conf", "kubelet", ""),
+        ("/root/.kube/config", "site", ""),
+        ("/etc/kubernetes/pki/own.crt", "site", ""),
+    ],
+)
+def test_every_certificate_has_somebody_who_renews_it(file: str, owner: str, name: str) -> None:
+    """kubeadm, kubelet, Kubespray or the site; each has a fix of its own."""
+    assert judge.owner_of(file, authority=False)[:2] == (owner, name)
+    assert judge.FIXES[owner]
+
+
+def test_a_pod_starts_anew_where_it_runs_since_before_its_certificate() -> None:
+    """The database first, one by one; what does not run, or began later, is left alone: so a kill after the renewal loses nothing."""
+    read = [
+        {"program": "kube-apiserver", "written": 100.0},
+        {"program": "kube-apiserver", "written": 300.0},
+        {"program": "etcd", "written": 300.0},
+        {"program": "kube-scheduler", "written": 100.0},
+        {"program": "kube-controller-manager", "written": 300.0},
+        {"program": "", "written": 900.0},
+    ]
+
+    assert judge.kube_certificates_stale(read, {"kube-apiserver": 200.0, "etcd": 200.0, "kube-scheduler": 200.0}) == [
+        "etcd",
+        "kube-apiserver",
+    ]
+    assert judge.kube_certificates_stale(read, {"kube-apiserver": 301.0}) == []
+
+
+def test_days_are_judged_and_what_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    """A certificate that ran out says when, and who renews it; an unreadable file is neither good nor bad; no file at all is skipped."""
+    patterns = host(tmp_path, **{"pki/apiserver": -2.0})
+    read = judge.kube_certificates_read(files.read(patterns)[0], NOW)
+    found = judge.kube_certificates_verdicts(read, ["/x: Permission denied"], "cp1", 30)
+
+    assert [one["verdict"] for one in found] == ["fail", "pass", "pass", "pass", "unknown"]
+    assert "CN=pki/apiserver ran out on" in found[0]["reason"]
+    assert (found[0]["fix"], found[-1]["device"]) == ("primus-bootstrap renew certificates", "/x")
+    assert [one["verdict"] for one in judge.kube_certificates_verdicts([], [], "n1", 30)] == ["skipped"]
+
+
+def test_the_mark_is_one_annotation_and_nothing_else_changes() -> None:
+    """With annotations, without, and again: always one mark, and the rest of the manifest stays as it was."""
+    before = yaml.safe_load(MANIFEST)
+    bare = MANIFEST.replace("  annotations:\n    kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint: 10.0.0.1:6443\n", "")
+    for text in (MANIFEST, bare):
+        once = pod.with_mark(text, "2026-01-01T00:00:00Z")
+        twice = pod.with_mark(once, "2026-02-02T00:00:00Z")
+        after = yaml.safe_load(twice)
+
+        assert yaml.safe_load(once)["metadata"]["annotations"][pod.MARK] == "2026-01-01T00:00:00Z"
+        assert after["metadata"]["annotations"].pop(pod.MARK) == "2026-02-02T00:00:00Z"
+        assert after["metadata"]["name"] == "kube-apiserver"
+        assert after["spec"] == before["spec"]
+        assert after["metadata"]["annotations"] == (before["metadata"]["annotations"] if text is MANIFEST else {})
+    with pytest.raises(ValueError, match="no `metadata:`"):
+        pod.with_mark("{}", "x")
+
+
+def test_since_when_a_program_runs_is_told_by_the_kernel(tmp_path: Path) -> None:
+    """The time of its start in ticks after the boot, whatever its name; the newest of several counts."""
+    line = "7 (kube (api) server) S 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 9 0 {} 1 2"
+    for pid, ticks in ((7, 1000), (8, 5000)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cmdline").write_bytes(b"/usr/local/bin/kube-apiserver\0--x=1\0")
+        (tmp_path / str(pid) / "stat").write_text(line.format(ticks), encoding="ascii")
+    (tmp_path / "uptime").write_text("500.0 1.0\n", encoding="ascii")
+
+    assert processes.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / processes.os.sysconf("SC_CLK_TCK")}
