@@ -12,6 +12,7 @@ from primus_bootstrap.inventory import (
     rules_gateway,
     rules_groups,
     rules_hosts,
+    rules_kube_services,
     rules_kubernetes,
     rules_monitoring,
     rules_network,
@@ -36,6 +37,7 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     *rules_slurm.RULES,
     *rules_monitoring.RULES,
     *rules_gateway.RULES,
+    *rules_kube_services.RULES,
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 from primus_bootstrap.inventory.groups import load_groups, load_kubespray_variables
 
 CHART_GROUPS = (
-    "kube_gateway_api", "cert_manager", "kube_prometheus_stack", "juicefs_csi", "higress", "harbor",
+    "kube_gateway_api", "kube_cert_manager", "kube_prometheus_stack", "juicefs_csi", "higress", "harbor",
     "gpu_operator", "jobset", "trainer", "kueue",
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Charts of Kubernetes: a host is in their group through kube_control_plane, which is listed.
 _CHARTS = {
     "kube_gateway_api",
-    "cert_manager",
+    "kube_cert_manager",
     "kube_prometheus_stack",
     "juicefs_csi",
     "higress",

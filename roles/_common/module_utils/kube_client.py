@@ -1,0 +1,159 @@
+"""The way to an API server by a kubeconfig: reached within seconds or refused with the reason."""  # noqa: INP001 - Ansible loads it by path
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import datetime as dt
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import yaml
+from cryptography import x509
+from kubernetes import client, config, dynamic
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
+from urllib3.exceptions import HTTPError
+
+logging.getLogger("urllib3").setLevel(logging.ERROR)
+
+CONNECT_S = 5.0
+REQUEST_S = 60.0
+MANAGER = "primus-bootstrap"
+
+
+class ReachError(Exception):
+    """The API server cannot be used; the message says why and how to mend it."""
+
+
+def read_kubeconfig(path: str) -> dict[str, Any]:
+    """Return a kubeconfig.
+
+    Raises:
+        ReachError: there is none, or the file is something else.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ReachError(
+            f"no kubeconfig at {path}: {error.strerror}. Fix: correct kubernetes_kubeconfig, or apply Kubernetes first"
+        ) from None
+    except (UnicodeDecodeError, yaml.YAMLError):
+        data = None
+    if not isinstance(data, dict) or not data.get("clusters") or not data.get("contexts"):
+        raise ReachError(f"{path} is no kubeconfig. Fix: name a file like /etc/kubernetes/admin.conf of a control plane")
+    return data
+
+
+def context_of(data: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return cluster and user of the current context.
+
+    Raises:
+        ReachError: they are not in the file.
+    """
+    named = {kind: {one["name"]: one.get(kind[:-1]) or {} for one in data.get(kind) or ()} for kind in ("clusters", "contexts", "users")}
+    context = named["contexts"].get(data.get("current-context"))
+    if context is None or context.get("cluster") not in named["clusters"]:
+        raise ReachError(
+            f"{path}: current-context {data.get('current-context')!r} leads to no cluster. Fix: kubectl config use-context NAME"
+        )
+    return named["clusters"][context["cluster"]], named["users"].get(context.get("user"), {})
+
+
+def days_left(user: dict[str, Any], folder: Path, now: dt.datetime) -> float | None:
+    """Return for how many days the client certificate is still valid; None where the user has none that can be read."""
+    pem = b""
+    with contextlib.suppress(OSError, ValueError):
+        if user.get("client-certificate-data"):
+            pem = base64.b64decode(user["client-certificate-data"])
+        elif user.get("client-certificate"):
+            pem = (folder / user["client-certificate"]).read_bytes()
+        if pem:
+            return (x509.load_pem_x509_certificate(pem).not_valid_after_utc - now).total_seconds() / 86400
+    return None
+
+
+def api_client(path: str) -> client.ApiClient:
+    """Return a client for a kubeconfig, without asking the server; it does not try for ever.
+
+    Raises:
+        ReachError: the file does not do, or its certificate has expired.
+    """
+    data = read_kubeconfig(path)
+    cluster, user = context_of(data, path)
+    left = days_left(user, Path(path).parent, dt.datetime.now(dt.UTC))
+    if left is not None and left <= 0:
+        raise ReachError(
+            f"{path}: the client certificate expired {-left:.1f} days ago. Fix: renew the certificates of the control plane "
+            "(day-2 verb `renew certificates`) and take its new /etc/kubernetes/admin.conf"
+        )
+    settings = client.Configuration()
+    try:
+        config.load_kube_config(config_file=path, client_configuration=settings)
+    except config.ConfigException as error:
+        raise ReachError(f"{path}: {error}. Fix: mend the kubeconfig; `kubectl --kubeconfig {path} version` shows the same") from None
+    settings.retries = False
+    result = client.ApiClient(settings)
+    result.primus_server = cluster.get("server", "")
+    return result
+
+
+def ask(api: client.ApiClient, path: str, method: str = "GET", body: Any = None, **query: Any) -> Any:
+    """Return what the server answers to one request, as data.
+
+    Raises:
+        ReachError: it does not answer, or does not know who asks.
+    """
+    try:
+        response = api.call_api(
+            path, method, query_params=list(query.items()), body=body, auth_settings=["BearerToken"], response_type="object",
+            header_params={"Accept": "application/json", "Content-Type": "application/json"},
+            _preload_content=False, _return_http_data_only=True, _request_timeout=(CONNECT_S, REQUEST_S),
+        )  # fmt: skip
+    except ApiException as error:
+        if error.status == 401:
+            raise ReachError(f"{api.primus_server} does not accept the user of the kubeconfig (401). Fix: fetch a new admin.conf") from None
+        raise
+    except HTTPError as error:
+        raise ReachError(f"the API server {api.primus_server} does not answer: {_why(error)}. Fix: see that it runs and that this "
+                         "machine reaches it; the address stands in the kubeconfig") from None  # fmt: skip
+    return json.loads(response.data)
+
+
+def _why(error: BaseException) -> str:
+    # "HTTPSConnectionPool(...): Max retries exceeded with url: ... (Caused by ...('<...>: Failed to ...'))": the end tells it.
+    text = str(error)
+    return text.rpartition(": ")[2].strip("'\")(") or type(error).__name__
+
+
+def server_version(api: client.ApiClient) -> tuple[int, int]:
+    """Return the server's version, its patch level left out."""
+    answer = ask(api, "/version")
+    return int(answer["major"]), int("".join(letter for letter in answer["minor"] if letter.isdigit()))
+
+
+def dynamic_client(api: client.ApiClient) -> dynamic.DynamicClient:
+    """Return a client for every kind that the server has now."""
+    return dynamic.DynamicClient(api, discoverer=dynamic.LazyDiscoverer)
+
+
+def resource_of(kinds: dynamic.DynamicClient, api_version: str, kind: str) -> Any:
+    """Return the server's word for a kind, None where it has no such kind; one that came a moment ago is found as well."""
+    for attempt in (1, 2):
+        try:
+            return kinds.resources.get(api_version=api_version, kind=kind)
+        except ResourceNotFoundError:
+            if attempt == 1:
+                kinds.resources.invalidate_cache()
+    return None
+
+
+def reason_of(error: ApiException | DynamicApiError) -> str:
+    """Return what the server says was wrong."""
+    body = error.body.decode(errors="replace") if isinstance(error.body, bytes) else str(error.body or "")
+    try:
+        return str(json.loads(body).get("message") or error.reason)
+    except (ValueError, AttributeError):
+        return body or str(error.reason)

@@ -1,0 +1,186 @@
+"""Objects of one API server: applied server-side, read back, waited for, removed."""  # noqa: INP001 - Ansible loads it by path
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from ansible.module_utils.kube_client import MANAGER, api_client, dynamic_client, reason_of, resource_of
+from ansible.module_utils.kube_fields import difference, holds, lost_fields, title, without_server_fields, written
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POLL_S = 1.0
+# Comes a moment after what it belongs to: a webhook whose pod has just started, a definition that is not served yet, an edit in between.
+PASSING = (
+    "failed calling webhook",
+    "no endpoints available",
+    "connection refused",
+    "the object has been modified",
+    "could not find the requested resource",
+)
+PASSING_S = 60.0
+
+
+class RefusedError(Exception):
+    """An object could not be had; the message says which and why."""
+
+
+class Cluster:
+    """What is asked of one API server."""
+
+    def __init__(self, kubeconfig: str, *, look_only: bool) -> None:
+        """Reach the server."""
+        self.kinds = dynamic_client(api_client(kubeconfig))
+        self.look_only = look_only
+
+    def live(self, obj: dict[str, Any]) -> dict[str, Any] | None:
+        """Return an object as it is, None where it, or its kind, is not there."""
+        kind = resource_of(self.kinds, obj["apiVersion"], obj["kind"])
+        if kind is None:
+            return None
+        metadata = obj.get("metadata") or {}
+        try:
+            return kind.get(name=metadata["name"], namespace=metadata.get("namespace")).to_dict()
+        except (ApiException, DynamicApiError) as error:
+            if error.status == 404:
+                return None
+            raise RefusedError(f"{title(obj)}: {reason_of(error)}") from None
+
+    def apply(self, obj: dict[str, Any]) -> dict[str, Any] | None:
+        """Apply an object; None where that cannot be asked yet in check mode."""
+        give_up = time.monotonic() + PASSING_S
+        while True:
+            kind = resource_of(self.kinds, obj["apiVersion"], obj["kind"])
+            if kind is None and self.look_only:
+                return None
+            if kind is None:
+                raise RefusedError(
+                    f"{title(obj)}: the API server knows no kind {obj['kind']} in {obj['apiVersion']}. Fix: apply what brings it first; "
+                    "a built-in kind needs a newer Kubernetes"
+                )
+            query = [("fieldManager", MANAGER), ("force", "true"), *([("dryRun", "All")] if self.look_only else [])]
+            try:
+                return self._patch(kind, obj, query)
+            except (ApiException, DynamicApiError) as error:
+                why = reason_of(error)
+                if self.look_only and error.status == 404:
+                    return None
+                if time.monotonic() > give_up or not any(word in why for word in PASSING):
+                    raise RefusedError(f"{title(obj)}: the API server refuses it ({error.status}): {why}") from None
+            time.sleep(POLL_S)
+
+    def _patch(self, kind: Any, obj: dict[str, Any], query: list[tuple[str, str]]) -> dict[str, Any]:
+        metadata = obj["metadata"]
+        path = kind.path(name=metadata["name"], namespace=metadata.get("namespace"))
+        answer = self.kinds.client.call_api(
+            path, "PATCH", query_params=query, body=obj, auth_settings=["BearerToken"], _preload_content=False, _return_http_data_only=True,
+            header_params={"Content-Type": "application/apply-patch+yaml", "Accept": "application/json"},
+        )  # fmt: skip
+        return dict(json.loads(answer.data))
+
+    def delete(self, obj: dict[str, Any]) -> None:
+        """Delete an object, and those that it owns after it."""
+        kind = resource_of(self.kinds, obj["apiVersion"], obj["kind"])
+        metadata = obj["metadata"]
+        try:
+            kind.delete(name=metadata["name"], namespace=metadata.get("namespace"))
+        except (ApiException, DynamicApiError) as error:
+            if error.status != 404:
+                raise RefusedError(f"{title(obj)}: {reason_of(error)}") from None
+
+    def complaints(self, obj: dict[str, Any]) -> str:
+        """Return what keeps the pods of a workload from running, as far as the server tells."""
+        labels = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+        if not labels:
+            return ""
+        pods = resource_of(self.kinds, "v1", "Pod")
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        try:
+            found = pods.get(namespace=obj["metadata"].get("namespace"), label_selector=selector).to_dict()["items"]
+        except (ApiException, DynamicApiError):
+            return ""
+        return "; ".join(sorted({text for pod in found for text in pod_complaints(pod)}))[:600]
+
+
+def pod_complaints(pod: dict[str, Any]) -> Iterator[str]:
+    """Yield why a pod does not run: what its containers wait for, how they ended, and where it finds no node."""
+    status = pod.get("status") or {}
+    for one in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        state = one.get("state") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
+            yield f"{one['name']}: {waiting['reason']} {waiting.get('message') or ''}".strip()
+        ended = state.get("terminated") or {}
+        if ended.get("exitCode"):
+            yield f"{one['name']}: ended with {ended['exitCode']} {ended.get('reason') or ''}".strip()
+    for one in status.get("conditions") or ():
+        if one.get("type") == "PodScheduled" and one.get("status") == "False":
+            yield f"not placed: {one.get('message') or one.get('reason')}"
+
+
+def have(cluster: Cluster, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Apply all; return what changed, what was dropped, and what another wrote over it."""
+    changed, diffs, dropped, altered = [], [], [], []
+    for given in objects:
+        obj = written(given)
+        before = cluster.live(obj)
+        after = cluster.apply(obj)
+        if after is not None:
+            losses = list(lost_fields(obj, after))
+            # A Secret's value is never shown.
+            shown = "" if obj["kind"] == "Secret" else "{0.asked!r}"
+            dropped += [f"{title(obj)}: {one.path} {shown.format(one)}".strip() for one in losses if one.dropped]
+            altered += [f"{title(obj)}: {one.path}" for one in losses if not one.dropped]
+        if text := difference(before, after or obj):
+            changed.append(title(obj))
+            diffs.append(text)
+        elif without_server_fields(before) != without_server_fields(after or obj):
+            changed.append(title(obj))
+    return {"applied": changed, "diffs": diffs, "dropped": dropped, "altered": altered}
+
+
+def remove(cluster: Cluster, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    """Delete those that are there; in the opposite order."""
+    present = [(obj, before) for obj in reversed(objects) if (before := cluster.live(obj)) is not None]
+    for obj, _ in present:
+        if not cluster.look_only:
+            cluster.delete(obj)
+    return {
+        "applied": [title(obj) for obj, _ in present],
+        "diffs": [difference(before, None) for _, before in present],
+        "dropped": [],
+        "altered": [],
+    }
+
+
+def wait_for(cluster: Cluster, wants: list[dict[str, Any]], timeout_s: float) -> list[str]:
+    """Wait until every object is as it should be, one `name` each or several `names`; return what is missing at the end."""
+    end = time.monotonic() + timeout_s
+    left = [{**want, "name": name} for want in wants for name in want.get("names") or [want.get("name")] if name]
+    while True:
+        missing = []
+        for want in left:
+            obj = cluster.live({"apiVersion": want["api_version"], "kind": want["kind"], "metadata": _metadata(want)})
+            fits, how = holds(obj, want)
+            if not fits:
+                missing.append((want, obj, how))
+        if not missing:
+            return []
+        if time.monotonic() >= end:
+            return [_missing(cluster, *one) for one in missing]
+        left = [want for want, _, _ in missing]
+        time.sleep(POLL_S)
+
+
+def _metadata(want: dict[str, Any]) -> dict[str, Any]:
+    return {"name": want["name"], **({"namespace": want["namespace"]} if want.get("namespace") else {})}
+
+
+def _missing(cluster: Cluster, want: dict[str, Any], obj: dict[str, Any] | None, how: str) -> str:
+    pods = cluster.complaints(obj) if obj else ""
+    return f"{title({'kind': want['kind'], 'metadata': _metadata(want)})}: {how}" + (f" ({pods})" if pods else "")

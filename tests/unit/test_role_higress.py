@@ -1,0 +1,183 @@
+"""What the role `higress` decides: what contradicts itself, the objects that Higress reads, and what a gateway's answers mean."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.inventory.role_code import load_filters
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HIGRESS = load_filters("higress")
+EFFECTS = load_role_module("higress", "higress_effects")
+ROUTE: dict[str, Any] = {"name": "api", "host": "api.example.com", "service": "api", "port": 80, "clients": ["notebook"]}
+CLIENTS = [
+    {"name": "notebook", "key": "key-of-notebook-0001", "rate_limit": {"requests": 60}},
+    {"name": "x", "key": "key-of-another-00002"},
+]
+WISHES: dict[str, Any] = {
+    "routes": [ROUTE, {**ROUTE, "name": "own", "host": "b.example.com", "namespace": "higress-system"}],
+    "clients": HIGRESS.without_keys(CLIENTS),
+    "wasm_plugins": [],
+    "namespace": "higress-system",
+    "hub": "oci://hub.example.com/plugins",
+    "header": "x-api-key",
+}
+
+
+@pytest.mark.parametrize(
+    ("stated", "harbor", "rules"),
+    [
+        ({"higress_routes": [ROUTE], "higress_clients": CLIENTS}, False, []),
+        ({"higress_routes": [{**ROUTE, "clients": []}]}, False, ["higress-nobody"]),
+        ({"higress_routes": [{**ROUTE, "public": True}], "higress_clients": CLIENTS}, False, ["higress-public"]),
+        ({"higress_routes": [{**ROUTE, "host": "Api"}], "higress_clients": CLIENTS}, False, ["higress-host"]),
+        (
+            {"higress_routes": [ROUTE], "higress_clients": CLIENTS, "harbor_hostname": "api.example.com"},
+            True,
+            ["higress-host-of-harbor"],
+        ),
+        ({"higress_routes": [ROUTE], "higress_clients": CLIENTS, "harbor_hostname": "api.example.com"}, False, []),
+        ({"higress_clients": [CLIENTS[0], CLIENTS[0]]}, False, ["higress-twice"]),
+        ({"higress_wasm_plugins": [{"name": "p", "url": "http://h/p.wasm"}]}, False, ["higress-plugin-url"]),
+        ({"higress_wasm_plugins": [{"name": "p", "url": "oci://h/p:1", "routes": ["z"]}]}, False, ["higress-plugin-route"]),
+        ({"higress_host_network": False, "higress_service_type": "NodePort"}, False, []),
+    ],
+)
+def test_what_could_not_work_is_found(stated: dict[str, Any], harbor: bool, rules: list[str]) -> None:  # noqa: FBT001
+    """Each contradiction has a rule of its own, and what works has none."""
+    assert [rule for _, _, _, rule in HIGRESS.findings(stated, harbor)] == rules
+
+
+def test_no_key_stands_in_an_object_that_is_no_secret() -> None:
+    """Plug-ins refer to the Secret in the form that Higress replaces; the Secret alone holds the keys."""
+    shown = json.dumps([*HIGRESS.plugins(WISHES), *HIGRESS.ingresses(WISHES["routes"], "higress", "cluster-ca")])
+
+    assert not [one for one in CLIENTS if str(one["key"]) in shown]
+    assert "${secret.higress-system/primus-higress-clients.notebook}" in shown
+    assert HIGRESS.secret(CLIENTS, "higress-system")[0]["stringData"] == {"notebook": "key-of-notebook-0001", "x": "key-of-another-00002"}
+    assert HIGRESS.secret([], "higress-system") == []
+
+
+def test_a_plug_in_that_cannot_be_loaded_lets_nobody_in() -> None:
+    """Each plug-in of ours closes on failure, and names routes as Higress does: with their namespace unless it is Higress' own."""
+    auth, limit = HIGRESS.plugins(WISHES)
+
+    assert {auth["spec"]["failStrategy"], limit["spec"]["failStrategy"]} == {"FAIL_CLOSE"}
+    assert [rule["ingress"] for rule in auth["spec"]["matchRules"]] == [["default/api"], ["own"]]
+    assert limit["spec"]["matchRules"][0]["config"]["limit_keys"] == [
+        {"key": "${secret.higress-system/primus-higress-clients.notebook}", "query_per_minute": 60}
+    ]
+
+
+def test_an_ingress_says_limit_and_certificate() -> None:
+    """The limit has Higress' annotation without its fivefold burst, and the certificate comes from the issuer."""
+    ingress = HIGRESS.ingresses([{**ROUTE, "rate_limit": {"requests": 5, "per": "minute"}}], "higress", "cluster-ca")[0]
+
+    assert ingress["metadata"]["annotations"] == {
+        "higress.io/route-limit-rpm": "5",
+        "higress.io/route-limit-burst-multiplier": "1",
+        "higress.io/ssl-redirect": "true",
+        "cert-manager.io/cluster-issuer": "cluster-ca",
+    }
+    assert ingress["spec"]["tls"] == [{"hosts": ["api.example.com"], "secretName": "api-tls"}]
+
+
+def test_keys_that_cannot_be_used_are_named_and_not_shown() -> None:
+    """Too short, with characters that JSON would read, or another's as well."""
+    weak = [{"name": "short", "key": "k"}, {"name": "quote", "key": 'a"' * 10}, {"name": "same", "key": CLIENTS[0]["key"]}, *CLIENTS]
+
+    assert HIGRESS.weak_keys(weak) == ["short", "quote", "same", "notebook"]
+
+
+def test_only_what_bears_our_label_and_is_not_stated_goes() -> None:
+    """A route that was taken out of hosts.yaml is removed; one that stands there stays."""
+    wanted = HIGRESS.ingresses([ROUTE], "higress", "")
+    old = HIGRESS.ingresses([{**ROUTE, "name": "old"}], "higress", "")
+
+    got = HIGRESS.leftovers([{"resources": [*wanted, *old]}, {}], wanted)
+
+    assert [one["metadata"]["name"] for one in got] == ["old"]
+
+
+def test_gateways_are_where_their_ready_pods_or_their_service_are() -> None:
+    """A pod that is not ready, and a Service without an address, say nothing."""
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    pods = [
+        {"kind": "Pod", "metadata": {"labels": {"app": "higress-gateway"}}, "status": {**ready, "hostIP": "10.0.0.1"}},
+        {"kind": "Pod", "metadata": {"labels": {"app": "higress-gateway"}}, "status": {"hostIP": "10.0.0.2"}},
+    ]
+    service = {"kind": "Service", "metadata": {"name": "higress-gateway"}, "status": {"loadBalancer": {"ingress": [{"ip": "10.1.0.1"}]}}}
+    results = [{"resources": pods}, {"resources": [service]}, {"msg": "no answer"}]
+
+    assert HIGRESS.addresses(results, direct=True) == ["10.0.0.1"]
+    assert HIGRESS.addresses(results, direct=False) == ["10.1.0.1"]
+
+
+@contextmanager
+def gateway(keys: dict[str, int], bare: int) -> Iterator[int]:
+    """A gateway on loopback that answers each key with a status, and `bare` to all others; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answer by the key."""
+
+        def do_GET(self) -> None:
+            """Send the status."""
+            self.send_response(keys.get(self.headers.get("x-api-key") or "", bare))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def verdict(port: int, addresses: list[str], **route: Any) -> tuple[str, str]:
+    """Judge one route."""
+    tried = HIGRESS.tried([{**ROUTE, **route}], CLIENTS, "")[0]
+    params = {"host": "cp1", "addresses": addresses, "http_port": port, "https_port": port, "header": "x-api-key", "ca_file": ""}
+    found = EFFECTS.judge(params, tried)
+    return found["verdict"], found["reason"]
+
+
+def test_a_route_that_lets_strangers_in_fails() -> None:
+    """Without a key, and with a made-up one, only 401 is right; a public route must not ask."""
+    with gateway({}, 200) as port:
+        open_to_all = verdict(port, ["127.0.0.1"])
+        public = verdict(port, ["127.0.0.1"], public=True, clients=[])
+    with gateway({}, 401) as port:
+        closed = verdict(port, ["127.0.0.1"])
+        asking = verdict(port, ["127.0.0.1"], public=True, clients=[])
+
+    assert open_to_all[0] == "fail"
+    assert "without a key it answers 200, not 401; with a key that nobody has it answers 200" in open_to_all[1]
+    assert (public[0], closed[0], asking[0]) == ("pass", "pass", "fail")
+
+
+def test_a_gateway_that_does_not_answer_is_unknown() -> None:
+    """No address, and a port where nobody listens, are neither good nor bad."""
+    assert verdict(1, [])[0] == "unknown"
+    assert verdict(1, ["127.0.0.1"])[0] == "unknown"
+
+
+def test_a_key_is_sent_to_nobody_whose_certificate_is_not_checked() -> None:
+    """Over plain http no key of a client leaves this machine."""
+    with gateway({str(one["key"]): 500 for one in CLIENTS}, 401) as port:
+        assert verdict(port, ["127.0.0.1"])[0] == "pass"
