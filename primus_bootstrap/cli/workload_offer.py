@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.finished import newest_runs
-from primus_bootstrap.bench.offer import make_offer, out_of_service
+from primus_bootstrap.bench.offer import Offer, make_offer, out_of_service
 from primus_bootstrap.bench.order import newest_values, speeds
 from primus_bootstrap.bench.report import read_run
 from primus_bootstrap.cli.console import say
@@ -15,13 +15,12 @@ from primus_bootstrap.errors import RunError
 from primus_bootstrap.fleet.service import read_services, service_task
 from primus_bootstrap.inventory.job_file import ROLE
 from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.launch.watch.spec import DIRECT
+from primus_bootstrap.launch.watch.spec import DIRECT, KUBERNETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.bench.offer import Offer
     from primus_bootstrap.bench.report import BenchRun
     from primus_bootstrap.fleet.service import Service
     from primus_bootstrap.inventory.cluster import Cluster
@@ -36,10 +35,12 @@ def offer_of(cluster: Cluster, job: Mapping[str, Any], *, timeout_s: float) -> O
     Raises:
         PlanError: too few hosts are in service.
     """
-    hostvars = {host: cluster.view.variables(host) for host in cluster.groups.get("workload_node", ())}
+    hostvars = {host: cluster.view.variables(host) for group in ("workload_node", "kube_node") for host in cluster.groups.get(group, ())}
     role = load_filters(ROLE)
     # Ansible's names carry their origin, and no YAML writer takes them.
     hosts, spares = ([str(host) for host in each] for each in role.candidates(job, cluster.groups, hostvars))
+    if not hosts and role.target(job, cluster.groups) == KUBERNETES:
+        return Offer((), (), (), {}, {})  # a cluster whose hosts the inventory does not know
     out = out_of_service(_services(cluster, [*hosts, *spares], timeout_s))
     # Slurm has an order of its own, and so have hosts that the job names.
     stated = {*job["workload_hosts"], *job["workload_spares"]}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 ROLE = "workload"
 _PREFIX = f"{ROLE}_"
 _ENDINGS = (".yml", ".yaml")
+_HOST_GROUPS = ("workload_node", "kube_node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def check_job(cluster: Cluster, said: JobValues, shown: str) -> dict[str, Any]:
         InventoryError: with everything that speaks against it.
     """
     job = whole_job(cluster, said)
-    hosts = {host: cluster.view.variables(host) for host in cluster.groups.get("workload_node", ())}
+    hosts = {host: cluster.view.variables(host) for group in _HOST_GROUPS for host in cluster.groups.get(group, ())}
     found = load_filters(ROLE).findings(job, cluster.groups, hosts)
     nowhere = Origin(shown, 0)
     places = [(said.origins.get(one.about, nowhere), one) for one in found]

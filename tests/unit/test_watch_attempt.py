@@ -133,7 +133,7 @@ def test_the_launcher_is_primus_cli_direct_with_the_shape_of_the_attempt(folder:
     """The same words on every node but the rank; another port at the next attempt."""
     job = replace(folder.job(), nodes=2, words=("train", "pretrain"), options=("--venv=/opt/train",))
     hosts = (Host("h1", "10.0.0.1"), Host("h2", "10.0.0.2"))
-    one, two = (launcher_words(job, replace(starting(), hosts=hosts, attempt=number), folder, 1) for number in (1, 2))
+    one, two = (launcher_words(job, replace(starting(), hosts=hosts, attempt=number), folder, 1, "10.0.0.1") for number in (1, 2))
     at = one.index("direct")
 
     assert one[at - 1 : at + 4] == (f"--output={folder.run}", "direct", "--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1")

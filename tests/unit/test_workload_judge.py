@@ -23,7 +23,9 @@ GROUPS: dict[str, list[str]] = {
     "slurm_node": ["n1", "n2", "n3", "n4"],
     "workload_node": ["n1", "n2", "n3", "n4"],
     "spare": ["n4"],
+    "kube_node": ["n1", "n2", "n3", "n4"],
 }
+PODS = {"kubernetes_image": "registry.example.com/train:1", "kubernetes_gpu_resource": "amd.com/gpu"}
 HOSTVARS: dict[str, dict[str, Any]] = {
     "n1": {"ansible_host": "10.0.0.1", "gpu_env_count": 8},
     "n2": {"ansible_host": "10.0.0.2", "ip": "192.168.0.2", "gpu_env_count": 8},
@@ -78,6 +80,17 @@ def made(**given: Any) -> dict[str, Any]:
         ({"cli_options": ["--nnodes=2"]}, "cli_options", "workload_cli_options: --nnodes=2 is given by the watcher"),
         ({"target": "slurm", "slurm_options": ["--nodes=2"]}, "slurm_options", "workload_slurm_options: --nodes=2"),
         ({"target": "slurm", "nodes": 4}, "nodes", "slurm_node has 3 hosts"),
+        ({"target": "kubernetes"}, "kubernetes_image", "workload_kubernetes_image is not set"),
+        ({"target": "kubernetes", **PODS, "nodes": 5}, "nodes", "kube_node has 4 hosts"),
+        ({"target": "kubernetes", **PODS, "nodes": 4, "gpus_per_node": 8}, "nodes", "kube_node has 3 hosts for jobs with 8 GPUs"),
+        ({"target": "kubernetes", **PODS, "kubernetes_gpu_resource": "", "gpus_per_node": 8}, "kubernetes_gpu_resource", "is not set"),
+        ({"target": "kubernetes", **PODS, "gpus_per_node": 2, "processes_per_node": 4}, "processes_per_node", "there are 2 GPUs"),
+        ({"target": "kubernetes", **PODS, "kubernetes_storage": "/mnt"}, "kubernetes_storage", "/jfs/primus/jobs is not in /mnt"),
+        ({"target": "kubernetes", **PODS, "data": ["/home/a.json"]}, "kubernetes_storage", "/home/a.json is not in /jfs"),
+        ({"target": "kubernetes", **PODS, "hosts": ["n1"]}, "hosts", "is of the target direct"),
+        ({"target": "kubernetes", **PODS, "kubernetes_resources": {"cpu": "many"}}, "kubernetes_resources", "cpu: 'many'"),
+        ({"target": "kubernetes", **PODS, "kubernetes_env_secrets": ["A B"]}, "kubernetes_env_secrets", "'A B' is no name"),
+        ({"target": "kubernetes", **PODS, "kubernetes_tolerations": [{"kye": "a"}]}, "kubernetes_tolerations", "there is no such key"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(given: dict[str, Any], about: str, what: str) -> None:
@@ -140,13 +153,13 @@ def test_hosts_are_offered_in_the_order_that_a_submission_found() -> None:
     assert [host["name"] for host in stated["hosts"]] == ["n1", "n3"]
 
 
-@pytest.mark.parametrize("target", ["direct", "slurm"])
+@pytest.mark.parametrize("target", ["direct", "slurm", "kubernetes"])
 def test_hosts_that_a_submission_found_out_of_service_are_handed_to_the_watcher(target: str) -> None:
     """They stay hosts of the job, which may come back; where there are none, job.json says nothing of it, as older programs know it."""
     left_out = [{"host": "n2", "reason": "is quarantined by ada (ECC errors)"}]
 
-    assert made(target=target, left_out=left_out)["left_out"] == left_out
-    assert "left_out" not in made(target=target)
+    assert made(target=target, left_out=left_out, **PODS)["left_out"] == left_out
+    assert "left_out" not in made(target=target, **PODS)
     assert [one.about for one in ROLE.findings(a_job(left_out=[{"hots": "n2"}]), GROUPS, HOSTVARS)][:1] == ["workload_left_out[0]"]
 
 
@@ -157,11 +170,34 @@ def test_hosts_that_a_submission_found_out_of_service_are_handed_to_the_watcher(
         ({"hosts": ["n3"], "spares": ["n1"]}, (["n3"], ["n1"])),
         ({"target": "slurm"}, (["n1", "n2", "n3"], [])),
         ({"target": "slurm", "slurm_partition": "spare"}, (["n1", "n2", "n3", "n4"], [])),
+        ({"target": "kubernetes", **PODS}, (["n1", "n2", "n3"], ["n4"])),
     ],
 )
 def test_who_may_become_a_host_of_a_job(given: dict[str, Any], expected: tuple[list[str], list[str]]) -> None:
     """Of these a submission asks who is in service; Slurm puts no spare in another's place by itself."""
     assert ROLE.candidates(a_job(**given), GROUPS, HOSTVARS) == expected
+
+
+def test_a_job_of_kubernetes_says_what_each_pod_has() -> None:
+    """GPUs by the name that the nodes' model has in Kubernetes, numbers as text, spares by name."""
+    hosts = {**HOSTVARS, "n1": {**HOSTVARS["n1"], "gpu_env_model": "MI300X"}}
+    given = {"kubernetes_image": "a/b:1", "kubernetes_resources": {"cpu": 96, "rdma/hca": 1}, "kubernetes_host_network": True}
+    job = a_job(target="kubernetes", gpus_per_node=8, kubernetes_queue="training", kubernetes_env_secrets=["site-token"], **given)
+    pods = ROLE.document(job, GROUPS, hosts)["kubernetes"]
+
+    assert ROLE.findings(job, GROUPS, hosts) == []
+    assert pods["resources"] == {"cpu": "96", "rdma/hca": "1", "amd.com/gpu": "8"}
+    assert (pods["queue"], pods["host_network"], pods["spares"], pods["secrets"]) == ("training", True, ["n4"], ["site-token"])
+    nvidia = {**hosts, "n1": {"gpu_env_model": "H100"}}
+    assert "nvidia.com/gpu" in ROLE.document(job, GROUPS, nvidia)["kubernetes"]["resources"]
+
+
+def test_a_cluster_that_the_inventory_does_not_know_takes_any_number_of_nodes() -> None:
+    """Its scheduler says how many there are."""
+    groups = {"primus_watch": ["ctl"]}
+
+    assert ROLE.findings(a_job(target="kubernetes", nodes=64, gpus_per_node=8, **PODS), groups, {}) == []
+    assert ROLE.candidates(a_job(target="kubernetes", **PODS), groups, {}) == ([], [])
 
 
 def test_hosts_behind_different_ports_are_refused() -> None:
@@ -199,6 +235,8 @@ def test_auto_is_slurm_where_there_is_slurm() -> None:
     """The same job file serves both kinds of clusters."""
     assert made(target="auto", slurm_partition="gpu")["slurm"] == {"partition": "gpu", "options": []}
     assert ROLE.target(a_job(target="auto"), {**GROUPS, "slurm_node": []}) == "direct"
+    assert ROLE.target(a_job(target="auto"), {**GROUPS, "slurm_node": [], "workload_node": []}) == "kubernetes"
+    assert ROLE.target(a_job(target="auto"), {"primus_watch": ["ctl"]}) == "direct"
 
 
 def test_new_ids_differ_and_are_ids() -> None:
@@ -210,12 +248,12 @@ def test_new_ids_differ_and_are_ids() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(content.jobs_dir().glob("*.yml")), ids=lambda path: path.stem)
-@pytest.mark.parametrize("target", ["direct", "slurm"])
+@pytest.mark.parametrize("target", ["direct", "slurm", "kubernetes"])
 def test_every_shipped_job_is_one(path: Path, target: str) -> None:
-    """With a user, each runs on a cluster that has hosts for it."""
+    """With a user, and an image where there are pods, each runs on a cluster that has hosts for it."""
     given = {name.removeprefix("workload_"): value for name, value in yaml.safe_load(path.read_text(encoding="utf-8")).items()}
 
-    assert made(**given, target=target)["name"] == path.stem.replace(".", "-")
+    assert made(**given, **PODS, target=target)["name"] == path.stem.replace(".", "-")
 
 
 def test_the_roles_job_has_every_variable() -> None:
@@ -223,7 +261,7 @@ def test_the_roles_job_has_every_variable() -> None:
     known = yaml.safe_load((content.roles_dir() / "workload" / "vars" / "main.yml").read_text(encoding="utf-8"))["_workload_job"]
     declared = {name for name, option in load_options().items() if option.owner == "workload"}
 
-    assert set(known) == declared - {"workload_folder", "workload_program"}
+    assert set(known) == declared - {"workload_program"}
 
 
 def test_the_folder_of_jobs_is_the_same_everywhere() -> None:

@@ -2,6 +2,8 @@
 
     primus-cli attempt --folder ROOT/ID --attempt N [--rank R]
 
+In a pod of Kubernetes the rank and the node come with the environment; rank 0's record tells the others its address.
+
 The lease is state.json on the shared storage: as long as it names this attempt, and does not revoke it, the attempt may run. A node that
 reads otherwise, or cannot read it for `lease_s`, ends everything it runs. The watcher starts the next attempt only when every node has
 ended, or that time is over: two attempts never write at once.
@@ -28,7 +30,8 @@ from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
 from primus_bootstrap.launch.watch.folder import JobFolder
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.spec import DIRECT
+from primus_bootstrap.launch.watch.spec import DIRECT, KUBERNETES
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import POD_IP, POD_NAME, POD_NODE, POD_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,8 +129,13 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
     lease = Lease(folder, number, float(job.policy.lease_s))
     lease.start()
     attempt = folder.attempt(number)
-    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output:
-        outcome = _supervise(launcher_words(job, state, folder, rank), job, output, lease)
+    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output, process.Signals() as signals:
+        outcome = _Outcome(0)
+        master = state.hosts[0].address if job.target == DIRECT else record.address
+        if job.target == KUBERNETES and rank:
+            master, outcome = _first_address(attempt, lease, signals)
+        if not outcome.code:
+            outcome = _supervise(launcher_words(job, state, folder, rank, master), job, output, lease, signals)
     if outcome.note:
         _last_words(attempt, folder.run, record, outcome)
     else:
@@ -136,15 +144,20 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
 
 
 def _rank(given: int | None) -> int:
-    """Return this node's number: the one given, or Slurm's."""
-    text = os.environ.get("SLURM_NODEID", "") if given is None else str(given)
+    """Return this node's number: the one given, or Slurm's, or that of the pod."""
+    text = (os.environ.get("SLURM_NODEID") or os.environ.get(POD_RANK, "")) if given is None else str(given)
     if not text.isdecimal():
-        raise PlanError("this node has no number", fix="give --rank, or run inside a step of Slurm")
+        raise PlanError("this node has no number", fix="give --rank, or run inside a step of Slurm or a pod of the watcher's")
     return int(text)
 
 
 def _record(job: Job, state: State | None, rank: int) -> NodeRecord:
     node = socket.gethostname()
+    if job.target == KUBERNETES:
+        host, address, pod = (os.environ.get(name, "") for name in (POD_NODE, POD_IP, POD_NAME))
+        if state is None or not (host and address and pod) or rank >= job.nodes:
+            raise PlanError(f"this is no pod of rank {rank} of the job", fix="let the watcher start it")
+        return NodeRecord(rank, host, node, read_boot_id(), job.unit(state.attempt), time.time(), address=address, pod=pod)
     if job.target != DIRECT:
         node = os.environ.get("SLURMD_NODENAME") or node
         return NodeRecord(rank, node, node, read_boot_id(), os.environ.get("SLURM_JOB_ID", ""), time.time())
@@ -161,12 +174,25 @@ def read_boot_id() -> str:
         return ""
 
 
-def launcher_words(job: Job, state: State, folder: JobFolder, rank: int) -> tuple[str, ...]:
-    """Return the command line of this node's primus-cli."""
+def _first_address(folder: Path, lease: Lease, signals: process.Signals) -> tuple[str, _Outcome]:
+    """Wait for rank 0, as long as this attempt may run; return its address, or how the wait ended."""
+    while True:
+        first = node_record.read_all(folder).get(0)
+        if first is not None and first.address:
+            return first.address, _Outcome(0)
+        if lease.problem:
+            return "", _Outcome(NOT_ITS_TURN, lease.problem)
+        if signals.first is not None:
+            return "", _Outcome(128 + signals.first, "it was stopped while rank 0 had not begun")
+        time.sleep(_LOOK_S)
+
+
+def launcher_words(job: Job, state: State, folder: JobFolder, rank: int, master: str) -> tuple[str, ...]:
+    """Return the command line of this node's primus-cli; `master` is rank 0's address."""
     shape: list[str] = ["--nodes-from=slurm"]
-    if job.target == DIRECT:
+    if job.target in (DIRECT, KUBERNETES):
         port = _FIRST_PORT + (zlib.crc32(job.id.encode()) + state.attempt) % _PORTS
-        shape = [f"--nnodes={len(state.hosts)}", f"--node-rank={rank}", f"--master-addr={state.hosts[0].address}", f"--master-port={port}"]
+        shape = [f"--nnodes={job.nodes}", f"--node-rank={rank}", f"--master-addr={master}", f"--master-port={port}"]
     if job.processes:
         shape.append(f"--nproc={job.processes}")
     own = own_command(sys.executable)
@@ -181,30 +207,29 @@ class _Outcome:
     note: str = ""
 
 
-def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease) -> _Outcome:
+def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: process.Signals) -> _Outcome:
     """Run the launcher to its end, or end it when the lease is gone."""
     environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
-    with process.Signals() as signals:
-        process.become_reaper()
-        home = environment.get("HOME", "")
-        child = process.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
-        passed_on = False
-        try:
-            while True:
-                code = process.poll(child)
-                if code is not None:
-                    return _Outcome(128 - code if code < 0 else code)
-                if lease.problem:
-                    return _Outcome(NOT_ITS_TURN, lease.problem)
-                if signals.first is None:
-                    continue
-                if not passed_on:
-                    passed_on = True
-                    child.terminate()
-                if time.monotonic() - signals.first_at > job.grace_s + _AFTER_GRACE_S:
-                    return _Outcome(128 + signals.first, "it did not end in the time that a stop leaves")
-        finally:
-            process.end_descendants(0.0)
+    process.become_reaper()
+    home = environment.get("HOME", "")
+    child = process.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
+    passed_on = False
+    try:
+        while True:
+            code = process.poll(child)
+            if code is not None:
+                return _Outcome(128 - code if code < 0 else code)
+            if lease.problem:
+                return _Outcome(NOT_ITS_TURN, lease.problem)
+            if signals.first is None:
+                continue
+            if not passed_on:
+                passed_on = True
+                child.terminate()
+            if time.monotonic() - signals.first_at > job.grace_s + _AFTER_GRACE_S:
+                return _Outcome(128 + signals.first, "it did not end in the time that a stop leaves")
+    finally:
+        process.end_descendants(0.0)
 
 
 def _last_words(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outcome) -> None:

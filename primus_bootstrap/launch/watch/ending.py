@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.diagnose_causes import CAUSE, HANG, HARDWARE, KILLED
 from primus_bootstrap.launch.watch import seen
-from primus_bootstrap.launch.watch.spec import SLURM
+from primus_bootstrap.launch.watch.spec import KUBERNETES, SLURM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,22 +87,21 @@ def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, s
 
     `node_hosts` maps the names that nodes give themselves to the hosts of the job; `said` is what a launcher said of its own error.
     """
-    judged = _wanted(state) or _done(state) or _gone(job, state) or _early(state)
+    judged = _wanted(job, state) or _done(state) or _gone(job, state) or _early(job, state)
     if judged is not None:
         return judged
     judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
     if judged.kind != OTHER:
         return judged
-    return _absent(state) if state.absent else _unclear(state) if state.unclear else judged
+    return _absent(state) if state.absent else _unclear(job, state) if state.unclear else judged
 
 
-def _wanted(state: State) -> Ending | None:
+def _wanted(job: Job, state: State) -> Ending | None:
     if state.cancel:
         return Ending(CANCELLED, "cancelled", "cancelled on request")
     if state.verdict == seen.CANCELLED:
-        return Ending(
-            CANCELLED, "cancelled", "cancelled in Slurm, not by a request to the watcher", "primus-bootstrap workload resume goes on"
-        )
+        where = f"cancelled in {job.platform}, not by a request to the watcher"
+        return Ending(CANCELLED, "cancelled", where, "primus-bootstrap workload resume goes on")
     return None
 
 
@@ -117,10 +116,10 @@ def _gone(job: Job, state: State) -> Ending | None:
     return None
 
 
-def _early(state: State) -> Ending | None:
+def _early(job: Job, state: State) -> Ending | None:
     """Judge an attempt that was ended early, by the platform or well by itself."""
     if state.verdict == seen.PREEMPTED:
-        return Ending(UNFINISHED, "preempted", "Slurm gave the nodes to a job of higher priority")
+        return Ending(UNFINISHED, "preempted", f"{job.platform} gave the nodes to a job of higher priority")
     if state.current.exit_code == CHECKPOINTED and state.stopping in ("", STOP_FAILED):
         return Ending(UNFINISHED, "unfinished", "stopped early with a good checkpoint (exit code 75)")
     if state.verdict == seen.TIME_LIMIT:
@@ -133,6 +132,8 @@ def _lost(job: Job, state: State) -> Ending:
     if not state.lost:
         return Ending(OTHER, "node_lost", "Slurm lost a node of the job")
     reason = f"{names} did not answer for {job.policy.lost_after_s} s, or started again in the middle"
+    if job.target == KUBERNETES:
+        reason = f"Kubernetes did not hear from {names} for {job.policy.lost_after_s} s and more, and no step was made"
     if job.target == SLURM:
         reason = f"Slurm did not hear from {names} any more, and its launcher fell silent"
     return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
@@ -143,11 +144,12 @@ def _absent(state: State) -> Ending:
     return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _MORE.format(attempt=state.attempt), hosts)
 
 
-def _unclear(state: State) -> Ending:
+def _unclear(job: Job, state: State) -> Ending:
     names = ", ".join(state.unclear)
-    reason = f"Slurm did not get {names} back from the attempt; whether the host is lost is unknown"
+    look = f"kubectl describe node {' '.join(state.unclear)}" if job.target == KUBERNETES else "scontrol show node"
+    reason = f"{job.platform} did not get {names} back from the attempt; whether the host is lost is unknown"
     hosts = state.unclear if _some(state, state.unclear) else ()
-    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"look at {names}: scontrol show node", hosts)
+    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"look at {names}: {look}", hosts)
 
 
 def _known(state: State, found: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:

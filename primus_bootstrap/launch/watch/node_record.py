@@ -24,7 +24,10 @@ _TAIL_BYTES = 1 << 14
 
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node's launcher; `host` is the inventory's (or Slurm's) name, `node` the host's own. `ended` None: running, or gone silently."""
+    """One node's launcher; `host` is the inventory's (or Slurm's, or Kubernetes') name, `node` the host's own.
+
+    `ended` None: running, or gone silently. `address` and `pod` are of Kubernetes: how others reach it, and which pod it is in.
+    """
 
     rank: int
     host: str
@@ -35,6 +38,8 @@ class NodeRecord:
     ended: float | None = None
     exit_code: int | None = None
     note: str = ""
+    address: str = ""
+    pod: str = ""
     schema: str = SCHEMA
 
 

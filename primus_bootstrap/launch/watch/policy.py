@@ -13,7 +13,6 @@ from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import CANCEL, RESUME
 from primus_bootstrap.launch.watch.hosts import choose
-from primus_bootstrap.launch.watch.spec import SLURM
 from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
 UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
 LEFT_OUT = "left_out"  # the cause of an exclusion that the submission asked for
-START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm
+START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm or Kubernetes
 AFTER_GRACE_S = 30.0  # beyond the ranks' own time for a checkpoint
 _NO_ANSWER = "did not answer for {} s"
 
@@ -321,13 +320,15 @@ def _stopping(job: Job, state: State, seen: Seen, now: float, lost: tuple[str, .
     nobody_known = not seen.nodes and seen.status != seeing.ENDED
     if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nobody_known):
         return state, []
-    # A host that answers and still runs it is at fault; what Slurm still collects from, and does not call silent, nobody knows.
-    unclear = tuple(sorted(running)) if job.target == SLURM else ()
+    # A host that answers and still runs it is at fault; what a platform still collects from, and does not call silent, nobody knows.
+    unclear = tuple(sorted(running)) if job.platform else ()
     gone = tuple(sorted((silent | running) - set(unclear)))
     events = [
         Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host) for host in gone
     ]
-    events += [Event("node_unclear", f"Slurm has not got it back {now - state.revoked_at:.0f} s after the stop", host) for host in unclear]
+    events += [
+        Event("node_unclear", f"{job.platform} has not got it back {now - state.revoked_at:.0f} s after the stop", host) for host in unclear
+    ]
     state, more = _end(replace(state, unclear=unclear), seen, now, lost=gone)
     return state, [*events, *more]
 
@@ -369,7 +370,7 @@ def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State
     if seen.status in (seeing.RUNNING, seeing.ENDED) and not absent and not state.unknown:
         text = f"attempt {state.attempt} runs on {', '.join(host.name for host in state.hosts)}"
         return _to(state, states.RUNNING, text, now), [Event("attempt_running", text)]
-    queued = job.target == SLURM and seen.status in (seeing.QUEUED, seeing.RUNNING)
+    queued = job.platform and seen.status in (seeing.QUEUED, seeing.RUNNING)
     if seen.status == seeing.QUEUED and seen.why:
         state = replace(state, reason=seen.why)
     limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S

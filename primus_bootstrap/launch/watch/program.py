@@ -24,11 +24,13 @@ from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.kube_api import Api
 from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
-from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID
+from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID, KUBERNETES
 from primus_bootstrap.launch.watch.ssh import Channel
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
+from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 
 if TYPE_CHECKING:
@@ -120,6 +122,8 @@ def _removed(folder: JobFolder) -> bool:
 
 def make_target(job: Job, folder: JobFolder) -> Target:
     """Return where a job's attempts run."""
+    if job.target == KUBERNETES:
+        return KubernetesTarget(job, folder, Api(Path(job.pods.kubeconfig)))
     return DirectTarget(job, folder, Channel(job.direct.ssh)) if job.target == DIRECT else SlurmTarget(job, folder)
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes, read_kubernetes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 SCHEMA = "primus.job/1"
-DIRECT, SLURM = "direct", "slurm"
-TARGETS = (DIRECT, SLURM)
+DIRECT, SLURM, KUBERNETES = "direct", "slurm", "kubernetes"
+TARGETS = (DIRECT, SLURM, KUBERNETES)
+# Who chooses hosts in place of the watcher, by the name that people know.
+PLATFORMS = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
 JOB_ID = re.compile(r"[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._%-]*")
@@ -119,6 +122,7 @@ class Job:
     policy: Policy = field(default_factory=Policy)
     direct: Direct = field(default_factory=Direct)
     slurm: Slurm = field(default_factory=Slurm)
+    kubernetes: Kubernetes | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     @property
@@ -129,6 +133,22 @@ class Job:
     def unit(self, attempt: int) -> str:
         """Return the name of an attempt's systemd unit (without .service) and Slurm job."""
         return f"primus-job-{self.id}-{attempt}"
+
+    @property
+    def pods(self) -> Kubernetes:
+        """What the pods of a job of Kubernetes have.
+
+        Raises:
+            ValueError: It is a job of another target.
+        """
+        if self.kubernetes is None:
+            raise ValueError(f"{self.id} is a job of {self.target}")
+        return self.kubernetes
+
+    @property
+    def platform(self) -> str:
+        """Who chooses its hosts; empty where the watcher does."""
+        return PLATFORMS.get(self.target, "")
 
     def asked_for(self) -> Job:
         """Return it as its user asked for it: a submission that is repeated finds other hosts in service, and in another order."""
@@ -223,6 +243,7 @@ def _job(reader: _Reader, raw: Any) -> Job:
         policy=_policy(reader, data.get("policy", {})),
         direct=_direct(reader, data.get("direct", {})),
         slurm=_slurm(reader, data.get("slurm", {})),
+        kubernetes=read_kubernetes(reader, data.get(KUBERNETES, {})) if data.get("target") == KUBERNETES else None,
         left_out=_left_out(reader, data),
     )
     if not job.words:

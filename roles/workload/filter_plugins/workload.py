@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Groups = Mapping[str, Sequence[str]]
     Values = Mapping[str, Any]
 
-WATCHERS, DIRECT_HOSTS, SPARES = "primus_watch", "workload_node", "spare"
+WATCHERS, DIRECT_HOSTS, KUBE_HOSTS, SPARES = "primus_watch", "workload_node", "kube_node", "spare"
 PRESETS = Path(__file__).resolve().parents[3] / "workloads" / "presets"
 # Between the user's words and the six digits that make a job's id its own.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -36,8 +36,24 @@ _POLICY = (
     "lost_after_s",
     "hosts_timeout_s",
 )
-_MAPPINGS = ("settings", "environment")
-_LISTS = ("task", "presets", "data", "cli_options", "backoff_s", "hosts", "spares", "order", "left_out", "slurm_options")
+# What job.json has of kubernetes under the same word.
+_PODS = ("image", "namespace", "form", "storage", "claim", "host_network", "queue", "priority", "topology", "pull_secrets", "shm")
+_MAPPINGS = ("settings", "environment", "kubernetes_resources", "kubernetes_node_selector")
+_LISTS = (
+    "task",
+    "presets",
+    "data",
+    "cli_options",
+    "backoff_s",
+    "hosts",
+    "spares",
+    "order",
+    "left_out",
+    "slurm_options",
+    "kubernetes_tolerations",
+    "kubernetes_pull_secrets",
+    "kubernetes_env_secrets",
+)
 # What job.json calls what a variable says, where it is not the same word.
 _KEYS = {
     "words": "workload_task",
@@ -46,6 +62,8 @@ _KEYS = {
     "slurm.options": "workload_slurm_options",
     "slurm.partition": "workload_slurm_partition",
     "direct": "workload_hosts",
+    "kubernetes.secrets": "workload_kubernetes_env_secrets",
+    "kubernetes.": "workload_kubernetes_",
     **{f"policy.{name}": f"workload_{name}" for name in _POLICY},
 }
 
@@ -69,11 +87,11 @@ def findings(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> lis
     Args:
         job: every `workload_` variable with its value.
         groups: the inventory's groups with their hosts.
-        hostvars: the variables of the hosts of workload_node.
+        hostvars: the variables of the hosts of workload_node and kube_node.
     """
     if found := list(_kinds(job)):
         return found
-    rules = (_names, _target, _programs, _direct_hosts, _gpus)
+    rules = (_names, _target, _programs, _direct_hosts, _pods, _gpus)
     found = [one for rule in rules for one in rule(job, groups, hostvars)]
     # Of what is known to be wrong, the rest would only follow.
     return found or list(_document_findings(document(job, groups, hostvars)))
@@ -106,6 +124,8 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
     }
     if wanted == spec.SLURM:
         return {**made, "slurm": {"partition": job["workload_slurm_partition"], "options": list(job["workload_slurm_options"])}}
+    if wanted == spec.KUBERNETES:
+        return {**made, "kubernetes": _pods_of(job, groups, hostvars)}
     hosts, spares = _chosen(job, groups, hostvars)
     ssh = {"port": min(_ports(hosts + spares, hostvars), default=22), "identity": _KEY, "known_hosts": _PINS}
     return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars), "ssh": ssh}}
@@ -115,13 +135,23 @@ def target(job: Values, groups: Groups) -> str:
     """Return who gives the job its hosts."""
     if job["workload_target"] != "auto":
         return str(job["workload_target"])
-    return spec.SLURM if groups.get("slurm_controller") and groups.get("slurm_node") else spec.DIRECT
+    if groups.get("slurm_controller") and groups.get("slurm_node"):
+        return spec.SLURM
+    return spec.KUBERNETES if groups.get(KUBE_HOSTS) and not groups.get(DIRECT_HOSTS) else spec.DIRECT
 
 
 def candidates(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tuple[list[str], list[str]]:
-    """Return the hosts of which a job is given its own, and the spares that may take the place of others; Slurm puts in none by itself."""
-    if target(job, groups) == spec.DIRECT:
+    """Return the hosts of which a job is given its own, and the spares that may take the place of others; Slurm puts in none by itself.
+
+    Of a cluster of Kubernetes that the inventory does not know there are none.
+    """
+    wanted = target(job, groups)
+    if wanted == spec.DIRECT:
         return _chosen(job, groups, hostvars)
+    if wanted == spec.KUBERNETES:
+        nodes = _kube_nodes(job, groups, hostvars)
+        spare = _kube_spares(groups)
+        return [host for host in nodes if host not in spare], [host for host in nodes if host in spare]
     return _slurm_nodes(job, groups), []
 
 
@@ -212,9 +242,63 @@ def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -
         yield Finding("workload_hosts", "the hosts of the job have different ansible_port", "choose hosts whose sshd has the same port")
 
 
+def _pods(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    """Yield what speaks against a job of Kubernetes, as far as the inventory knows the cluster."""
+    if target(job, groups) != spec.KUBERNETES:
+        return
+    if not job["workload_kubernetes_image"]:
+        yield Finding(
+            "workload_kubernetes_image", "workload_kubernetes_image is not set", "name the image that the pods run, with its registry"
+        )
+    storage = job["workload_kubernetes_storage"].rstrip("/")
+    outside = [path for path in (job["workload_folder"], job["workload_checkpoint_folder"], *job["workload_data"]) if path]
+    for path in [path for path in outside if not f"{path}/".startswith(f"{storage}/")]:
+        what = f"{path} is not in {storage} (workload_kubernetes_storage), so pods do not have it"
+        yield Finding("workload_kubernetes_storage", what, "name the mount that holds the jobs and what they read")
+    if groups.get(KUBE_HOSTS):
+        yield from _enough(job, len(_kube_nodes(job, groups, hostvars)), KUBE_HOSTS)
+    if job["workload_gpus_per_node"] and not _gpu_resource(job, groups, hostvars):
+        what = "workload_kubernetes_gpu_resource is not set, and no host of kube_node has gpu_env_model to tell it by"
+        yield Finding("workload_kubernetes_gpu_resource", what, "amd.com/gpu or nvidia.com/gpu, as the device plugin has it")
+    for name in ("hosts", "spares"):
+        if job[f"workload_{name}"]:
+            what = f"workload_{name} is of the target direct, and this job is of kubernetes"
+            yield Finding(f"workload_{name}", what, "leave it out; workload_kubernetes_node_selector chooses nodes by labels")
+
+
+def _pods_of(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dict[str, Any]:
+    """Return what job.json says of kubernetes."""
+    gpus = {_gpu_resource(job, groups, hostvars): str(job["workload_gpus_per_node"])} if job["workload_gpus_per_node"] else {}
+    spares = [host for host in _kube_nodes(job, groups, hostvars) if host in _kube_spares(groups)]
+    return {
+        **{name: _plain(job[f"workload_kubernetes_{name}"]) for name in _PODS},
+        "resources": {**{str(name): str(value) for name, value in job["workload_kubernetes_resources"].items()}, **gpus},
+        "node_selector": {str(name): _text(value) for name, value in job["workload_kubernetes_node_selector"].items()},
+        "tolerations": [dict(one) for one in job["workload_kubernetes_tolerations"]],
+        "secrets": list(job["workload_kubernetes_env_secrets"]),
+        **({"spares": spares} if spares else {}),
+    }
+
+
+def _kube_nodes(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> list[str]:
+    return [host for host in groups.get(KUBE_HOSTS) or () if host not in hostvars or _has_gpus(job, hostvars[host])]
+
+
+def _kube_spares(groups: Groups) -> set[str]:
+    return set(groups.get(SPARES) or ())
+
+
+def _gpu_resource(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> str:
+    """Return what the device plugin calls a GPU: as the job says, else by the model that the nodes have."""
+    models = [str(hostvars[host].get("gpu_env_model") or "") for host in groups.get(KUBE_HOSTS) or () if host in hostvars]
+    model = next((one for one in models if one not in ("", "auto")), "")
+    known = "amd.com/gpu" if model.startswith("MI") else "nvidia.com/gpu"
+    return job["workload_kubernetes_gpu_resource"] or (known if model else "")
+
+
 def _gpus(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
     wanted, ranks = job["workload_gpus_per_node"], job["workload_processes_per_node"]
-    if target(job, groups) != spec.DIRECT or not wanted:
+    if target(job, groups) == spec.SLURM or not wanted:
         return
     if ranks > wanted:
         what = f"workload_processes_per_node is {ranks}, and there are {wanted} GPUs for them"
@@ -238,7 +322,8 @@ def _document_findings(made: Mapping[str, Any]) -> Iterator[Finding]:
 def _translated(problem: str, fix: str) -> Finding:
     for key in sorted(_KEYS, key=len, reverse=True):
         if problem.startswith(key):
-            return Finding(_KEYS[key], f"{_KEYS[key]}{problem.removeprefix(key)}", fix)
+            said = f"{_KEYS[key]}{problem.removeprefix(key)}"
+            return Finding(re.split(r"[:. \[]", said, maxsplit=1)[0], said, fix)
     name = re.split(r"[:. ]", problem, maxsplit=1)[0]
     return Finding(f"workload_{name}", f"workload_{problem}", fix)
 

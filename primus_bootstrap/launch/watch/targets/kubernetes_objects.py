@@ -1,0 +1,286 @@
+"""The objects that one attempt is in Kubernetes: pure functions from a job to what the API server is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.launch.watch.spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes
+
+MANAGED, MANAGER = "app.kubernetes.io/managed-by", "primus-watch"
+JOB, ATTEMPT, RANK = "primus-bootstrap.io/job", "primus-bootstrap.io/attempt", "primus-bootstrap.io/rank"
+INDEX = "batch.kubernetes.io/job-completion-index"
+QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
+TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+CONTAINER = "node"  # Trainer looks for it by this name
+POD_NODE, POD_IP, POD_NAME, POD_RANK = "PRIMUS_POD_NODE", "PRIMUS_POD_IP", "PRIMUS_POD_NAME", "JOB_COMPLETION_INDEX"
+_HOSTNAME = "kubernetes.io/hostname"
+_AFTER_GRACE_S = 30
+_KEPT_S = 24 * 3600  # how long the cluster keeps what has ended, where it cleans up by itself
+# What a server may leave out of its answer although it took it: Jobs clean up by themselves from 1.21 on.
+_MAY_BE_DROPPED = ("ttlSecondsAfterFinished",)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object that an attempt is made of, and where the API server has it; `form` is what is made with it alone."""
+
+    form: str
+    group: str
+    version: str
+    name: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        """What an object of it says."""
+        return f"{self.group}/{self.version}"
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """Return where the API server has the objects of a namespace, or one of them."""
+        return f"/apis/{self.api_version}/namespaces/{namespace}/{self.plural}{'/' + name if name else ''}"
+
+
+BATCH_JOB = Kind(INDEXED, "batch", "v1", "Job", "jobs")
+JOB_SET = Kind(JOBSET, "jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+TRAIN_JOB = Kind(TRAINJOB, "trainer.kubeflow.org", "v1alpha1", "TrainJob", "trainjobs")
+RUNTIME = Kind(TRAINJOB, "trainer.kubeflow.org", "v1alpha1", "TrainingRuntime", "trainingruntimes")
+KINDS = (TRAIN_JOB, RUNTIME, JOB_SET, BATCH_JOB)
+FORMS = (TRAINJOB, JOBSET, INDEXED, RANKS)
+
+
+@dataclass(frozen=True)
+class Person:
+    """As whom the pods run: the numbers of the job's user, as shared storage knows them."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Start:
+    """One attempt: its number, the words that its containers run, and the nodes that it keeps off."""
+
+    job: Job
+    attempt: int
+    words: tuple[str, ...]
+    person: Person
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of its object; short enough for what is made from it (a pod's name has 63 characters)."""
+        return f"{self.job.id}-{self.attempt}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What its objects and pods are found by."""
+        return {MANAGED: MANAGER, JOB: self.job.id, ATTEMPT: str(self.attempt)}
+
+
+def selector(job: Job, attempt: int | None = None) -> str:
+    """Return what finds the objects and pods of a job, or of one attempt, and no other's."""
+    return f"{MANAGED}={MANAGER},{JOB}={job.id}" + (f",{ATTEMPT}={attempt}" if attempt is not None else "")
+
+
+def objects(start: Start, form: str) -> list[tuple[Kind, dict[str, Any]]]:
+    """Return what is to be created, in this order."""
+    if form == RANKS:
+        return [(BATCH_JOB, rank_job(start, rank)) for rank in range(start.job.nodes)]
+    if form == JOBSET:
+        return [(JOB_SET, _object(JOB_SET, start, _job_set(start)))]
+    if form == TRAINJOB:
+        return [(RUNTIME, _object(RUNTIME, start, _runtime(start))), (TRAIN_JOB, _object(TRAIN_JOB, start, _train_job(start)))]
+    return [(BATCH_JOB, indexed_job(start))]
+
+
+def indexed_job(start: Start) -> dict[str, Any]:
+    """Return one Job for all ranks."""
+    return _object(BATCH_JOB, start, _indexed(start))
+
+
+def rank_job(start: Start, rank: int) -> dict[str, Any]:
+    """Return the Job of one rank, for servers whose Jobs know no index."""
+    made = _object(BATCH_JOB, start, {"backoffLimit": 0, "template": _template(start, rank)})
+    made["metadata"]["name"] = f"{start.name}-r{rank}"
+    made["metadata"]["labels"][RANK] = str(rank)
+    return made
+
+
+def dropped(sent: Any, kept: Any, path: str = "") -> str:
+    """Return the first field that the API server took and did not keep, as a path; empty where it has all.
+
+    Old servers drop what they do not know in silence. Values are not compared: servers write quantities their own way, and a webhook
+    may take an image from elsewhere.
+    """
+    if isinstance(sent, dict):
+        if not isinstance(kept, dict):
+            return path
+        for key, value in sent.items():
+            if key in _MAY_BE_DROPPED or value in ({}, [], "", 0, None):
+                continue
+            if key not in kept:
+                return f"{path}.{key}".lstrip(".")
+            if missing := dropped(value, kept[key], f"{path}.{key}".lstrip(".")):
+                return missing
+    if isinstance(sent, list) and isinstance(kept, list):
+        return next((missing for one, other in zip(sent, kept) if (missing := dropped(one, other, path))), "")  # noqa: B905 - Python 3.9
+    return ""
+
+
+def _object(kind: Kind, start: Start, spec: dict[str, Any]) -> dict[str, Any]:
+    wanted = start.job.pods
+    labels = start.labels
+    if wanted.queue and kind is not RUNTIME:
+        labels.update({QUEUE: wanted.queue, **({PRIORITY: wanted.priority} if wanted.priority else {})})
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": {"name": start.name, "namespace": wanted.namespace, "labels": labels},
+        "spec": spec if kind in (RUNTIME, TRAIN_JOB) else {**spec, "ttlSecondsAfterFinished": _KEPT_S},
+    }
+
+
+def _indexed(start: Start) -> dict[str, Any]:
+    """Return a Job's spec; the watcher starts again, the cluster never does."""
+    nodes = start.job.nodes
+    return {
+        "completionMode": "Indexed",
+        "completions": nodes,
+        "parallelism": nodes,
+        "backoffLimit": 0,
+        "template": _template(start),
+    }
+
+
+def _job_set(start: Start) -> dict[str, Any]:
+    return {
+        "failurePolicy": {"maxRestarts": 0},
+        "replicatedJobs": [{"name": "n", "replicas": 1, "template": {"spec": _indexed(start)}}],
+    }
+
+
+def _runtime(start: Start) -> dict[str, Any]:
+    """Return a runtime of the attempt's own: it says all that TrainJob itself has no words for, in every version of Trainer."""
+    ancestor = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    replicated = {"name": "n", "template": {"metadata": {"labels": ancestor}, "spec": {"backoffLimit": 0, "template": _template(start)}}}
+    return {
+        "mlPolicy": {"numNodes": start.job.nodes},
+        "template": {"spec": {"failurePolicy": {"maxRestarts": 0}, "replicatedJobs": [replicated]}},
+    }
+
+
+def _train_job(start: Start) -> dict[str, Any]:
+    runtime = {"apiGroup": RUNTIME.group, "kind": RUNTIME.name, "name": start.name}
+    return {"runtimeRef": runtime, "trainer": {"numNodes": start.job.nodes}}
+
+
+def _template(start: Start, rank: int | None = None) -> dict[str, Any]:
+    wanted = start.job.pods
+    metadata: dict[str, Any] = {"labels": {**start.labels, **({} if rank is None else {RANK: str(rank)})}}
+    if wanted.topology and wanted.queue:
+        metadata["annotations"] = {TOPOLOGY: wanted.topology}
+    return {"metadata": metadata, "spec": _pod(start, rank)}
+
+
+def _pod(start: Start, rank: int | None) -> dict[str, Any]:
+    wanted, person = start.job.pods, start.person
+    pod: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,  # training asks no API server
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": start.job.grace_s + _AFTER_GRACE_S,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": person.uid,
+            "runAsGroup": person.gid,
+            **({"supplementalGroups": list(person.groups)} if person.groups else {}),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": _affinity(start),
+        "tolerations": [*map(dict, wanted.tolerations), *_device_tolerations(wanted)],
+        "containers": [_container(start, rank)],
+        "volumes": [
+            {"name": "storage", **_storage(wanted)},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wanted.shm}},
+        ],
+    }
+    if person.uid == 0:  # only a job of root is; the role refuses it
+        del pod["securityContext"]["runAsNonRoot"]
+    if wanted.host_network:
+        pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+    if wanted.node_selector:
+        pod["nodeSelector"] = dict(wanted.node_selector)
+    if wanted.priority and not wanted.queue:
+        pod["priorityClassName"] = wanted.priority
+    if wanted.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in wanted.pull_secrets]
+    return pod
+
+
+def _container(start: Start, rank: int | None) -> dict[str, Any]:
+    wanted = start.job.pods
+    fields = {POD_NODE: "spec.nodeName", POD_IP: "status.podIP", POD_NAME: "metadata.name"}
+    environment: list[dict[str, Any]] = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
+    environment += [{"name": "HOME", "value": "/tmp"}, {"name": "USER", "value": start.job.user}]  # noqa: S108 - the container's own
+    if rank is not None:
+        environment.append({"name": POD_RANK, "value": str(rank)})
+    made: dict[str, Any] = {
+        "name": CONTAINER,
+        "image": wanted.image,
+        "command": list(start.words),
+        "env": environment,
+        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(wanted)},
+        # What is mounted anew on the host is seen in the pod.
+        "volumeMounts": [
+            {"name": "storage", "mountPath": wanted.storage, **({} if wanted.claim else {"mountPropagation": "HostToContainer"})},
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the container's own
+        ],
+    }
+    if wanted.resources:
+        made["resources"] = {"requests": dict(wanted.resources), "limits": dict(wanted.resources)}
+    if wanted.secrets:
+        made["envFrom"] = [{"secretRef": {"name": name}} for name in wanted.secrets]
+    return made
+
+
+def _capabilities(wanted: Kubernetes) -> dict[str, Any]:
+    """Let RDMA pin memory where the pod has it."""
+    rdma = wanted.host_network or any(name.startswith("rdma/") for name in wanted.resources)
+    return {"capabilities": {"add": ["IPC_LOCK"]}} if rdma else {}
+
+
+def _storage(wanted: Kubernetes) -> dict[str, Any]:
+    if wanted.claim:
+        return {"persistentVolumeClaim": {"claimName": wanted.claim}}
+    return {"hostPath": {"path": wanted.storage, "type": "Directory"}}
+
+
+def _device_tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
+    """Bear the taint by which nodes keep pods off that use none of their devices; it has the resource's name."""
+    return [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
+
+
+def _affinity(start: Start) -> dict[str, Any]:
+    """Have one pod a node, keep off the nodes that are left out, and take spares last."""
+    alone = {"topologyKey": _HOSTNAME, "labelSelector": {"matchLabels": {MANAGED: MANAGER, JOB: start.job.id}}}
+    made: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+    nodes: dict[str, Any] = {}
+    if start.excluded:
+        off = [_off("metadata.name", [name]) for name in start.excluded]  # by its name: a label may be another's
+        nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [{"matchFields": off}]}
+    if spares := start.job.pods.spares:
+        preference = {"matchExpressions": [_off(_HOSTNAME, spares)]}
+        nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [{"weight": 100, "preference": preference}]
+    return {**made, **({"nodeAffinity": nodes} if nodes else {})}
+
+
+def _off(key: str, names: Iterable[str]) -> Mapping[str, Any]:
+    return {"key": key, "operator": "NotIn", "values": list(names)}

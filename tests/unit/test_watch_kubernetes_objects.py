@@ -1,0 +1,319 @@
+"""The objects that an attempt is in Kubernetes, and what its pods say: pure functions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch.node_record import NodeRecord
+from primus_bootstrap.launch.watch.seen import NodeSeen
+from primus_bootstrap.launch.watch.spec import Job, read_job
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
+from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
+
+RECORD = NodeRecord(0, "gpu1", "pod-a", "boot", "primus-job-try-0a1b2c-1", 1.0, address="10.1.0.4", pod="a")
+
+
+def a_job(nodes: int = 2, **pods: Any) -> Job:
+    """Return a job of Kubernetes as its job.json is read."""
+    wanted = {"image": "registry.example.com/train:1", "namespace": "jobs", **pods}
+    said = {
+        "schema": "primus.job/1",
+        "id": "try-0a1b2c",
+        "name": "try",
+        "user": "ada",
+        "target": "kubernetes",
+        "nodes": nodes,
+        "words": ["train"],
+    }
+    return read_job(json.dumps({**said, "kubernetes": wanted}), origin="job.json")
+
+
+def a_start(**pods: Any) -> making.Start:
+    """Return the third attempt of it."""
+    words = ("python3", "-I", "/jfs/primus/jobs/try-0a1b2c/primus-cli", "attempt", "--attempt", "3")
+    return making.Start(a_job(**pods), 3, words, making.Person(5001, 5001, (44,)), excluded=("gpu7", "gpu9"))
+
+
+def pod_spec(**pods: Any) -> dict[str, Any]:
+    """Return the pods' spec."""
+    spec: dict[str, Any] = making.indexed_job(a_start(**pods))["spec"]["template"]["spec"]
+    return spec
+
+
+def a_pod(name: str = "a", rank: int = 0, **status: Any) -> dict[str, Any]:
+    """Return a pod as the API server has it: on gpu1, running and ready unless a test says otherwise."""
+    whole = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "PodScheduled", "status": "True"}],
+        "containerStatuses": [{"state": {"running": {}}}],
+        **status,
+    }
+    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {making.INDEX: str(rank)}}
+    return {"metadata": metadata, "spec": {"nodeName": "gpu1"}, "status": whole}
+
+
+def test_one_pod_a_node_as_the_jobs_user_with_nothing_of_the_cluster() -> None:
+    """It runs with the user's numbers, once, with time for a checkpoint, and with no token of the API server's."""
+    spec = pod_spec()
+    security = spec["securityContext"]
+
+    assert (spec["restartPolicy"], spec["automountServiceAccountToken"], spec["terminationGracePeriodSeconds"]) == ("Never", False, 150)
+    assert (security["runAsUser"], security["runAsGroup"], security["supplementalGroups"], security["runAsNonRoot"]) == (
+        5001,
+        5001,
+        [44],
+        True,
+    )
+    (alone,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert alone["topologyKey"] == "kubernetes.io/hostname"
+    assert alone["labelSelector"]["matchLabels"][making.JOB] == "try-0a1b2c"
+
+
+def test_nodes_that_are_left_out_are_named_and_spares_come_last() -> None:
+    """Each by a field of its own, as the API allows one name a requirement only; spares by preference."""
+    nodes = pod_spec(spares=["gpu8"])["affinity"]["nodeAffinity"]
+    (term,) = nodes["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+
+    assert [one["values"] for one in term["matchFields"]] == [["gpu7"], ["gpu9"]]
+    assert {(one["key"], one["operator"]) for one in term["matchFields"]} == {("metadata.name", "NotIn")}
+    (preferred,) = nodes["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchExpressions"][0]["values"] == ["gpu8"]
+    assert (
+        "nodeAffinity" not in making.indexed_job(making.Start(a_job(), 1, (), making.Person(1, 1)))["spec"]["template"]["spec"]["affinity"]
+    )
+
+
+def test_devices_are_asked_for_and_their_taint_is_borne() -> None:
+    """GPUs and RDMA are resources; memory may be pinned where there is RDMA; processors have no taint."""
+    spec = pod_spec(resources={"amd.com/gpu": "8", "rdma/hca": "1", "cpu": "96"}, tolerations=[{"key": "team", "operator": "Exists"}])
+    container = spec["containers"][0]
+
+    assert container["resources"]["limits"] == container["resources"]["requests"] == {"amd.com/gpu": "8", "rdma/hca": "1", "cpu": "96"}
+    assert [one["key"] for one in spec["tolerations"]] == ["team", "amd.com/gpu", "rdma/hca"]
+    assert container["securityContext"]["capabilities"] == {"add": ["IPC_LOCK"]}
+    assert "capabilities" not in pod_spec()["containers"][0]["securityContext"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "volume"),
+    [("", {"hostPath": {"path": "/jfs", "type": "Directory"}}), ("shared", {"persistentVolumeClaim": {"claimName": "shared"}})],
+)
+def test_storage_lies_where_it_does_on_the_hosts(claim: str, volume: dict[str, Any]) -> None:
+    """From the host, where a mount that is made anew is seen, or from a claim."""
+    spec = pod_spec(claim=claim)
+    mount = spec["containers"][0]["volumeMounts"][0]
+
+    assert spec["volumes"][0] == {"name": "storage", **volume}
+    assert mount["mountPath"] == "/jfs"
+    assert ("mountPropagation" in mount) == (not claim)
+
+
+def test_no_value_of_the_environment_is_in_a_pod() -> None:
+    """What job.json says is read from the job's folder, Secrets are named only, and the words name a folder and a number."""
+    start = making.Start(a_job(secrets=["site-token"]), 1, ("python3",), making.Person(1, 1))
+    container = making.indexed_job(start)["spec"]["template"]["spec"]["containers"][0]
+
+    assert container["envFrom"] == [{"secretRef": {"name": "site-token"}}]
+    assert {one["name"] for one in container["env"]} == {"PRIMUS_POD_NODE", "PRIMUS_POD_IP", "PRIMUS_POD_NAME", "HOME", "USER"}
+
+
+def test_a_queue_and_its_priority_are_labels_of_the_object_alone() -> None:
+    """Kueue admits the object; its topology is asked for of the pods. Without a queue a priority is the cluster's own class."""
+    made = making.indexed_job(a_start(queue="training", priority="high", topology="example.com/rack"))
+
+    assert made["metadata"]["labels"][making.QUEUE] == "training"
+    assert made["metadata"]["labels"][making.PRIORITY] == "high"
+    assert made["spec"]["template"]["metadata"]["annotations"] == {making.TOPOLOGY: "example.com/rack"}
+    assert making.QUEUE not in made["spec"]["template"]["metadata"]["labels"]
+    assert pod_spec(priority="high")["priorityClassName"] == "high"
+    assert "priorityClassName" not in made["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("form", "kinds"),
+    [("indexed", ["Job"]), ("jobset", ["JobSet"]), ("trainjob", ["TrainingRuntime", "TrainJob"]), ("ranks", ["Job", "Job"])],
+)
+def test_every_form_is_found_by_the_same_labels_and_never_starts_again_by_itself(form: str, kinds: list[str]) -> None:
+    """Each object and each pod has the job's labels; a name has room for what is made from it."""
+    made = making.objects(a_start(host_network=True), form)
+    text = json.dumps([sent for _, sent in made])
+
+    assert [sent["kind"] for _, sent in made] == kinds
+    assert all({making.JOB, making.ATTEMPT, making.MANAGED} <= set(sent["metadata"]["labels"]) for _, sent in made)
+    assert max(len(sent["metadata"]["name"]) for _, sent in made) <= 54
+    assert '"hostNetwork": true' in text
+    assert ('"backoffLimit": 0' in text) != (kinds == ["TrainJob"])
+
+
+def test_a_job_a_rank_says_its_rank() -> None:
+    """Where Jobs know no index the watcher gives it, to the program and as a label."""
+    one, two = (sent for _, sent in making.objects(a_start(), making.RANKS))
+
+    assert [sent["metadata"]["name"] for sent in (one, two)] == ["try-0a1b2c-3-r0", "try-0a1b2c-3-r1"]
+    assert {"name": "JOB_COMPLETION_INDEX", "value": "1"} in two["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert two["spec"]["template"]["metadata"]["labels"][making.RANK] == "1"
+
+
+def test_a_field_that_the_server_dropped_is_named() -> None:
+    """Old servers take what they do not know, and forget it; a value written another way is none of that."""
+    sent = making.indexed_job(a_start(resources={"cpu": "1000m"}))["spec"]
+    kept = copy.deepcopy(sent)
+    kept["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
+    del kept["ttlSecondsAfterFinished"]
+
+    assert making.dropped(sent, kept) == ""
+    del kept["completionMode"]
+    assert making.dropped(sent, kept) == "completionMode"
+    kept["completionMode"] = "Indexed"
+    del kept["template"]["spec"]["containers"][0]["command"]
+    assert making.dropped(sent, kept) == "template.spec.containers.command"
+
+
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"image": ""}, "kubernetes.image: ''"),
+        ({"namespace": "My_Jobs"}, "kubernetes.namespace: 'My_Jobs'"),
+        ({"form": "pod"}, "kubernetes.form: 'pod'"),
+        ({"storage": "jfs"}, "kubernetes.storage: 'jfs'"),
+        ({"host_network": "yes"}, "kubernetes.host_network: 'yes'"),
+        ({"resources": {"cpu": "many"}}, "kubernetes.resources: cpu: 'many'"),
+        ({"resources": []}, "kubernetes.resources is no table"),
+        ({"node_selector": {"pool": 1}}, "kubernetes.node_selector: pool: 1"),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "kubernetes.tolerations[0]"),
+        ({"secrets": ["My Secret"]}, "kubernetes.secrets: 'My Secret'"),
+        ({"que": "a"}, "kubernetes.que: there is no such key"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_its_place(given: dict[str, Any], what: str) -> None:
+    """job.json is checked as a whole before anything runs."""
+    with pytest.raises(UsageError) as refused:
+        a_job(**given)
+
+    assert what in refused.value.what
+    assert refused.value.what.count("\n") == 0
+
+
+def test_a_job_of_another_target_has_no_pods() -> None:
+    """What only Kubernetes needs is refused elsewhere, and asked for here."""
+    said = {"schema": "primus.job/1", "id": "try-0a1b2c", "name": "try", "user": "ada", "nodes": 1, "words": ["train"]}
+    with pytest.raises(UsageError, match="kubernetes: the target is slurm"):
+        read_job(json.dumps({**said, "target": "slurm", "kubernetes": {}}), origin="job.json")
+    with pytest.raises(UsageError, match=r"kubernetes\.image"):
+        read_job(json.dumps({**said, "target": "kubernetes"}), origin="job.json")
+    with pytest.raises(ValueError, match="a job of slurm"):
+        _ = read_job(json.dumps({**said, "target": "slurm"}), origin="job.json").pods
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({}, (True, True, None, "", "")),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, (True, False, None, "", "")),
+        ({"phase": "Failed", "containerStatuses": [{"state": {"terminated": {"exitCode": 75}}}]}, (False, False, 75, "", "")),
+        ({"phase": "Failed", "containerStatuses": [], "reason": "Evicted"}, (False, False, None, "", "")),
+        (
+            {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull", "message": "no such\nhost"}}}]},
+            (False, False, None, "ErrImagePull: no such host", ""),
+        ),
+        (
+            {
+                "phase": "Pending",
+                "containerStatuses": [],
+                "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}],
+            },
+            (False, False, None, "", "0/3 nodes"),
+        ),
+    ],
+)
+def test_what_a_pod_says(status: dict[str, Any], expected: tuple[bool, bool, int | None, str, str]) -> None:
+    """Only a terminated container is the kubelet's word that nothing runs; a phase may be somebody else's."""
+    pod = reading.read_pod(a_pod(**status))
+
+    assert pod is not None
+    assert (pod.running, pod.well, pod.exit_code, pod.stuck, pod.waits) == expected
+
+
+def test_a_pod_of_the_scheduler_that_gave_its_place_away_was_preempted() -> None:
+    """Not one that was evicted for another reason; and a pod without a rank is none of the attempt's."""
+    told = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+
+    assert [
+        reading.read_pod(a_pod(conditions=[{**told, "reason": reason}])).preempted for reason in ("PreemptionByScheduler", "Evict")
+    ] == [True, False]  # type: ignore[union-attr]
+    assert reading.read_pod({"metadata": {"name": "a"}}) is None
+
+
+def test_a_pod_that_took_another_ones_place_is_not_the_ranks() -> None:
+    """The cluster may make a pod again that is gone; the launcher's record says which one counts."""
+    pods = [pod for pod in (reading.read_pod(a_pod(name)) for name in ("a", "b")) if pod]
+
+    assert reading.by_rank(pods, {})[0].name == "b"
+    assert reading.by_rank(pods, {0: RECORD})[0].name == "a"
+    assert reading.by_rank(pods[1:], {0: RECORD}) == {}
+
+
+ENDED = NodeRecord(0, "gpu1", "pod-a", "boot", "", 1.0, ended=2.0, exit_code=75, pod="a")
+GONE = {"phase": "Failed", "containerStatuses": []}
+
+
+@pytest.mark.parametrize(
+    ("status", "record", "ready", "expected"),
+    [
+        ({}, None, None, NodeSeen("gpu1", seeing.RUNNING)),
+        ({}, RECORD, None, NodeSeen("gpu1", seeing.RUNNING)),
+        ({}, RECORD, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (None, RECORD, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (None, ENDED, False, NodeSeen("gpu1", seeing.ENDED, 75)),
+        (
+            None, RECORD, True,
+            NodeSeen("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+        ),
+        (
+            GONE, RECORD, True,
+            NodeSeen("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+        ),
+        (
+            {"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]}, None, None,
+            NodeSeen("gpu1", seeing.ENDED, None, why="its container ended with 2"),
+        ),
+        (
+            {"containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]}, RECORD, False,
+            NodeSeen("gpu1", seeing.ENDED, 137, why="its container ended with 137"),
+        ),
+        ({"phase": "Pending", "containerStatuses": []}, None, True, NodeSeen("gpu1", seeing.ABSENT, why="its container is being made")),
+    ],
+)  # fmt: skip
+def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeSeen) -> None:  # noqa: FBT001
+    """The launcher's own word first, then the kubelet's, then the node's; a pod that is gone is no node that is lost."""
+    pod = None if status is None else reading.read_pod(a_pod(**status))
+
+    assert reading.judge_rank("gpu1", pod, record, ready) == expected
+
+
+def test_nodes_are_looked_at_only_where_there_is_doubt() -> None:
+    """Of a cluster of thousands nobody asks for all nodes every two seconds."""
+    well, unwell = (reading.read_pod(a_pod(conditions=[{"type": "Ready", "status": said}])) for said in ("True", "False"))
+    assert well is not None
+    assert unwell is not None
+
+    assert [reading.in_doubt(0, {0: pod}, {0: RECORD}) for pod in (well, unwell)] == [False, True]
+    assert reading.in_doubt(0, {}, {0: RECORD})
+    assert not reading.in_doubt(0, {}, {0: ENDED})
+    assert not reading.in_doubt(0, {}, {})
+
+
+def test_hosts_are_known_when_every_rank_has_one() -> None:
+    """In the order of ranks, whatever the API server's is."""
+    pods = {0: reading.read_pod(a_pod()), 1: reading.read_pod(a_pod("b", 1))}
+    both = {rank: pod for rank, pod in pods.items() if pod}
+
+    assert reading.node_names(2, both, {}) == ("gpu1", "gpu1")
+    assert reading.node_names(2, {0: both[0]}, {}) == ()
+    assert reading.node_names(1, {}, {0: RECORD}) == ("gpu1",)
