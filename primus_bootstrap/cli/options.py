@@ -24,6 +24,10 @@ Phases = Annotated[
     typer.Option("--phase", "-p", help="Only this phase; may be given several times.", metavar="PHASE"),
 ]
 FromPhase = Annotated[str | None, typer.Option("--from", help="This phase and all that follow.", metavar="PHASE")]
+Show = Annotated[
+    str | None,
+    typer.Option("--show", help="Instead of the plan: each value that Kubespray is told, and why (kubernetes).", metavar="PART"),
+]
 VaultPasswordFile = Annotated[
     Path | None,
     typer.Option(

@@ -12,6 +12,7 @@ import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.extra_vars import check_extra_vars
+from primus_bootstrap.cli.kubernetes_view import show_part
 from primus_bootstrap.cli.live import LiveView, count, duration_text
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -24,6 +25,7 @@ from primus_bootstrap.cli.options import (
     HostsFile,
     Limit,
     Phases,
+    Show,
     VaultPasswordFile,
     Yes,
     ask_password,
@@ -62,11 +64,15 @@ def plan(
     limit: Limit = None,
     vault_password_file: VaultPasswordFile = None,
     ask_vault_pass: AskVaultPass = False,
+    show: Show = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what apply would do: each phase, its hosts, and why. Contacts no host."""
     password = ask_password("Vault password", wanted=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
+    if show:
+        show_part(cluster, show, as_json=as_json)
+        return
     made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
     if as_json:
         emit_json(made.to_json())

@@ -7,6 +7,7 @@ What cannot be found out is `unknown`. The pod is removed, however it ends.
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime as dt
 import os
 import secrets
@@ -112,7 +113,8 @@ def pod_body(name: str, image: str, wait_s: int) -> dict[str, Any]:
         "tolerations": [{"operator": "Exists"}],
         "containers": [container],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "primus-bootstrap"}}, "spec": spec}
+    metadata = {"name": name, "labels": {"app.kubernetes.io/managed-by": "primus-bootstrap"}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def end_of(pem: str) -> dt.datetime:
@@ -159,10 +161,8 @@ def run_pod(core: Any, image: str, wait_s: int, errors: type[Exception], sleep: 
     except errors as error:
         phase, reason = "", f"the API refused the pod: {error}".splitlines()[0]
     finally:
-        try:
+        with contextlib.suppress(errors):  # it was never made
             core.delete_namespaced_pod(name, POD_SPACE, grace_period_seconds=0, _request_timeout=ASK_S)
-        except errors:
-            pass  # it was never made
     return pod_record(phase, reason, wait_s)
 
 
@@ -217,7 +217,8 @@ def main() -> None:
     except ImportError as error:
         module.fail_json(msg=f"{error}. Fix: install the package kubernetes into the Python that runs ansible-playbook")
     if not os.access(module.params["kubeconfig"], os.R_OK):
-        module.fail_json(msg=f"no kubeconfig at {module.params['kubeconfig']}. Fix: apply the phase kubernetes, or set kubernetes_kubeconfig")
+        fix = "apply the phase kubernetes, or set kubernetes_kubeconfig"
+        module.fail_json(msg=f"no kubeconfig at {module.params['kubeconfig']}. Fix: {fix}")
     module.exit_json(changed=False, verdicts=look(client, config, module.params))
 
 

@@ -1,0 +1,48 @@
+"""What Kubespray would be told, as `plan --show kubernetes` prints it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.kubernetes.gate import provider
+from primus_bootstrap.kubernetes.values import all_values
+
+if TYPE_CHECKING:
+    from primus_bootstrap.inventory.cluster import Cluster
+
+_PARTS = ("kubernetes",)
+
+
+def show_part(cluster: Cluster, part: str, *, as_json: bool) -> None:
+    """Print one part of what a plan is made of.
+
+    Raises:
+        PlanError: there is no such part, or nothing in it for this cluster.
+    """
+    if part not in _PARTS:
+        raise PlanError(f"nothing to show of: {part}", fix=f"choose from: {', '.join(_PARTS)}")
+    maker = provider(cluster)
+    if not cluster.groups.get("kube_control_plane") or maker != "kubespray":
+        what = (
+            "kubernetes_provider is existing: nothing is told to Kubespray" if maker != "kubespray" else "no host is in kube_control_plane"
+        )
+        raise PlanError(what, fix="this is for a cluster that Kubespray makes of the hosts of hosts.yaml")
+    values = all_values(cluster, cluster.state_dir.absolute() / "kubespray")
+    if as_json:
+        emit_json(
+            {"schema": "primus.kubespray-values/1", "release": load_release().version, "values": [value.to_json() for value in values]}
+        )
+        return
+    table = plain_table("VARIABLE", "VALUE", "SET BY", "FOR", "WHY, OR WHERE")
+    for value in values:
+        table.add_row(value.name, _short(value.value), value.source, value.group or "-", value.reason)
+    emit(f"Kubespray {load_release().version}, cluster {cluster.name}")
+    emit_table(table)
+
+
+def _short(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,202 @@
+"""For each example with Kubernetes the exact commands of Kubespray, and what it is told, as files.
+
+    PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden
+
+writes the files anew. With `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) and `PRIMUS_KUBESPRAY_BIN` (the `bin` of an
+environment with its Ansible; the user's cache where it is not given) the release itself confirms them: its `--list-hosts` says who is
+touched, `--list-tasks` that what we rely on is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.kubernetes import commands, gate
+from primus_bootstrap.kubernetes.commands import Command, Place
+from primus_bootstrap.kubernetes.values import chosen_values, group_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.inventory.cluster import Cluster
+
+GOLDEN = Path(__file__).parent / "kubespray"
+TOPOLOGIES = sorted(
+    path.parent.name
+    for path in content.topologies_dir().glob("*/hosts.yaml")
+    if load_cluster(path).groups.get("kube_control_plane") and gate.provider(load_cluster(path)) == "kubespray"
+)
+RELEASE = os.environ.get("PRIMUS_KUBESPRAY_DIR", "")
+CACHED = Path.home() / ".cache" / "primus-bootstrap" / "kubespray"
+needs_release = pytest.mark.skipif(not RELEASE, reason="PRIMUS_KUBESPRAY_DIR names no checkout of Kubespray")
+
+
+def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
+    """Return the commands of every thing that is done to a cluster."""
+    workers = [host for host in cluster.groups["kube_node"] if host not in cluster.groups["kube_control_plane"]]
+    member = cluster.groups["etcd"][-1]
+    address = str(cluster.view.variables(member)["ip"])
+    return {
+        "create": commands.create(),
+        "add worker": commands.add_workers(workers[:1]),
+        "add workers, some facts unknown": commands.add_workers(workers[:2], unknown=workers[2:3]),
+        "add control plane": commands.add_control_plane(),
+        "add etcd member": commands.add_etcd_member(),
+        "remove worker": commands.remove(workers[-1]),
+        "remove dead worker": commands.remove_dead(workers[-1]),
+        "remove etcd member": (*commands.remove(member), *commands.settle()),
+        "remove dead etcd member": (*commands.remove_dead(member, address=address), *commands.settle()),
+        "upgrade": commands.upgrade(load_release().newest, workers=(workers[:2], workers[2:4]), serial="1"),
+        "reset": commands.reset(),
+        "recover": commands.recover(),
+        "recover from a snapshot": commands.recover(snapshot="/var/backups/etcd.db"),
+    }
+
+
+def golden(name: str, got: str) -> str:
+    """Return the text that was agreed upon, or write it anew."""
+    path = GOLDEN / name
+    if os.environ.get("PRIMUS_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(got, encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_commands_are_the_golden_ones(topology: str) -> None:
+    """Playbook, limit and variables of every command are those that were read and agreed upon."""
+    place = Place(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
+    cluster = load_cluster(content.topologies_dir() / topology)
+    shown = {name: [" ".join(one.argv(place)) for one in course] for name, course in cases(cluster).items()}
+    got = json.dumps(shown, indent=1) + "\n"
+
+    assert got == golden(f"{topology}.commands.json", got)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_values_are_the_golden_ones(topology: str) -> None:
+    """What Kubespray is told beside hosts.yaml, with every reason; numbers and booleans are such where it reads them."""
+    cluster = load_cluster(content.topologies_dir() / topology)
+    values = chosen_values(cluster, Path("/state"))
+    files = group_files(values)
+    read = {name: yaml.safe_load(text) for name, text in files.items()}
+    got = "".join(f"--- {name}\n{text}" for name, text in files.items())
+
+    assert got == golden(f"{topology}.values.txt", got)
+    for value in values:
+        assert read[f"group_vars/{value.group}.yml"][value.name] == value.value
+        assert "{{" not in str(value.value)
+        assert value.name not in cluster.stated
+
+
+def test_every_golden_file_has_its_example() -> None:
+    """A file of a topology that is gone would be compared with nothing."""
+    assert sorted({path.name.split(".")[0] for path in GOLDEN.iterdir()}) == TOPOLOGIES
+
+
+def ready_place(topology: str, folder: Path) -> Place:
+    """Return where the real release runs for an example."""
+    cluster = load_cluster(content.topologies_dir() / topology)
+    for name, text in group_files(chosen_values(cluster, folder)).items():
+        path = folder / "inventory" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    found = os.environ.get("PRIMUS_KUBESPRAY_BIN") or next((str(path.parent) for path in CACHED.glob("venv-*/bin/ansible-playbook")), "")
+    if not found:
+        pytest.skip("no environment with Kubespray's Ansible; PRIMUS_KUBESPRAY_BIN names one")
+    return Place(Path(RELEASE), Path(found), cluster.path, folder / "inventory", folder / "facts")
+
+
+def ask(place: Place, command: Command, flag: str) -> str:
+    """Return what the release says of a command that it does not carry out."""
+    environment = gate.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(
+        command.argv(place, flag), cwd=place.release, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def touched(listed: str) -> set[str]:
+    """Return the hosts of the plays that contact any; the first ones only assert."""
+    plays = re.split(r"^  play #", listed, flags=re.MULTILINE)[1:]
+    asserting = ("Check Ansible version", "Inventory setup and validation", "Validate nodes for removal", "Confirm node removal")
+    acting = [play for play in plays if not any(name in play.splitlines()[0] for name in asserting)]
+    return {host for play in acting for host in re.findall(r"^ {6}(\S+)$", play, re.MULTILINE)}
+
+
+@needs_release
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_release_touches_only_the_hosts_in_scope(topology: str, tmp_path: Path) -> None:
+    """`--list-hosts` of the real release: a new worker and the first control plane, a host that leaves, the whole cluster."""
+    place, cluster = ready_place(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+    serving, every = set(cluster.groups["kube_control_plane"]), set(cluster.groups["k8s_cluster"]) | set(cluster.groups["etcd"])
+    first, worker, member = cluster.groups["kube_control_plane"][0], cluster.groups["kube_node"][0], cluster.groups["etcd"][-1]
+    leaving = cluster.groups["kube_node"][-1]
+    expected: Mapping[str, list[set[str]]] = {
+        "create": [every],
+        "add worker": [{worker, first}, {worker}],
+        "remove worker": [{leaving, first}],
+        "remove dead worker": [{leaving}],
+        "remove etcd member": [{member, first}, every],
+        "remove dead etcd member": [{member}, every],
+        "upgrade": [every, serving, set(cluster.groups["kube_node"][:2]), set(cluster.groups["kube_node"][2:4])],
+        "reset": [every],
+        "recover": [every, serving, every],
+    }
+
+    got = {name: [touched(ask(place, command, "--list-hosts")) for command in cases(cluster)[name]] for name in expected}
+
+    assert got == expected
+
+
+# What a command is for, in the release's own words.
+TASKS = {
+    "cluster.yml": ("kubernetes/control-plane : ", "kubernetes/node : ", "etcd : "),
+    "scale.yml": ("kubernetes/kubeadm : ", "kubernetes/node : "),
+    "remove-node.yml": ("Remove-node | Drain node except daemonsets resource", "Remove member from cluster", "Remove-node | Delete node"),
+    "upgrade-cluster.yml": ("upgrade/pre-upgrade : ", "upgrade/post-upgrade : "),
+    "reset.yml": ("Check confirmation", "reset : "),
+    "recover-control-plane.yml": ("recover_control_plane/etcd : ",),
+    "playbooks/facts.yml": ("network_facts : ",),
+}
+
+
+@needs_release
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_release_has_the_tasks_that_we_rely_on(topology: str, tmp_path: Path) -> None:
+    """`--list-tasks` of the real release, for every playbook that a command names."""
+    place, cluster = ready_place(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+    used = {command.playbook: command for course in cases(cluster).values() for command in course}
+
+    missing = {
+        playbook: [words for words in TASKS[playbook] if words not in listed]
+        for playbook, command in used.items()
+        if (listed := ask(place, command, "--list-tasks"))
+    }
+
+    assert missing == {playbook: [] for playbook in TASKS}
+
+
+@needs_release
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_release_accepts_the_example(topology: str, tmp_path: Path) -> None:
+    """Its own gate passes with what we tell it, and its data are those that we hold."""
+    place = ready_place(topology, tmp_path)
+    gate.check(place, commands.create(), gate.base_environment() | place.environment)
+    sums = yaml.safe_load((place.release / "roles/kubespray_defaults/vars/main/checksums.yml").read_text(encoding="utf-8"))
+
+    assert tuple(sums["kubelet_checksums"]["amd64"]) == load_release().kubernetes
+    asked = (place.release / "requirements.txt").read_text(encoding="utf-8").split("\n")
+    assert {line for line in asked if "==" in line} == set(load_release().requirements)
