@@ -75,7 +75,7 @@ class ActionModule(ActionBase):
             changed = drive.run(kubespray, commands, lines=drive.watched(), forks=int(context.CLIARGS.get("forks") or 0))
             drive.keep(kubespray, state)
         except PrimusError as problem:
-            raise AnsibleActionFail(_words(problem)) from problem
+            raise AnsibleActionFail(_words(problem)) from None  # Ansible would print the cause as well, which is the same
         finally:
             shutil.rmtree(private, ignore_errors=True)
         return {**result, "changed": changed > 0, "commands": said}
