@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint test test-all all-faults all-units all-workloads all-scenarios molecule perf clean
+.PHONY: help setup setup-tests lab lab-down lint test test-all all-faults all-units all-workloads all-kubernetes all-scenarios molecule perf clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -37,12 +37,13 @@ lint: setup-tests ## ruff, mypy, import-linter, yamllint, ansible-lint
 test: lint ## Everything that must hold on every commit (at most 30 minutes on two cores)
 	$(BIN)/pytest tests/unit tests/contract tests/golden tests/packaging tests/lab
 	$(BIN)/pytest tests/workloads
+	$(BIN)/pytest tests/kubernetes
 	tools/molecule.sh changed
 
 # The faults on the labs wait for other hosts most of the time, so that the rest can run beside them; the benchmarks want the machine to themselves.
 # What fails does not keep the others from being seen.
 test-all: lint ## Every scenario, every fault, every benchmark
-	$(MAKE) --keep-going --jobs=2 all-faults all-units all-workloads all-scenarios
+	$(MAKE) --keep-going --jobs=2 all-faults all-units all-workloads all-kubernetes all-scenarios
 	$(BIN)/pytest tests/perf
 
 all-faults:
@@ -53,6 +54,9 @@ all-units:
 
 all-workloads:
 	$(BIN)/pytest tests/workloads
+
+all-kubernetes:
+	$(BIN)/pytest tests/kubernetes --all-faults
 
 all-scenarios:
 	tools/molecule.sh all

@@ -31,10 +31,16 @@ is_done() {
 # sbin too: not every user has it on the path.
 has_command() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1; }
 
-has_test_packages() { [ "$MODE" != tests ] || { has_command sshd && has_command visudo && has_browser; }; }
+has_test_packages() { [ "$MODE" != tests ] || { has_command sshd && has_command visudo && has_browser && has_kubernetes; }; }
 
 # Ubuntu has its browser as a snap only: there, the test that opens a page in it is skipped.
 has_browser() { has_command chromium || grep -q '^ID=ubuntu' /etc/os-release; }
+
+# Debian 12 has the source of a Kubernetes and what builds it; elsewhere its tests are skipped, unless somebody names its programs.
+has_kubernetes() {
+    [ -n "${KUBEBUILDER_ASSETS:-}" ] || ! grep -q '^VERSION_CODENAME=bookworm' /etc/os-release ||
+        { has_command etcd && has_command gcc && [ -x /usr/lib/go-1.19/bin/go ]; }
+}
 
 is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
 
@@ -63,6 +69,7 @@ missing_packages() {
     [ "$MODE" != tests ] || has_command visudo || echo sudo
     [ "$MODE" != tests ] || has_command sshd || echo openssh-server
     [ "$MODE" != tests ] || has_browser || echo chromium
+    [ "$MODE" != tests ] || has_kubernetes || printf '%s\n' etcd-server gcc golang-1.19-go libc6-dev xz-utils
 }
 
 # Debian 12 and 13 and Ubuntu 24.04 have a Python that is new enough under its own name; Ubuntu 22.04 has one beside it.
@@ -77,7 +84,8 @@ install_packages() {
     [ "$(id -u)" = 0 ] || has_command sudo || die "these packages are missing, and there is neither root nor sudo: ${missing[*]}" \
         "have root run: apt-get install ${missing[*]} (or go on without a lab: PRIMUS_SETUP_PACKAGES=skip)"
     say "installing from the distribution: ${missing[*]}"
-    [[ " ${missing[*]} " != *' openssh-server '* ]] || keep_sshd_stopped
+    [[ " ${missing[*]} " != *' openssh-server '* ]] || keep_stopped ssh.service ssh.socket
+    [[ " ${missing[*]} " != *' etcd-server '* ]] || keep_stopped etcd.service
     as_root apt-get update --quiet=2 || say 'apt-get update had errors; going on with the lists that are there'
     for package in "${missing[@]}"; do
         # Ubuntu 22.04 has no netavark: its podman has a network of another kind.
@@ -88,14 +96,14 @@ install_packages() {
         { tail -n 20 .cache/setup-apt.log >&2; die 'apt-get install failed' 'see the lines above and .cache/setup-apt.log'; }
 }
 
-# The tests want the program; this machine is not to start serving SSH because of it.
-keep_sshd_stopped() {
+# The tests want the program; this machine is not to start serving anything because of it.
+keep_stopped() {
     as_root mkdir -p /etc/systemd/system
     local unit
-    for unit in ssh.service ssh.socket; do
-        [ -e /etc/systemd/system/$unit ] || as_root ln -s /dev/null /etc/systemd/system/$unit
+    for unit; do
+        [ -e "/etc/systemd/system/$unit" ] || as_root ln -s /dev/null "/etc/systemd/system/$unit"
     done
-    say 'sshd is for the tests only: its units are masked (systemctl unmask ssh.service ssh.socket, to use it yourself)'
+    say "for the tests only, and masked: $* (systemctl unmask $*, to use it yourself)"
 }
 
 make_environment() {

@@ -1,0 +1,62 @@
+"""The tests' API servers: one for the session, whose tests each take a namespace of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kubernetes.api_server import ApiServer, down, up
+from tests.kubernetes.binaries import CannotError
+from tests.kubernetes.rest import Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The folder of a server that stays up, for writing tests: it is started where it is not.
+_KEPT = "PRIMUS_TEST_KUBERNETES"
+_ACCOUNT_LIMIT_S = 60
+
+
+@pytest.fixture(scope="session")
+def api_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """A real API server with its controllers and scheduler, once for the session; no kubelets."""
+    kept = os.environ.get(_KEPT)
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("kubernetes")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    try:
+        # The first time takes minutes, and who waits wants to see for what.
+        with capture.global_and_fixture_disabled():
+            server = up(folder, outlive_us=bool(kept))
+    except CannotError as error:
+        pytest.skip(str(error))
+    yield server
+    if not kept:
+        down(folder)
+
+
+@pytest.fixture
+def api(api_server: ApiServer) -> Api:
+    """The server's administrator."""
+    return Api(api_server.kubeconfig)
+
+
+@pytest.fixture
+def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
+    """A namespace of the test's own; what is in it goes with it."""
+    name = f"{re.sub('[^a-z0-9]+', '-', request.node.name.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    deadline = time.monotonic() + _ACCOUNT_LIMIT_S
+    while not any(account.get("secrets") for account in api.items(f"/api/v1/namespaces/{name}/serviceaccounts")):
+        # Before 1.24 no pod is admitted until the account that it runs as has a token.
+        assert time.monotonic() < deadline, "the controllers made no account"
+        time.sleep(0.05)
+    yield name
+    # Without a kubelet a pod that is asked to end never does.
+    api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="0")
+    api.delete(f"/api/v1/namespaces/{name}")

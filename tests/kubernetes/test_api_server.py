@@ -1,0 +1,109 @@
+"""The tests' API server is a real one: it schedules, its controllers work, and it forgets what it does not know."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kubernetes.api_server import ApiServer, down, up
+from tests.kubernetes.fake_kubelet import EXIT_CODE, running_pods
+from tests.kubernetes.fake_nodes import register_nodes
+from tests.kubernetes.rest import Api, ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def node(api: Api, namespace: str) -> Iterator[str]:
+    """A node with eight GPUs that only pods of this test ask for, by its label."""
+    register_nodes(api, {namespace: {"for": namespace}})
+    yield namespace
+    api.delete(f"/api/v1/nodes/{namespace}")
+
+
+def pod(node: str, gpus: int = 8, **metadata: Any) -> dict[str, Any]:
+    """A pod that wants GPUs of one node."""
+    container = {"name": "main", "image": "localhost/none:1", "resources": {"limits": {"amd.com/gpu": str(gpus)}}}
+    spec = {"nodeSelector": {"for": node}, "containers": [container], "restartPolicy": "Never"}
+    return {"metadata": metadata, "spec": spec}
+
+
+def wait_for(found: Callable[[], Any], limit_s: float = 30) -> Any:
+    """Return the first answer that is not empty."""
+    deadline = time.monotonic() + limit_s
+    while not (answer := found()):
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.1)
+    return answer
+
+
+def test_says_its_version(api_server: ApiServer) -> None:
+    """A version that was not stamped in would be v0.0.0-master."""
+    assert json.loads(api_server.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"] == "v1.20.2"
+
+
+def test_schedules_by_gpus(api: Api, namespace: str, node: str) -> None:
+    """The scheduler binds the first pod to the node with GPUs, and says of the second what lacks."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    api.create(pods, pod(node, name="first"))
+    assert wait_for(lambda: api.get(f"{pods}/first")["spec"].get("nodeName")) == node
+    api.create(pods, pod(node, name="second"))
+    reason = wait_for(lambda: api.get(f"{pods}/second")["status"].get("conditions"))[0]
+    assert (reason["reason"], "Insufficient amd.com/gpu" in reason["message"]) == ("Unschedulable", True)
+
+
+def test_pods_live_and_end_as_asked(api: Api, namespace: str, node: str) -> None:
+    """The kubelets' stand-in has pods run, fail where they say so, and go when they are deleted."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    with running_pods(api):
+        api.create(pods, pod(node, 4, name="stays"))
+        api.create(pods, pod(node, 4, name="fails", annotations={EXIT_CODE: "3"}))
+        wait_for(lambda: api.get(f"{pods}/fails")["status"]["phase"] == "Failed")
+        wait_for(lambda: api.get(f"{pods}/stays")["status"]["phase"] == "Running")
+        api.delete(f"{pods}/stays")
+        wait_for(lambda: [one["metadata"]["name"] for one in api.items(pods)] == ["fails"])
+
+
+def test_a_job_completes(api: Api, namespace: str, node: str) -> None:
+    """The Job controller makes pods, the stand-in ends them well, and the Job is complete."""
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    with running_pods(api):
+        api.create(jobs, {"metadata": {"name": "job"}, "spec": {"completions": 2, "template": {"spec": pod(node, 1)["spec"]}}})
+        assert wait_for(lambda: api.get(f"{jobs}/job")["status"].get("succeeded", 0) == 2)
+
+
+def test_drops_what_it_does_not_know(api: Api, namespace: str, node: str) -> None:
+    """A field of a later version is accepted and gone: whoever writes one must read it back."""
+    jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
+    spec = {"suspend": True, "template": {"spec": pod(node, 1)["spec"]}}
+    assert "suspend" not in api.create(jobs, {"metadata": {"name": "job"}, "spec": spec})["spec"]
+
+
+def test_applies_server_side(api: Api, namespace: str) -> None:
+    """Two owners of one field are a conflict, unless the second one insists."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/shared"
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
+    api.patch(path, {**body, "data": {"key": "1"}}, "apply", fieldManager="one")
+    with pytest.raises(ApiError, match="409"):
+        api.patch(path, {**body, "data": {"key": "2"}}, "apply", fieldManager="two")
+    assert api.patch(path, {**body, "data": {"key": "2"}}, "apply", fieldManager="two", force="true")["data"] == {"key": "2"}
+
+
+@pytest.mark.usefixtures("api_server")
+def test_two_stand_beside_each_other(api: Api, namespace: str, tmp_path: Path) -> None:
+    """A second server has ports and data of its own; taken down, nothing of it runs, and the first serves on."""
+    second = up(tmp_path / "second")
+    try:
+        names = {one["metadata"]["name"] for one in Api(second.kubeconfig).items("/api/v1/namespaces")}
+        assert (namespace in names, "default" in names) == (False, True)
+        assert up(tmp_path / "second") == second
+    finally:
+        down(tmp_path / "second")
+    with pytest.raises(ConnectionError):
+        Api(second.kubeconfig).get("/version")
+    assert api.get("/version")["gitVersion"] == "v1.20.2"
