@@ -18,6 +18,7 @@ from primus_bootstrap.inventory import (
     rules_network,
     rules_ports,
     rules_registry,
+    rules_scheduling,
     rules_slurm,
 )
 
@@ -38,6 +39,7 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     *rules_monitoring.RULES,
     *rules_gateway.RULES,
     *rules_kube_services.RULES,
+    *rules_scheduling.RULES,
 )
 
 

@@ -20,7 +20,7 @@ from ansible.module_utils.kube_cluster import Cluster, RefusedError, have, remov
 from urllib3.exceptions import HTTPError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 def documents(text: str) -> list[dict[str, Any]]:
@@ -29,9 +29,17 @@ def documents(text: str) -> list[dict[str, Any]]:
     return [inner for one in found for inner in (one["items"] if one.get("kind") == "List" else [one])]
 
 
-def chart_definitions(path: Path) -> list[dict[str, Any]]:
-    """Return the resource definitions that a chart and its subcharts bring in `crds/`, from its folder or archive."""
-    found = [one for name, text in sorted(_chart_files(path)) for one in documents(text) if _is_definition_file(name)]
+def chart_definitions(path: Path, without: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return the resource definitions that a chart and its subcharts bring in `crds/`, from its folder or archive.
+
+    Args:
+        path: The chart.
+        without: Subcharts that the values switch off: theirs are left out, as Helm does.
+    """
+    files = [
+        (name, text) for name, text in sorted(_chart_files(path)) if _is_definition_file(name) and not {*Path(name).parts} & {*without}
+    ]
+    found = [one for _, text in files for one in documents(text)]
     return [one for one in found if one.get("kind") == "CustomResourceDefinition"]
 
 
@@ -67,7 +75,7 @@ def _archived(content: bytes) -> Iterator[tuple[str, str]]:
 def gather(params: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the objects of all three ways in which they are named."""
     read = [one for file in params["files"] for one in documents(Path(file).read_text(encoding="utf-8"))]
-    return [*(chart_definitions(Path(params["chart"])) if params["chart"] else []), *read, *params["objects"]]
+    return [*(chart_definitions(Path(params["chart"]), params["without"]) if params["chart"] else []), *read, *params["objects"]]
 
 
 def main() -> None:
@@ -78,6 +86,7 @@ def main() -> None:
         "objects": {"type": "list", "elements": "dict", "default": []},
         "files": {"type": "list", "elements": "path", "default": []},
         "chart": {"type": "path", "default": ""},
+        "without": {"type": "list", "elements": "str", "default": []},
         "ready": {"type": "list", "elements": "dict", "default": []},
         "timeout_s": {"type": "int", "default": 600},
     }

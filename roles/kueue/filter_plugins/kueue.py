@@ -1,0 +1,237 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""What the role `kueue` refuses in the queues that hosts.yaml states, before anything is changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    # The variable it is about, what, its fix, and the rule's name.
+    Finding = tuple[str, str, str, str]
+
+# RFC 1123 subdomain: what Kueue's own schema takes as a name (apis/kueue/v1beta2 of v0.19.2).
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+LABEL = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+# https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/ (without exponents, which nobody writes for a quota)
+QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+HOSTNAME = "kubernetes.io/hostname"
+LARGEST_PRIORITY = 2**31 - 1
+# The variables that `findings` reads.
+VARIABLES = (
+    "kueue_topology_levels",
+    "kueue_flavors",
+    "kueue_cohorts",
+    "kueue_cluster_queues",
+    "kueue_local_queues",
+    "kueue_priorities",
+    "kueue_fair_sharing",
+)
+
+
+def findings(stated: Mapping[str, Any]) -> list[Finding]:
+    """Return what Kueue would refuse, or what would keep jobs waiting for ever.
+
+    Args:
+        stated: The role's variables by name; one that is missing has its default.
+    """
+    return [
+        *_names(stated),
+        *_topology(stated),
+        *_flavors(stated),
+        *_cohorts(stated),
+        *_queues(stated),
+        *_local(stated),
+        *_priorities(stated),
+    ]
+
+
+def kueue_findings(stated: Mapping[str, Any]) -> list[str]:
+    """Return a line for everything that is refused: what, and `Fix:`."""
+    return [f"{what}. Fix: {fix}" for _, what, fix, _ in findings(stated)]
+
+
+def _listed(stated: Mapping[str, Any], variable: str) -> list[dict[str, Any]]:
+    return list(stated.get(variable) or [])
+
+
+def _names(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    for variable in ("kueue_flavors", "kueue_cohorts", "kueue_cluster_queues", "kueue_priorities"):
+        names = [str(one.get("name", "")) for one in _listed(stated, variable)]
+        yield from _bad_names(variable, names)
+    local = _listed(stated, "kueue_local_queues")
+    yield from _bad_names("kueue_local_queues", [str(one.get("name", "")) for one in local], twice=False)
+    places = Counter((str(one.get("namespace", "")), str(one.get("name", ""))) for one in local)
+    for (namespace, name), count in places.items():
+        if count > 1:
+            what = f"kueue_local_queues names {name} in {namespace} more than once"
+            yield ("kueue_local_queues", what, "name each queue of a namespace once", "kueue-twice")
+        if not NAMESPACE.fullmatch(namespace):
+            what = f"kueue_local_queues: `{namespace}` is no name of a namespace"
+            yield ("kueue_local_queues", what, "small letters, digits and -, at most 63", "kueue-name")
+
+
+def _bad_names(variable: str, names: Sequence[str], *, twice: bool = True) -> Iterator[Finding]:
+    if odd := [name for name in dict.fromkeys(names) if len(name) > 253 or not NAME.fullmatch(name)]:
+        yield (variable, f"{variable}: no name for Kubernetes: {', '.join(odd)}", "small letters, digits, - and . only", "kueue-name")
+    if twice and (several := [name for name, count in Counter(names).items() if count > 1]):
+        yield (variable, f"{variable} names {', '.join(several)} more than once", "name each once", "kueue-twice")
+
+
+def _topology(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    about, levels = "kueue_topology_levels", [str(one) for one in stated.get("kueue_topology_levels") or []]
+    if odd := [one for one in levels if len(one) > 316 or not LABEL.fullmatch(one)]:
+        yield (
+            about,
+            f"{about}: no label of a node: {', '.join(odd)}",
+            "write labels such as example.com/rack, the widest first",
+            "kueue-level",
+        )
+    if several := [one for one, count in Counter(levels).items() if count > 1]:
+        yield (about, f"{about} names {', '.join(several)} more than once", "name each level once", "kueue-level")
+    if HOSTNAME in levels[:-1]:
+        yield (about, f"{about}: {HOSTNAME} is not the last level", "leave it out: it is added below the others", "kueue-level")
+
+
+def _flavors(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    seen: dict[tuple[Any, ...], str] = {}
+    for one in _listed(stated, "kueue_flavors"):
+        name, labels = one.get("name"), one.get("node_labels") or {}
+        if not one.get("model") and not labels:
+            if stated.get("kueue_topology_levels") and one.get("topology", True):
+                what = f"flavor {name} has neither a model nor node_labels, and a topology needs to know its nodes"
+                yield ("kueue_flavors", what, "give it a model, node_labels, or topology: false", "kueue-flavor-nodes")
+            continue
+        key = (one.get("model"), *sorted((str(label), str(value)) for label, value in labels.items()))
+        if key in seen:
+            what = f"flavors {seen[key]} and {name} mean the same nodes, which would be counted twice"
+            yield ("kueue_flavors", what, "keep one of them, or tell them apart by node_labels", "kueue-flavor-nodes")
+        seen.setdefault(key, str(name))
+
+
+def _cohorts(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    about = "kueue_cohorts"
+    parents = {one.get("name"): one.get("parent") or "" for one in _listed(stated, about)}
+    rings = set()
+    for start in parents:
+        path, at = [start], parents.get(start)
+        while at and at not in path:
+            path.append(at)
+            at = parents.get(at)
+        if at == start:
+            rings.add(" -> ".join(sorted(str(one) for one in path)))
+    for ring in sorted(rings):
+        yield (
+            about,
+            f"cohorts stand above each other in a circle: {ring}",
+            "take one parent out: Kueue admits nothing in a circle",
+            "kueue-cohort",
+        )
+    for one in _listed(stated, about):
+        yield from _quotas(stated, about, f"cohort {one.get('name')}", one.get("quotas") or [], above=one.get("parent"), word="parent")
+
+
+def _queues(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    about = "kueue_cluster_queues"
+    for one in _listed(stated, about):
+        what = f"queue {one.get('name')}"
+        yield from _quotas(stated, about, what, one.get("quotas") or [], above=one.get("cohort"), word="cohort")
+        if not one.get("quotas") and not one.get("cohort"):
+            yield (about, f"{what} has no quotas and no cohort: no job could ever start", "give it quotas", "kueue-quota")
+        if one.get("borrow_within_cohort", "Never") != "Never":
+            if one.get("reclaim_within_cohort", "Any") == "Never":
+                yield (
+                    about,
+                    f"{what}: borrow_within_cohort preempts, and reclaim_within_cohort is Never",
+                    "set both, or neither",
+                    "kueue-preemption",
+                )
+            if stated.get("kueue_fair_sharing"):
+                yield (
+                    about,
+                    f"{what}: borrow_within_cohort does not go together with kueue_fair_sharing",
+                    "take one of the two out",
+                    "kueue-preemption",
+                )
+
+
+def _quotas(  # noqa: PLR0913 - one place for queues and cohorts
+    stated: Mapping[str, Any], about: str, what: str, quotas: Sequence[Mapping[str, Any]], *, above: str | None, word: str
+) -> Iterator[Finding]:
+    """Judge the quotas of a queue or a cohort; `above` is where it borrows from."""
+    known = [str(one.get("name")) for one in _listed(stated, "kueue_flavors")]
+    names = [str(one.get("flavor")) for one in quotas]
+    if unknown := sorted({name for name in names if name not in known}):
+        fix = f"choose from: {', '.join(known)}" if known else "state it in kueue_flavors"
+        yield (about, f"{what}: no such flavor: {', '.join(unknown)}", fix, "kueue-unknown-flavor")
+    if several := [name for name, count in Counter(names).items() if count > 1]:
+        yield (about, f"{what} has two quotas of the flavor {', '.join(several)}", "write them into one", "kueue-quota")
+    for one in quotas:
+        yield from _limits(about, f"{what}, flavor {one.get('flavor')}", one, above=above, word=word)
+    sets = [set(one.get("resources") or {}) for one in quotas]
+    for number, one in enumerate(sets):
+        for other, name in zip(sets[:number], names, strict=False):
+            if one & other and one != other:
+                both = f"{name} and {names[number]}"
+                yield (
+                    about,
+                    f"{what}: the flavors {both} share {', '.join(sorted(one & other))}, and do not quota the same resources",
+                    "give each of them the same resources (0 where there is none)",
+                    "kueue-quota",
+                )
+
+
+def _limits(about: str, what: str, one: Mapping[str, Any], *, above: str | None, word: str) -> Iterator[Finding]:
+    resources = one.get("resources") or {}
+    if not resources:
+        yield (about, f"{what} has no resources", "give it a quota, such as {amd.com/gpu: 64}", "kueue-quota")
+    for kind in ("resources", "borrowing_limits", "lending_limits"):
+        given = one.get(kind) or {}
+        odd = [f"{name}: {value}" for name, value in given.items() if isinstance(value, bool) or not QUANTITY.fullmatch(str(value))]
+        if odd:
+            yield (about, f"{what}: no quantity: {', '.join(odd)}", "write 64, 500m, 8Ti", "kueue-quantity")
+        if kind == "resources" or not given:
+            continue
+        if not above:
+            yield (about, f"{what}: {kind} without a {word} limits nothing, and Kueue refuses it", f"name a {word}", "kueue-quota")
+        if lost := sorted(set(given) - set(resources)):
+            yield (
+                about,
+                f"{what}: {kind} of {', '.join(lost)} without a quota of it",
+                "state it in resources too (0 is a quota)",
+                "kueue-quota",
+            )
+
+
+def _local(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    queues = {str(one.get("name")): one for one in _listed(stated, "kueue_cluster_queues")}
+    for one in _listed(stated, "kueue_local_queues"):
+        place, target = f"{one.get('namespace')}/{one.get('name')}", str(one.get("cluster_queue"))
+        if target not in queues:
+            fix = f"choose from: {', '.join(queues)}" if queues else "state it in kueue_cluster_queues"
+            yield ("kueue_local_queues", f"local queue {place}: no such queue: {target}", fix, "kueue-unknown-queue")
+            continue
+        admitted = queues[target].get("namespaces") or []
+        if admitted and one.get("namespace") not in admitted:
+            what = f"local queue {place}: {target} takes jobs of {', '.join(admitted)} only"
+            yield ("kueue_local_queues", what, f"add {one.get('namespace')} to the namespaces of {target}", "kueue-namespace")
+
+
+def _priorities(stated: Mapping[str, Any]) -> Iterator[Finding]:
+    for one in _listed(stated, "kueue_priorities"):
+        value = one.get("value")
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) > LARGEST_PRIORITY:
+            what = f"priority {one.get('name')}: `{value}` is no whole number of 32 bits"
+            yield ("kueue_priorities", what, "give a number such as 1000", "kueue-priority")
+
+
+class FilterModule:
+    """Ansible finds filters through this class."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name."""
+        return {"kueue_findings": kueue_findings}

@@ -1,0 +1,38 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""Runtimes of hosts.yaml as objects of Kubeflow Trainer (trainer.kubeflow.org/v1alpha1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def trainer_runtime(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the runtime of one entry of trainer_runtimes: torch, one replicated job named `node`, shared memory for its collectives.
+
+    Trainer finds the job and the container by these names and by the label of the step (v2.3.0, docs of ClusterTrainingRuntime).
+    """
+    shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stated.get('shm_gib') or 64}Gi"}}
+    more, pod = dict(stated.get("container") or {}), dict(stated.get("pod_spec") or {})
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, *more.pop("volumeMounts", [])]
+    container = {"name": "node", "image": stated["image"], "volumeMounts": mounts, **more}
+    spec = {**pod, "containers": [container], "volumes": [shm, *pod.get("volumes", [])]}
+    marks = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    job = {"name": "node", "template": {"metadata": {"labels": marks}, "spec": {"template": {"spec": spec}}}}
+    labels = {"app.kubernetes.io/managed-by": "primus-bootstrap", "trainer.kubeflow.org/framework": "torch"}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": stated["name"], "labels": labels},
+        "spec": {"mlPolicy": {"numNodes": stated.get("nodes") or 1, "torch": {}}, "template": {"spec": {"replicatedJobs": [job]}}},
+    }
+
+
+class FilterModule:
+    """Ansible finds filters through this class."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name."""
+        return {"trainer_runtime": trainer_runtime}
