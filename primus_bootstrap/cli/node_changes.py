@@ -146,8 +146,8 @@ def _check_same(cluster: Cluster, new: NewHost) -> None:
 def leaving_variables(cluster: Cluster, wait_s: int | None, *, force: bool) -> tuple[str, ...]:
     """Return what a playbook that takes a host out has to know besides its name; with `force` nobody is waited for, unless told to."""
     wait_s = 0 if wait_s is None and force else wait_s
-    wait = (f"slurm_drain_wait_s={wait_s}",) if wait_s is not None else ()
-    return (f"confirm={cluster.name}", *wait, *(("slurm_drain_force=true",) if force else ()))
+    wait = (f"slurm_drain_wait_s={wait_s}", f"kube_drain_wait_s={wait_s}") if wait_s is not None else ()
+    return (f"confirm={cluster.name}", *wait, *(("slurm_drain_force=true", "kube_drain_force=true") if force else ()))
 
 
 def check_answers(cluster: Cluster, host: str, *, dead: bool) -> None:

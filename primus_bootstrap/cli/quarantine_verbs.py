@@ -33,25 +33,28 @@ from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError
-from primus_bootstrap.fleet.service import read_services, service_task
+from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.engine.run import Options
     from primus_bootstrap.fleet.service import Service
     from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.kubernetes.node_states import NodeState
 
 QUARANTINE, RELEASE = "day2/quarantine_node.yml", "day2/release_node.yml"
 # The same as in roles/quarantine/filter_plugins: one line that Slurm shows, and that Ansible takes for no template.
 _REASON = re.compile(r"[^\n\r{}\"'|\\]{3,160}\Z")
 
-Reason = Annotated[str, typer.Option("--reason", help="Why, in one line; `sinfo -R` shows it.", metavar="TEXT")]
+Reason = Annotated[str, typer.Option("--reason", help="Why, in one line; `node list` and `sinfo -R` show it.", metavar="TEXT")]
 Owner = Annotated[str, typer.Option("--owner", help="Whose quarantine it is; you, unless another is given.", metavar="NAME")]
-Force = Annotated[bool, typer.Option("--force", help="Have its jobs queued again at once; otherwise they go on to their end.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Have its jobs queued again and its pods evicted at once; otherwise they go on to their end.")
+]
 WithoutProof = Annotated[
     bool, typer.Option("--without-proof", help="You vouch that it is well: for hosts outside gpu_node, which have no health checks.")
 ]
@@ -78,8 +81,8 @@ def quarantine(
 ) -> None:
     """Take a host out of service until it is released: no job starts there, and those that run go on. Safe to repeat.
 
-    The record is kept on the host and on Slurm's controllers, so that it also works for a host that is dead, and stands
-    when it is installed anew.
+    The record is kept on the host, on Slurm's controllers and on the Node, so that it also works for a host that is dead,
+    and stands when it is installed anew.
     """
     if not _REASON.match(reason):
         raise PlanError(f"--reason {reason!r}", fix="one line of 3 to 160 characters without quotes, braces, bars and backslashes")
@@ -128,9 +131,9 @@ def list_(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every host's service: quarantined by whom, since when and why, what Slurm says, how healthy. Changes nothing.
+    """Show every host's service: quarantined by whom, since when and why, what Slurm and Kubernetes say, how healthy. Changes nothing.
 
-    A host that does not answer is unknown; of its quarantine the controllers still know.
+    A host that does not answer is unknown; of its quarantine the controllers and the Node still know.
     """
     vault = ask_password("Vault password", wanted=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
@@ -138,7 +141,7 @@ def list_(
     asked = dict.fromkeys([*shown, *cluster.groups.get("slurm_controller", ())])
     targets = targets_of_limit(cluster, ",".join(asked))
     answers = ask_hosts(cluster, targets, service_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s))
-    found = read_services(answers, shown)
+    found = _with_nodes(cluster, read_services(answers, shown))
     if as_json:
         emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [one.to_json() for one in found]})
     else:
@@ -169,8 +172,25 @@ def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: d
     return report
 
 
+def _with_nodes(cluster: Cluster, found: Sequence[Service]) -> tuple[Service, ...]:
+    """Add what Kubernetes says, where hosts are its Nodes; a record on the Node counts where the host itself is silent."""
+    if not any(cluster.groups.get(group) for group in ("kube_control_plane", "kube_node")):
+        return tuple(found)
+    from primus_bootstrap.kubernetes.node_states import ask_states  # noqa: PLC0415 - its client takes a second to load
+
+    states = ask_states(cluster, [one.host for one in found])
+    return tuple(_with_node(one, states[one.host]) if one.host in states else one for one in found)
+
+
+def _with_node(one: Service, node: NodeState) -> Service:
+    kept = one.quarantine or (read_quarantine(node.quarantine) if node.quarantine else None)
+    return replace(one, quarantine=kept, kubernetes=node.state, kubernetes_reason=node.reason)
+
+
 def _print(found: Iterable[Service]) -> None:
-    table = plain_table("host", "service", "by", "since", "reason", "slurm", "health")
+    found = list(found)
+    nodes = any(one.kubernetes for one in found)
+    table = plain_table("host", "service", "by", "since", "reason", "slurm", *(("kubernetes",) if nodes else ()), "health")
     for one in found:
         kept = one.quarantine
         service = "quarantined" if kept else "in service" if one.answered else "unknown"
@@ -179,5 +199,6 @@ def _print(found: Iterable[Service]) -> None:
         health = coloured(one.health or "no checks")
         if one.health_reason:
             health.append(f": {one.health_reason}", style="none")
-        table.add_row(one.host, service, *who, in_slurm, health)
+        in_kubernetes = f"{one.kubernetes}: {one.kubernetes_reason}" if one.kubernetes_reason else one.kubernetes
+        table.add_row(one.host, service, *who, in_slurm, *((in_kubernetes,) if nodes else ()), health)
     emit_table(table)

@@ -29,7 +29,10 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One host's service. `health` is a verdict, or empty where the host has no checks; `slurm` is empty where Slurm has no such node."""
+    """One host's service. `health` is a verdict, or empty where the host has no checks.
+
+    `slurm` is empty where Slurm has no such node, `kubernetes` where the host is not to be one.
+    """
 
     host: str
     answered: bool
@@ -38,6 +41,8 @@ class Service:
     health_reason: str = ""
     slurm: str = ""
     slurm_reason: str = ""
+    kubernetes: str = ""
+    kubernetes_reason: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -72,7 +77,7 @@ def _service(host: str, told: Mapping[str, Mapping[str, Any]], silent: str) -> S
     return Service(
         host=host,
         answered=host in told,
-        quarantine=_quarantine(newest) if newest else None,
+        quarantine=read_quarantine(newest) if newest else None,
         health=health["verdict"],
         health_reason=health["reason"],
         slurm=state,
@@ -80,5 +85,6 @@ def _service(host: str, told: Mapping[str, Mapping[str, Any]], silent: str) -> S
     )
 
 
-def _quarantine(record: Mapping[str, Any]) -> Quarantine:
+def read_quarantine(record: Mapping[str, Any]) -> Quarantine:
+    """Read a record as it is kept on hosts, controllers and Nodes."""
     return Quarantine(record["owner"], record["reason"], float(record["time"]), readable=not record.get("unreadable", False))

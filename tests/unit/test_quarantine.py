@@ -77,7 +77,7 @@ def test_of_a_dead_host_the_controllers_clock_counts() -> None:
         (seen(), "ada", "no", "the reason is missing, too long"),
         (seen(), "ada", "a {{ template }}", "the reason is missing, too long"),
         (seen(), "a b", "fan broken", "a b is no name of an owner"),
-        ({"gpu1": {"unreachable": True}}, "ada", "fan broken", "neither gpu1 nor a Slurm controller answers"),
+        ({"gpu1": {"unreachable": True}}, "ada", "fan broken", "neither gpu1 nor a Slurm controller answers, nor does Kubernetes know it"),
     ],
 )
 def test_a_quarantine_is_refused(found: dict[str, Any], owner: str, reason: str, says: str) -> None:

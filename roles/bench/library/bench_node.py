@@ -35,8 +35,8 @@ PASSED_SCHEMA = "primus.bench-pass/1"
 LOCK = Path("/run/primus-bench.lock")
 # A step that was started and not yet taken in.
 GROUP = Path("/run/primus-bench")
-# What Slurm knows this node by; it is there once the node has registered.
-KNOWN = Path("/etc/primus/slurm_node.json")
+# What Slurm and Kubernetes know this node by; it is there once the node has registered.
+KNOWN = (Path("/etc/primus/slurm_node.json"), Path("/etc/kubernetes/kubelet.conf"))
 _UNIT = re.compile(r"/(primus-job-[^/\n]+)\.service")
 _STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 KEPT_CHARS = 2000
@@ -329,7 +329,7 @@ def main() -> None:
             record=record,
             gpus=count_gpus(),
             jobs=running_jobs(),
-            serves=KNOWN.exists(),
+            serves=any(path.exists() for path in KNOWN),
             now=time.time(),
         )
     if wanted["state"] == "take":

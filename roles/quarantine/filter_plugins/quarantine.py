@@ -53,7 +53,7 @@ def quarantine_refusal(seen: Seen, node: str, owner: str, reason: str) -> str:
         return f"{node} is quarantined by {standing['owner']} already: {standing['reason']}. Fix: leave it to them, or agree with them."
     if not any(one.get("now") for one in seen.values()):
         return (
-            f"neither {node} nor a Slurm controller answers, so nobody could keep the record. "
+            f"neither {node} nor a Slurm controller answers, nor does Kubernetes know it, so nobody could keep the record. "
             "Fix: bring one of them up; a host outside Slurm that is dead needs no quarantine, take it out with `node remove --dead`."
         )
     return ""

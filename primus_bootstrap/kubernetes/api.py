@@ -1,0 +1,141 @@
+"""Requests to a Kubernetes API server: plain data in and out, so that a fleet's Nodes cost no object each."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import load_kube_config
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import HTTPError
+
+from primus_bootstrap.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+# Named in managedFields: what it owns is ours.
+FIELD_MANAGER = "primus-bootstrap"
+MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+CONNECT_S = 10.0
+ANSWER_S = 60.0
+PAGE = 500
+# How many requests go out at once: API servers let one client have a few dozen in flight (API priority and fairness).
+WORKERS = 16
+_FIXES = {
+    401: "the credential in it is not accepted, or has expired: get a new one",
+    403: "use the kubeconfig of an administrator of the cluster",
+}
+
+
+class ApiError(RunError):
+    """The API server does not answer, or refuses; `status` is HTTP's, 0 where there was no answer."""
+
+    def __init__(self, what: str, *, fix: str, status: int = 0, body: Mapping[str, Any] | None = None) -> None:
+        """Keep what was answered."""
+        super().__init__(what, fix=fix)
+        self.status = status
+        self.body = dict(body or {})
+
+
+class Api(Protocol):
+    """What is asked of an API server. `query` values are as in the URL; every method raises ApiError."""
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Return one object."""
+
+    def items(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, page by page."""
+
+    def patch(self, path: str, body: Mapping[str, Any], *, kind: str = MERGE, dry_run: bool = False) -> dict[str, Any]:
+        """Change an object and return what it is then."""
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an object."""
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Delete an object."""
+
+
+class Server:
+    """An API server, reached with a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        """Read the kubeconfig; contact nobody yet.
+
+        Raises:
+            ApiError: it is missing, or is none.
+        """
+        self._kubeconfig = kubeconfig
+        settings = Configuration()
+        try:
+            load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
+        except (ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
+            fix = "name the cluster's kubeconfig in kubernetes_kubeconfig; Kubespray leaves one in its artifacts folder"
+            raise ApiError(f"the kubeconfig {kubeconfig} cannot be used: {error}", fix=fix) from error
+        settings.connection_pool_maxsize = WORKERS
+        settings.retries = False
+        self._client = ApiClient(settings)
+
+    def get(self, path: str, **query: str) -> dict[str, Any]:
+        """Return one object."""
+        return self._ask("GET", path, query=query)
+
+    def items(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
+        """Yield the objects of a list, page by page."""
+        more = ""
+        while True:
+            page = self._ask("GET", path, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
+            yield from page["items"]
+            more = (page.get("metadata") or {}).get("continue") or ""
+            if not more:
+                return
+
+    def patch(self, path: str, body: Mapping[str, Any], *, kind: str = MERGE, dry_run: bool = False) -> dict[str, Any]:
+        """Change an object and return what it is then; `apply` takes fields over from whoever has them."""
+        query = {"fieldManager": FIELD_MANAGER, **({"force": "true"} if kind == APPLY else {}), **({"dryRun": "All"} if dry_run else {})}
+        return self._ask("PATCH", path, query=query, body=dict(body), kind=kind)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Make an object."""
+        return self._ask("POST", path, body=dict(body), query={"fieldManager": FIELD_MANAGER})
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Delete an object."""
+        return self._ask("DELETE", path, body=dict(body) if body else None)
+
+    def _ask(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None, kind: str = "application/json"
+    ) -> dict[str, Any]:
+        try:
+            answer = self._client.call_api(
+                path,
+                method,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": kind},
+                body=body,
+                auth_settings=["BearerToken"],
+                _return_http_data_only=True,
+                _preload_content=False,
+                _request_timeout=(CONNECT_S, ANSWER_S),
+            )
+            return dict(json.loads(answer.data))
+        except ApiException as error:
+            raise self._refused(method, path, error) from error
+        except (HTTPError, OSError, ValueError) as error:
+            what = f"the API server {self._client.configuration.host} gives no answer: {error}"
+            fix = f"see whether it runs and is reached from here; the kubeconfig is {self._kubeconfig}"
+            raise ApiError(what, fix=fix) from error
+
+    def _refused(self, method: str, path: str, error: ApiException) -> ApiError:
+        try:
+            body = json.loads(error.body)
+        except (ValueError, TypeError):
+            body = {"message": str(error.body)[:300]}
+        what = f"the API server refuses {method} {path} ({error.status}): {body.get('message', error.reason)}"
+        fix = f"{_FIXES.get(error.status, 'mend what it names, then the same again')} ({self._kubeconfig})"
+        return ApiError(what, fix=fix, status=error.status, body=body)

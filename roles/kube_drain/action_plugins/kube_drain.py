@@ -1,0 +1,45 @@
+"""Empty a Node, give it back or forget it, on the controller: the Ansible action `kube_drain`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+OWNER = "primus-bootstrap"
+
+
+class ActionModule(ActionBase):
+    """`drained` cordons the Node of a host and empties it, `back` lifts that again, `forgotten` deletes the Node's object."""
+
+    _VALID_ARGS = frozenset({"kubeconfig", "state", "host", "reason", "wait_s", "evict_s", "force"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return whether the Node was changed."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.kubernetes import drain, node_quarantine  # noqa: PLC0415
+            from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args, hostvars, check = self._task.args, (task_vars or {})["hostvars"], bool(self._task.check_mode)
+        host, reason = str(args["host"]), str(args.get("reason") or "")
+        node = str(hostvars[host].get("kube_override_hostname") or host) if host in hostvars else host
+        try:
+            api = Server(Path(args["kubeconfig"]))
+            if args["state"] == "forgotten":
+                changed = drain.forget(api, node, dry_run=check)
+            elif args["state"] == "back":
+                changed = bool(node_quarantine.lift(api, [node], mark="drain", reason=reason, dry_run=check))
+            else:
+                wishes = drain.Wishes(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
+                record = {"owner": OWNER, "reason": reason, "time": round(time.time()), "host": host}
+                changed = drain.Drain(api, node, wishes).run(record, dry_run=check)
+        except PrimusError as problem:
+            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+        return {**result, "changed": changed}

@@ -1,0 +1,52 @@
+"""Make the account with which a control plane judges the health of Nodes, on the controller: the Ansible action `kube_health_account`."""  # noqa: INP001 - Ansible loads plugins by path
+
+from __future__ import annotations
+
+import base64
+import time
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+
+TOKEN_S = 30.0
+
+
+class ActionModule(ActionBase):
+    """`present` applies the objects and returns the token, `absent` deletes them; the last object is the token's Secret."""
+
+    _VALID_ARGS = frozenset({"kubeconfig", "objects", "state"})
+
+    def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return whether anything was changed, and the token, which is a secret."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.kubernetes import own_objects  # noqa: PLC0415
+            from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
+        except ImportError as error:
+            fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+            raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+        args, check = self._task.args, bool(self._task.check_mode)
+        objects = [dict(one) for one in args["objects"]]
+        try:
+            api = Server(Path(args["kubeconfig"]))
+            if args["state"] == "absent":
+                return {**result, "changed": own_objects.remove(api, objects, dry_run=check)}
+            changed = own_objects.bring(api, objects, dry_run=check)
+            token = "" if check else self._token(api, own_objects.path_of(objects[-1]))
+        except PrimusError as problem:
+            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+        return {**result, "changed": changed, "token": token}
+
+    @staticmethod
+    def _token(api: Any, path: str) -> str:
+        """Wait until the token has been made, which a controller does."""
+        deadline = time.monotonic() + TOKEN_S
+        while time.monotonic() < deadline:
+            if text := (api.get(path).get("data") or {}).get("token"):
+                return base64.b64decode(text).decode()
+            time.sleep(0.5)
+        fix = "see whether kube-controller-manager runs, which makes it; then the same again"
+        raise AnsibleActionFail(f"the account's token was not made within {TOKEN_S:g} s. Fix: {fix}")

@@ -1,0 +1,1 @@
+../../../../primus_bootstrap/kubernetes/node_marks.py

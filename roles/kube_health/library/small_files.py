@@ -1,0 +1,1 @@
+../../node_health/library/small_files.py
