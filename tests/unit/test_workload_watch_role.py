@@ -12,7 +12,9 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.launch.watch import unit
+from primus_bootstrap.launch.watch.spec_kubernetes import KUBECONFIG
 from primus_bootstrap.launch.watch.targets.direct import AT_ONCE
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import KINDS
 from tests.unit.test_role_templates import render
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
@@ -68,3 +70,21 @@ def test_the_program_on_a_node_reads_what_the_role_writes() -> None:
 def test_a_drop_in_says_whose_job_it_is() -> None:
     """The watcher runs as nobody else than the job's user."""
     assert render("workload", "user.conf.j2", workload_user="ada").splitlines()[-2:] == ["[Service]", "User=ada"]
+
+
+def test_watchers_look_for_their_kubeconfig_where_the_role_puts_it() -> None:
+    """The folder of their key, which only they can read."""
+    assert VARS["_primus_watch_kubeconfig"] == f"{{{{ _primus_watch_dir }}}}/{Path(KUBECONFIG).name}"
+    assert VARS["_primus_watch_dir"] == str(Path(KUBECONFIG).parent)
+
+
+def test_the_account_in_kubernetes_may_have_every_kind_of_attempt_and_no_more() -> None:
+    """Its rights end at the namespace of the jobs, but for the look at nodes; nothing is changed in place, and no secret is read."""
+    text = (content.roles_dir() / "primus_watch" / "files" / "kubernetes.yml").read_text(encoding="utf-8")
+    rules = {one["kind"]: one["rules"] for one in yaml.safe_load_all(text) if "rules" in one}
+    rights = {(group, name): set(rule["verbs"]) for rule in rules["Role"] for group in rule["apiGroups"] for name in rule["resources"]}
+
+    assert {(kind.group, kind.plural) for kind in KINDS} <= set(rights)
+    assert set().union(*rights.values()) == {"get", "list", "create", "delete"}
+    assert rights["", "pods"] == {"get", "list", "delete"}
+    assert rules["ClusterRole"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]

@@ -96,6 +96,8 @@ class KubernetesTarget:
         held = any(map(reading.suspended, tops)) and not state.stopping
         preempted = bool(records) and (held or any(pod.preempted for pod in pods.values()))
         verdict = seeing.PREEMPTED if preempted else ""
+        if tops and all(item["metadata"].get("deletionTimestamp") for item in tops):
+            verdict = _deleted(state, records)
         return Seen(self._status(nodes, pods), nodes, verdict, self.job.unit(state.attempt), hosts, why=_why(nodes, pods, held=held))
 
     def stop(self, state: State, *, force: bool) -> None:
@@ -231,9 +233,7 @@ class KubernetesTarget:
             self._node(rank, None, records[rank], ready) if rank in records else NodeSeen(name, seeing.ENDED)
             for rank, name in enumerate(names)
         )
-        told = len(records) == self.job.nodes and all(record.ended is not None for record in records.values())
-        verdict = "" if told or state.stopping else seeing.CANCELLED
-        return Seen(reading.status_of(nodes), nodes, verdict, why="Kubernetes has nothing of the attempt any more")
+        return Seen(reading.status_of(nodes), nodes, _deleted(state, records), why="Kubernetes has nothing of the attempt any more")
 
     def _keep_logs(self, state: State, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> None:
         """Keep the last words of containers whose launcher never began; all others write to the shared storage themselves."""
@@ -260,6 +260,12 @@ def _why(nodes: tuple[NodeSeen, ...], pods: Mapping[int, Pod], *, held: bool) ->
     if told:
         return f"Kubernetes: {'; '.join(told)}"
     return "" if pods else "Kubernetes has made no pods yet"
+
+
+def _deleted(state: State, records: Mapping[int, NodeRecord]) -> str:
+    """Return the verdict on an attempt whose objects somebody deletes: as good as a cancel, unless this watcher did, or all was over."""
+    over = bool(records) and all(record.exit_code == 0 for record in records.values())
+    return "" if state.stopping or over else seeing.CANCELLED
 
 
 def _made(start: Start, form: str) -> set[tuple[Kind, str]]:
