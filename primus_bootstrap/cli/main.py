@@ -17,6 +17,7 @@ from primus_bootstrap.cli import (
     fleet_verbs,
     history_verbs,
     inventory_verbs,
+    kubernetes_verbs,
     lab_verbs,
     node_verbs,
     quarantine_verbs,
@@ -64,6 +65,7 @@ bench_verbs.register(app)
 history_verbs.register(app)
 fleet_verbs.register(app)
 reset_verbs.register(app)
+kubernetes_verbs.register(app)
 node_verbs.register(day2.node_app)
 quarantine_verbs.register(day2.node_app)
 app.add_typer(day2.node_app, name="node")

@@ -143,11 +143,17 @@ def _check_same(cluster: Cluster, new: NewHost) -> None:
         raise PlanError(f"{new.name} is in hosts.yaml already, and differs in: {', '.join(differs)}", fix=fix)
 
 
-def leaving_variables(cluster: Cluster, wait_s: int | None, *, force: bool) -> tuple[str, ...]:
+def groups_of(cluster: Cluster, name: str) -> tuple[str, ...]:
+    """Return the groups of a host."""
+    return tuple(next(one.groups for one in cluster.hosts if one.name == name))
+
+
+def leaving_variables(cluster: Cluster, wait_s: int | None, *, force: bool, dead: bool = False) -> tuple[str, ...]:
     """Return what a playbook that takes a host out has to know besides its name; with `force` nobody is waited for, unless told to."""
     wait_s = 0 if wait_s is None and force else wait_s
     wait = (f"slurm_drain_wait_s={wait_s}", f"kube_drain_wait_s={wait_s}") if wait_s is not None else ()
-    return (f"confirm={cluster.name}", *wait, *(("slurm_drain_force=true", "kube_drain_force=true") if force else ()))
+    forced = ("slurm_drain_force=true", "kube_drain_force=true") if force else ()
+    return (f"confirm={cluster.name}", *wait, *forced, *(("dead=true",) if dead else ()))
 
 
 def check_answers(cluster: Cluster, host: str, *, dead: bool) -> None:

@@ -19,6 +19,7 @@ from primus_bootstrap.cli.node_changes import (
     carry_out,
     check_answers,
     exit_code,
+    groups_of,
     host_named,
     inherited_host,
     judge,
@@ -42,6 +43,7 @@ from primus_bootstrap.engine.plan import Subject
 from primus_bootstrap.inventory.draft import read_hosts_text
 from primus_bootstrap.inventory.edit import with_host, without_host
 from primus_bootstrap.inventory.node_rules import check_leaving, check_reinstalled
+from primus_bootstrap.kubernetes.day2 import refuse_foreign_machine
 
 Address = Annotated[str, typer.Option("--host", help="Its address: what becomes ansible_host.", metavar="ADDRESS")]
 Groups = Annotated[list[str] | None, typer.Option("--groups", "-g", help="Groups, with commas between; may be given several times.")]
@@ -82,6 +84,7 @@ def add(
     path, (name,) = split_words(words, ["NAME"])
     options = given_options(f"node add {name}", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     change = added(path, name, options, address=host, groups=groups or (), like=like, variables=variables or ())
+    refuse_foreign_machine(change.cluster, groups_of(change.cluster, name), "node add")
     report = carry_out(change, ADD, lambda: None if yes else ask_yes(f"Add {name}?", verb="node add"), as_json=as_json)
     if exit_code(report):
         say(f"{name} stays in hosts.yaml: the same command again goes on from there")
@@ -115,9 +118,10 @@ def remove(
         say_gone(cluster, name, options.verb, as_json=as_json)
         return
     check_leaving(cluster, name)
+    refuse_foreign_machine(cluster, groups_of(cluster, name), "node remove")
     file = read_hosts_text(cluster.path)
     after = judge(file, without_host(file.text, name), options, removes=True)
-    extra = (f"node={name}", *leaving_variables(cluster, wait_s, force=force or dead))
+    extra = (f"node={name}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
     change = Change(cluster, Subject(name), replace(options, extra_vars=extra), after=after)
 
     def ask() -> None:
@@ -159,13 +163,14 @@ def replace_(
         say_gone(cluster, old, options.verb, as_json=as_json)
         return
     check_leaving(cluster, host_named(cluster, old))
+    refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
     file = read_hosts_text(cluster.path)
     before = None
     if new not in cluster.groups["all"]:
         before = judge(file, with_host(file.text, inherited_host(file, old, new, address=host, variables=variables or ())), options)
     file = replace(file, text=before.after) if before else file
     after = judge(file, without_host(file.text, old), options, removes=True)
-    extra = (f"node={new}", f"old={old}", *leaving_variables(cluster, wait_s, force=force or dead))
+    extra = (f"node={new}", f"old={old}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
     both = before.cluster if before else cluster
 
     def ask() -> None:

@@ -201,3 +201,23 @@ def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
     assert (limited[0], "m3 would stay with the former data" in limited[1]) == (2, True), limited[1][-2000:]
     assert (even[0], "an even number cannot keep quorum" in even[1]) == (2, True), even[1][-2000:]
     assert [three.ctl(n, "endpoint", "health").returncode for n in three.numbers] == [0, 0, 0]
+
+
+def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
+    """By Kubespray's name or the host's: one of three may go, and with one dead the other two must stay."""
+    code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
+    assert code == 0, said[-3000:]
+
+    def leave(n: int) -> subprocess.CompletedProcess[str]:
+        program = three.home(1) / "program"
+        argv = ["python3", str(program / "etcd_quorum.py"), str(program / "settings.json")]
+        return subprocess.run(argv, input=json.dumps([f"m{n}"]), capture_output=True, text=True, timeout=120, check=False)
+
+    before = [leave(n).returncode for n in three.numbers]
+    three.systemctl("stop", 3)
+    three.wait(1)
+    after = [leave(n) for n in three.numbers]
+
+    assert before == [0, 0, 0]
+    assert [done.returncode for done in after] == [1, 1, 0]
+    assert "without m2 etcd has 2 members, of which 1 answer (lost: m3): no majority" in after[1].stderr

@@ -18,6 +18,7 @@ ROLE = content.roles_dir() / "kube_backup"
 member: Any = _load("etcd_member", ROLE / "files/etcd_member.py")
 backup: Any = _load("etcd_backup", ROLE / "files/etcd_backup.py")
 restore: Any = _load("etcd_restore", ROLE / "files/etcd_restore.py")
+quorum: Any = _load("etcd_quorum", ROLE / "files/etcd_quorum.py")
 verify: Any = _load("etcd_verify", ROLE / "files/etcd_verify.py")
 chosen: Any = _load("kube_backup_filter", ROLE / "filter_plugins/kube_backup.py")
 copies: Any = _load("kube_backup_copies", ROLE / "action_plugins/kube_backup_copies.py")
@@ -215,9 +216,47 @@ def test_etcd_is_judged_by_its_leader_its_alarms_and_its_members() -> None:
     assert [verify.judge_etcd("a", {**well, **one}, 3)["verdict"] for one in bad] == ["fail"] * 3
 
 
+def voters(alive: str) -> list[Any]:
+    """Return members m1, m2, …, of which those with a `+` answer; member n is reached at 10.0.0.n."""
+    every = enumerate(alive, 1)
+    return [quorum.Voter(f"m{n}", (f"https://10.0.0.{n}:2379", f"https://10.0.0.{n}:2380"), sign == "+") for n, sign in every]
+
+
+@pytest.mark.parametrize(
+    ("alive", "leaving", "says"),
+    [
+        ("+++", "m3", ""),
+        ("++-", "m3", ""),  # the dead one
+        ("++-", "10.0.0.3", ""),
+        ("++-", "m2", "without m2 etcd has 2 members, of which 1 answer (lost: m3): no majority"),
+        ("+--", "m3", "1 of 3 members of etcd answer, which is no majority"),
+        ("+++--", "m5", ""),
+        ("+++--", "m1", "without m1 etcd has 4 members, of which 2 answer (lost: m4, m5)"),
+        ("++", "m2", ""),
+        ("+-", "m2", "1 of 2 members of etcd answer"),
+        ("+", "m1", "is the only member of etcd"),
+        ("+++", "gpu7", ""),  # no member
+        ("+++", "10.0.0", ""),
+        ("+++", "", ""),
+    ],
+)
+def test_no_member_leaves_whose_loss_breaks_the_majority(alive: str, leaving: str, says: str) -> None:
+    """Before it goes those that answer must be a majority of all, and afterwards of the rest; a host that is no member may go."""
+    said = quorum.refusal(voters(alive), [leaving, ""])
+
+    assert bool(said) == bool(says), said
+    assert says in said
+    assert not said or "Fix: " in said
+
+
+def test_a_member_is_found_by_the_address_of_version_six() -> None:
+    """Brackets and port are no part of it."""
+    assert quorum.leaves(quorum.Voter("x", ("https://[fd00::1]:2380",), well=True), ["fd00::1"])
+
+
 def test_the_programs_find_one_another_without_a_package() -> None:
     """They are started by path on hosts: what one imports lies beside it."""
     needed = {"etcd_member", "etcd_backup"}
 
     assert needed <= set(sys.modules)
-    assert {path.stem for path in (ROLE / "files").glob("*.py")} == {*needed, "etcd_restore", "etcd_verify"}
+    assert {path.stem for path in (ROLE / "files").glob("*.py")} == {*needed, "etcd_restore", "etcd_verify", "etcd_quorum"}

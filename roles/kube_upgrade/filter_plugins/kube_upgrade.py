@@ -1,0 +1,65 @@
+# ruff: noqa: INP001 (Ansible loads it by path)
+"""What the role `kube_upgrade` decides on the controller: whether a cluster may go to a version, and which workers go together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ansible.errors import AnsibleFilterError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def _version(node: Mapping[str, Any]) -> str:
+    return str(node["status"]["nodeInfo"]["kubeletVersion"]).removeprefix("v")
+
+
+def kube_upgrade_versions(nodes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the versions that the nodes run, each once."""
+    return sorted({_version(node) for node in nodes})
+
+
+def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
+    """Return why the cluster must not go to a version, with the fix; empty where it may.
+
+    Raises:
+        AnsibleFilterError: The package that knows the releases is not there.
+    """
+    try:
+        from primus_bootstrap.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.kubernetes.gate import judge_upgrade  # noqa: PLC0415
+    except ImportError as error:
+        fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+        raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+    try:
+        judge_upgrade(running, wanted)
+    except PlanError as error:
+        return f"{error.what}. Fix: {error.fix}"
+    return ""
+
+
+def kube_upgrade_left(workers: Sequence[str], nodes: Sequence[Mapping[str, Any]], wanted: str) -> list[str]:
+    """Return the workers that are not there yet: of another version, held back by a killed run, or unknown to the API."""
+    done = {node["metadata"]["name"] for node in nodes if _version(node) == wanted and not node.get("spec", {}).get("unschedulable")}
+    return [host for host in workers if host not in done]
+
+
+def kube_upgrade_batches(left: Sequence[str], racks: Mapping[str, str], most: int) -> list[list[str]]:
+    """Return the workers that go together: a rack at a time, and of a large one so many at most (0 = all of it).
+
+    A job that keeps to a rack is then disturbed once. Hosts without a rack come last, together.
+    """
+    order = sorted({racks[host] for host in left if host in racks})
+    groups = [[host for host in left if racks.get(host) == rack] for rack in order] + [[host for host in left if host not in racks]]
+    size = most if most > 0 else max(len(left), 1)
+    return [group[at : at + size] for group in groups for at in range(0, len(group), size)]
+
+
+class FilterModule:
+    """Ansible finds filters through this class."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name."""
+        names = (kube_upgrade_versions, kube_upgrade_refusal, kube_upgrade_left, kube_upgrade_batches)
+        return {one.__name__: one for one in names}

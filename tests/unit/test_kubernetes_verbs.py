@@ -1,0 +1,142 @@
+"""`backup`, `restore`, `renew`, `upgrade`: which hosts they concern, and what is refused before any is contacted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step
+
+MI300X = content.topologies_dir() / "mi300x/hosts.yaml"
+LAB = content.topologies_dir() / "lab/hosts.yaml"
+NEWEST = load_release().newest
+MINOR = int(NEWEST.split(".")[1])
+CONTROL_PLANES = ("cp1", "cp2", "cp3")
+
+
+def write(folder: Path, **more: str) -> Path:
+    """Write a Kubernetes of one control plane and one worker."""
+    hosts = {"cp1": {"ansible_host": "10.0.0.1"}, "gpu1": {"ansible_host": "10.0.0.2"}}
+    one = {"hosts": {"cp1": None}}
+    children = {"kube_control_plane": one, "etcd": one, "kube_node": {"hosts": {"gpu1": None}}, "gpu_node": {"hosts": {"gpu1": None}}}
+    children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}  # type: ignore[dict-item]
+    tree = {"all": {"vars": {"cluster_name": "demo", "ansible_user": "root", **more}, "hosts": hosts, "children": children}}
+    path = folder / "hosts.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return path
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line, with nobody to ask."""
+    argv = [sys.executable, "-m", "primus_bootstrap", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("playbook", ["backup_etcd", "restore_etcd"])
+def test_etcd_concerns_its_members_and_the_control_planes(playbook: str) -> None:
+    """And no worker: none is contacted."""
+    assert make_plan(load_cluster(MI300X), playbook=f"day2/{playbook}.yml").hosts == CONTROL_PLANES
+
+
+def test_certificates_are_renewed_one_control_plane_at_a_time() -> None:
+    """Quorum is at stake, so the play says so; the days of every node are read."""
+    plays = yaml.safe_load((content.playbooks_dir() / "day2/renew_certificates.yml").read_text(encoding="utf-8"))
+    renewing = next(play for play in plays if play.get("roles") == ["kube_certificates"])
+
+    assert (renewing["hosts"], renewing["serial"], renewing["any_errors_fatal"]) == ("kube_control_plane", 1, True)
+    assert len(make_plan(load_cluster(MI300X), playbook="day2/renew_certificates.yml").hosts) == 67
+
+
+def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
+    """With the groups that would change that."""
+    done = run("backup", "etcd", str(LAB))
+
+    assert done.returncode == 3
+    assert "kube_control_plane" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("backup", "etcd"), ("restore", "etcd"), ("renew", "certificates"), ("upgrade", "kubernetes")])
+def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """kubernetes_provider existing ends in exit 3, before any host is contacted; plain Ansible refuses it as well."""
+    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
+    done = run(*words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else []))
+
+    assert done.returncode == 3, done.stderr
+    assert "kubernetes_provider is existing" in done.stderr
+
+
+def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
+    """The first play of each playbook contacts nobody."""
+    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/backup_etcd.yml")]
+    done = subprocess.run(argv, cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 2
+    assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
+
+
+def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
+    """Another name, or none and nobody to ask: exit 3, and nothing was touched."""
+    path = str(write(tmp_path))
+    done = [run("restore", "etcd", path, "--confirm", "prod"), run("restore", "etcd", path)]
+
+    assert [one.returncode for one in done] == [3, 3]
+    assert "--confirm demo" in done[0].stderr
+    assert "--confirm demo" in done[1].stderr
+
+
+@pytest.mark.parametrize(
+    ("last", "stated", "wanted", "says"),
+    [
+        (f"1.{MINOR - 1}.1", NEWEST, NEWEST, ""),
+        ("", NEWEST, NEWEST, ""),
+        (f"1.{MINOR - 2}.1", NEWEST, NEWEST, "leaves a minor version out"),
+        ("", NEWEST, "1.20.2", "installs"),
+        (f"1.{MINOR - 1}.1", "", NEWEST, "hosts.yaml says kube_version (nothing)"),
+    ],
+)
+def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str, stated: str, wanted: str, says: str) -> None:
+    """Two minors at once, outside the window, not what hosts.yaml states."""
+    cluster = load_cluster(write(tmp_path, **({"kube_version": stated} if stated else {})))
+    if last:
+        folder = cluster.state_dir / "kubespray"
+        folder.mkdir(parents=True)
+        (folder / "done.json").write_text(json.dumps({"version": last}), encoding="utf-8")
+    said = ""
+    try:
+        refuse_step(cluster, wanted)
+    except PlanError as error:
+        said = f"{error.what} / {error.fix}"
+
+    assert last_versions(cluster) == ((last,) if last else ())
+    assert bool(said) == bool(says)
+    assert says in said
+
+
+def test_a_node_that_leaves_goes_out_of_kubernetes_before_it_is_stopped() -> None:
+    """The phase stands between drain and stop, and touches that node and the first member of etcd."""
+    plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", subject=Subject("gpu007"))
+    steps = {step.phase: step.hosts for step in plan.steps}
+
+    assert steps["kubernetes"] == ("cp1", "gpu007")
+    assert list(steps).index("kubernetes") < len(steps)
+
+
+def test_machines_of_somebody_elses_kubernetes_are_neither_added_nor_removed(tmp_path: Path) -> None:
+    """A host that is none of its machines may come and go."""
+    cluster = load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf"))
+
+    refuse_foreign_machine(cluster, ("gpu_node", "slurm_node"), "node add")
+    with pytest.raises(PlanError, match="node remove: kubernetes_provider is existing"):
+        refuse_foreign_machine(cluster, ("gpu_node", "kube_node"), "node remove")
