@@ -150,7 +150,11 @@ def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
     raws = [
         {"event": "playbook_on_play_start", "event_data": {"uuid": "1"}},
         {"event": "playbook_on_task_start", "event_data": {"task": "etcd : Join", "role": "kubespray"}, "foreign": True},
-        {"event": "runner_on_ok", "event_data": {"host": "a", "task": "etcd : Join", "role": "kubespray", "res": {"changed": True}}, "foreign": True},
+        {
+            "event": "runner_on_ok",
+            "event_data": {"host": "a", "task": "etcd : Join", "role": "kubespray", "res": {"changed": True}},
+            "foreign": True,
+        },
         {"event": "runner_on_failed", "event_data": failed, "foreign": True},
         {"event": "playbook_on_stats", "event_data": {"failures": {"b": 1}, "dark": {}}, "foreign": True},
         {"event": "playbook_on_stats", "event_data": {"failures": {"a": 1}, "dark": {}}},
