@@ -67,7 +67,7 @@ def judge(host: str, check: str, expected: str, about: str, look: Callable[[], l
     )
     return {
         "check": check, "host": host, "device": about, "serial": "", "verdict": verdict, "expected": expected, "found": reason or expected,
-        "unit": "", "source": "docs/charts.md", "reason": reason, "fix": fix, "started": began, "seconds": time.time() - began,
+        "unit": "", "source": "docs/kubernetes-services.md", "reason": reason, "fix": fix, "started": began, "seconds": time.time() - began,
         "schema": "primus.verdict/1",
     }  # fmt: skip
 
