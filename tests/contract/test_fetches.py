@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "juicefs": {"juicefs_source": "upstream", "juicefs_version": "1.3.1"},
     "envoy": {"envoy_source": "upstream", "envoy_version": "1.39.0"},
     "oci_registry": {"oci_registry_source": "upstream", "oci_registry_sha256": SUM},
+    "kube_gateway_api": {"kube_gateway_api_sha256": SUM},
     "container_runtime": {"container_runtime_engine": "docker", "container_runtime_docker_source": "docker"},
 }
 # Only a host knows its hardware, and so what it is given: `bundle list` says so.
@@ -74,6 +76,16 @@ def entry_points(role: str) -> list[str]:
 def module_of(task: dict[str, Any]) -> str:
     """Return the short name of a task's module."""
     return next((key.rpartition(".")[2] for key in task if "." in key), "")
+
+
+def charts_kinds(role: str, task: dict[str, Any]) -> set[str]:
+    """Return what a role of a chart fetches where it includes the tasks that bring its release: the archive, and its images."""
+    include = task.get("ansible.builtin.include_role") or {}
+    if include.get("name") != "_common" or include.get("tasks_from") != "chart_release":
+        return set()
+    defaults = yaml.safe_load((content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    # A role of several charts says which one it is. An archive that lies in an image registry is listed as an image.
+    return {"image"} if defaults[f"{task['vars']['_common_chart']['role']}_chart_url"].startswith("oci://") else {"file", "image"}
 
 
 def kind_of(task: dict[str, Any]) -> str | None:
@@ -140,14 +152,17 @@ def resolver(cluster: Cluster, role: str, release: str, **given: Any) -> Callabl
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_states_what_it_fetches_where_it_fetches_it(role: str) -> None:
     """Entry point by entry point, the kinds of things that the tasks fetch are those that are stated."""
-    found = {entry: {kind for task in tasks_of(role, f"{entry}.yml") if (kind := kind_of(task))} for entry in entry_points(role)}
+    found = {
+        entry: {kind for task in tasks_of(role, f"{entry}.yml") for kind in (kind_of(task), *charts_kinds(role, task)) if kind}
+        for entry in entry_points(role)
+    }
 
     assert {entry: kinds for entry, kinds in found.items() if kinds} == {
         entry: kinds_stated(items) for entry, items in stated(role).items()
     }
 
 
-@pytest.mark.parametrize("role", [role for role in STATED if role not in KNOWN_BY_HOSTS])
+@pytest.mark.parametrize("role", [role for role in STATED if role not in KNOWN_BY_HOSTS and "packages:" in fetches_file(role).read_text()])
 @pytest.mark.parametrize("release", RELEASES)
 def test_packages_are_stated_as_they_are_installed(cluster: Cluster, role: str, release: str) -> None:
     """On a host that has none of them, the names that apt is given are those that are stated, for every release."""
@@ -164,6 +179,25 @@ def test_packages_are_stated_as_they_are_installed(cluster: Cluster, role: str, 
         assert given
 
 
+def charts_of(role: str) -> list[str]:
+    """Return what the variables of each chart of a role begin with; nothing where it installs none."""
+    text = (content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8")
+    return re.findall(r"(?m)^(\w+)_chart_version:", text)
+
+
+def chart_given(role: str) -> dict[str, Any]:
+    """Return the values with which a role fetches its charts."""
+    return {f"{chart}_chart_sha256": SUM for chart in charts_of(role)}
+
+
+def template(cluster: Cluster, name: str) -> Any:
+    """Return the template that asks for one variable."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "one.yml")
+        path.write_text(yaml.safe_dump({"one": f"{{{{ {name} }}}}"}))
+        return cluster.view.read_templates(path)["one"]
+
+
 def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
     return "when" not in item or bool(resolve(item["when"]))
 
@@ -171,7 +205,9 @@ def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("role", [role for role in STATED if any("file" in item for items in stated(role).values() for item in items)])
 def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> None:
     """Without a bundle, address and sum of each stated file are those of a task that fetches, and the sum is no empty one."""
-    resolve = resolver(cluster, role, "bookworm", **GIVEN[role])
+    charts = charts_of(role)
+    # Sums of charts have no default: `bundle lock` finds them.
+    resolve = resolver(cluster, role, "bookworm", **(chart_given(role) if charts else GIVEN.get(role, {})))
     for entry, items in cluster.view.read_templates(fetches_file(role)).items():
         paths = sorted((content.roles_dir() / role / "tasks").glob("*.yml"))
         tasks = [
@@ -181,6 +217,10 @@ def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> No
             if "ansible.builtin.get_url" in task
         ]
         fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
+        for chart in charts:
+            # Fetched by _common's chart_file.yml with just these words.
+            words = resolve(template(cluster, f"_{chart}_chart"))
+            fetched |= {(words["url"], f"sha256:{words['sha256']}")}
         named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]
 
         assert {(file["url"], f"sha256:{file['sha256']}") for file in named} == fetched, entry

@@ -8,12 +8,14 @@ then hold. A server that does not answer makes a check `unknown`, never good or 
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kube_client import ReachError
+from ansible.module_utils.kube_client import ReachError, ask, reason_of
 from ansible.module_utils.kube_cluster import Cluster, RefusedError, have, remove, wait_for
+from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 SCHEMA = "primus.verdict/1"
@@ -30,6 +32,15 @@ def record(host: str, check: dict[str, Any], began: float, verdict: str, reason:
     return {"check": check["check"], "host": host, **found, **fixed, "seconds": time.time() - began}
 
 
+def answered(cluster: Cluster, question: dict[str, Any]) -> list[str]:
+    """Ask a path of the API server, which may hand it on to a service; return what is wrong with the answer."""
+    try:
+        answer = json.dumps(ask(cluster.kinds.client, question["path"], **(question.get("query") or {})))
+    except ApiException as error:
+        return [f"{question['path']}: {error.status} {reason_of(error)[:200]}"]
+    return [] if re.search(question["matches"], answer) else [f"the answer is {answer[:200]}"]
+
+
 def judge(cluster: Cluster, host: str, check: dict[str, Any]) -> dict[str, Any]:
     """Make what the check needs, see what becomes of it, and take it away."""
     began = time.time()
@@ -38,6 +49,7 @@ def judge(cluster: Cluster, host: str, check: dict[str, Any]) -> dict[str, Any]:
         try:
             dropped = have(cluster, made)["dropped"]
             missing = wait_for(cluster, check.get("ready") or [], float(check.get("timeout_s", 60)))
+            missing += answered(cluster, check["ask"]) if check.get("ask") and not missing else []
         finally:
             remove(cluster, [*made, *(check.get("leaves") or [])])
     except RefusedError as error:

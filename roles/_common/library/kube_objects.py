@@ -1,9 +1,10 @@
 #!/usr/bin/python
 """Have objects in Kubernetes, wait for others, and read back what the server kept: the Ansible module `kube_objects`.
 
-Objects are applied server-side with the field manager `primus-bootstrap`. A server that is older than a field, or whose resource definition
-lacks it, drops it in silence: every field is read back, and one that was dropped is named. In check mode the server is asked with
-`dryRun=All`; what cannot be asked because its kind or namespace comes first is counted as a change.
+Objects are applied server-side with the field manager `primus-bootstrap`; with `state: kept` one that is there stays as it is. A server
+that is older than a field, or whose resource definition lacks it, drops it in silence: every field is read back, and one that was dropped
+is named. In check mode the server is asked with `dryRun=All`; what cannot be asked because its kind or namespace comes first is counted
+as a change.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def main() -> None:
     """Do what the task asks for."""
     options = {
         "kubeconfig": {"type": "path", "required": True},
-        "state": {"choices": ["present", "absent"], "default": "present"},
+        "state": {"choices": ["present", "kept", "absent"], "default": "present"},
         "objects": {"type": "list", "elements": "dict", "default": []},
         "files": {"type": "list", "elements": "path", "default": []},
         "chart": {"type": "path", "default": ""},
@@ -94,7 +95,8 @@ def main() -> None:
     params = module.params
     try:
         cluster = Cluster(params["kubeconfig"], look_only=module.check_mode)
-        result = (have if params["state"] == "present" else remove)(cluster, gather(params))
+        objects, state = gather(params), params["state"]
+        result = remove(cluster, objects) if state == "absent" else have(cluster, objects, keep=state == "kept")
         missing = [] if module.check_mode else wait_for(cluster, params["ready"], params["timeout_s"])
     except (ReachError, RefusedError, OSError, HTTPError) as error:
         module.fail_json(msg=str(error))

@@ -9,6 +9,7 @@ never had one, so that the next upgrade is not refused and not left out.
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,11 @@ def cure(history: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
 def by_identity(text: str, namespace: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the objects of a manifest by group, kind, namespace and name."""
     found = {}
-    for one in yaml.safe_load_all(text):
-        if isinstance(one, dict) and one.get("kind"):
-            metadata = one.get("metadata") or {}
+    # A template may leave a comment right behind `---`, which Helm takes and YAML does not.
+    for one in map(yaml.safe_load, re.split(r"(?m)^---(?=[\s#]|$)", text)):
+        metadata = (one.get("metadata") or {}) if isinstance(one, dict) else {}
+        # Hooks are no part of what a release holds.
+        if metadata and "helm.sh/hook" not in (metadata.get("annotations") or {}):
             group = str(one.get("apiVersion", "")).rpartition("/")[0]
             found[(group, one["kind"], metadata.get("namespace") or namespace, str(metadata.get("name")))] = one
     return found
@@ -101,7 +104,7 @@ class Helm:
             server = ["--kube-version", f"{version[0]}.{version[1]}.0", *known]
             upgrade = ["--is-upgrade"] if self.params["upgrade"] else []
             where = [self.params["release"], self.params["chart"], "--values", values.name]
-            return self.call("template", *where, "--no-hooks", *upgrade, *server)
+            return self.call("template", *where, *upgrade, *server)
 
 
 def served(api: Any) -> list[str]:

@@ -123,12 +123,14 @@ def pod_complaints(pod: dict[str, Any]) -> Iterator[str]:
             yield f"not placed: {one.get('message') or one.get('reason')}"
 
 
-def have(cluster: Cluster, objects: list[dict[str, Any]]) -> dict[str, Any]:
-    """Apply all; return what changed, what was dropped, and what another wrote over it."""
+def have(cluster: Cluster, objects: list[dict[str, Any]], *, keep: bool = False) -> dict[str, Any]:
+    """Apply all; return what changed, what was dropped, and what another wrote over it. With `keep` one that is there stays as it is."""
     changed, diffs, dropped, altered = [], [], [], []
     for given in objects:
         obj = written(given)
         before = cluster.live(obj)
+        if keep and before:
+            continue
         after = cluster.apply(obj)
         if after is not None:
             losses = list(lost_fields(obj, after))

@@ -1,0 +1,1 @@
+../../alertmanager/filter_plugins/alertmanager.py

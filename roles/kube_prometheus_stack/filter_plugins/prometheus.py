@@ -1,0 +1,1 @@
+../../prometheus/filter_plugins/prometheus.py

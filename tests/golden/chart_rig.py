@@ -1,0 +1,145 @@
+"""Real charts, rendered with the values of our roles by Helm's own library."""
+
+from __future__ import annotations
+
+import os
+import re
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import helm_python
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bundle.needs import fetches_file
+from primus_bootstrap.engine.playbooks import load_phases
+from primus_bootstrap.inventory.cluster import RoleSources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from primus_bootstrap.inventory.cluster import Cluster
+
+FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
+# An image of a rendered chart, also where a controller is told by an argument or a setting which one to start.
+_IMAGE = re.compile(
+    r"(?:image:\s*|=|^\s*\S*[iI]mage\S*:\s*)[\"']?((?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?/[\w./-]+(?::[\w.-]+)?(?:@sha256:\w+)?)[\"']?\s*$",
+    re.MULTILINE,
+)
+
+
+def chart_roles() -> list[str]:
+    """Return the roles that install a chart."""
+    found = []
+    for folder in sorted(content.roles_dir().iterdir()):
+        defaults = folder / "defaults" / "main.yml"
+        if defaults.is_file() and re.search(rf"(?m)^{folder.name}_chart_version:", defaults.read_text(encoding="utf-8")):
+            found.append(folder.name)
+    return found
+
+
+def chart_path(role: str, name: str) -> Path | None:
+    """Return where the chart of a role lies: a folder or an archive that bears the role's or the chart's name."""
+    places = [place for one in (role, name) for place in (Path(FOLDER, one), *sorted(Path(FOLDER).glob(f"{one}-[0-9v]*.tgz")))]
+    return next((place for place in places if place.is_file() or (place / "Chart.yaml").is_file()), None) if FOLDER else None
+
+
+class Scope:
+    """A role's variables on the first control plane of a cluster, as its playbook passes them."""
+
+    def __init__(self, cluster: Cluster, role: str, **given: Any) -> None:
+        """Read defaults, the playbook's files and vars."""
+        self.cluster, self.role = cluster, role
+        folder = content.roles_dir() / role
+        plays = [play for phase in load_phases(content.playbooks_dir()) for play in phase.plays if role in play.roles]
+        files = [path for play in plays[:1] for path in play.vars_files] or [content.playbooks_dir() / "vars" / "kubernetes.yml"]
+        sources = RoleSources((folder / "defaults" / "main.yml",), (*files, folder / "vars" / "main.yml"), {}, given)
+        self._resolve = cluster.view.role_scope(cluster.view.select("kube_control_plane[0]")[0], sources)
+
+    def __getitem__(self, expression: str) -> Any:
+        """Return what an expression means."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "one.yml")
+            path.write_text(yaml.safe_dump({"one": f"{{{{ {expression} }}}}"}), encoding="utf-8")
+            return self._resolve(self.cluster.view.read_templates(path)["one"])
+
+    def images(self) -> set[str]:
+        """Return the images that the role's meta/fetches.yml states, those that do not apply left out."""
+        items = self.cluster.view.read_templates(fetches_file(self.role))["main"]
+        applying = [item for item in items if "image" in item and ("when" not in item or self._resolve(item["when"]))]
+        return {str(self._resolve(item["image"])["reference"]) for item in applying}
+
+
+def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) -> list[dict[str, Any]]:
+    """Return the objects that a chart makes, its definitions from crds/ included."""
+    with helm_python.Chart.load(path) as chart:
+        texts = [
+            text for name, text in chart.render(dict(values), name=release, namespace=namespace).items() if not name.endswith("NOTES.txt")
+        ]
+        texts += [crd["data"] for crd in chart.crds]
+    # A template may leave a comment right behind `---`, which Helm takes and YAML does not.
+    parts = [part for text in texts for part in re.split(r"(?m)^---(?=[\s#]|$)", text)]
+    found = [one for part in parts if isinstance(one := yaml.load(part, Loader=yaml.CSafeLoader), dict)]  # noqa: S506 - a safe one
+    return [inner for one in found for inner in (one["items"] if one.get("kind") == "List" else [one])]
+
+
+def is_test(obj: Mapping[str, Any]) -> bool:
+    """Whether an object is run only by `helm test`, which nobody calls here."""
+    return "test" in str(((obj.get("metadata") or {}).get("annotations") or {}).get("helm.sh/hook", ""))
+
+
+def images_of(objects: list[dict[str, Any]]) -> set[str]:
+    """Return every image that the objects name."""
+    return {
+        image
+        for one in objects
+        if not is_test(one) and one.get("kind") != "CustomResourceDefinition"
+        for image in _IMAGE.findall(yaml.safe_dump(one, width=1000))
+    }
+
+
+def documented_values(path: Path) -> dict[str, Any]:
+    """Return all that a chart's values.yaml names, with those of its subcharts under their names or aliases."""
+    texts = dict(_texts(path))
+    values = yaml.safe_load(texts.get("values.yaml", "")) or {}
+    for name, text in texts.items():
+        parts = Path(name).parts
+        if len(parts) == 3 and parts[0] == "charts" and parts[2] == "values.yaml":
+            values[parts[1]] = _under(yaml.safe_load(text) or {}, values.get(parts[1]) or {})
+    for dependency in (yaml.safe_load(texts["Chart.yaml"]).get("dependencies")) or ():
+        if alias := dependency.get("alias"):
+            values[alias] = _under(values.get(dependency["name"]) or {}, values.get(alias) or {})
+    return values
+
+
+def _texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the values.yaml and Chart.yaml files of a chart by their paths inside it."""
+    if path.is_dir():
+        for file in path.rglob("*.yaml"):
+            if file.name in ("values.yaml", "Chart.yaml"):
+                yield str(file.relative_to(path)), file.read_text(encoding="utf-8")
+        return
+    with tarfile.open(path) as archive:
+        for member in archive:
+            inner = archive.extractfile(member) if member.name.endswith(("/values.yaml", "/Chart.yaml")) else None
+            if inner:
+                yield member.name.partition("/")[2], inner.read().decode()
+
+
+def _under(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = _under(merged[key], value) if isinstance(value, dict) and isinstance(merged.get(key), dict) else value
+    return merged
+
+
+def unknown_paths(ours: Mapping[str, Any], known: Any, where: str = "") -> Iterator[str]:
+    """Yield the paths of ours that the chart's values do not name; below an empty mapping or a list anything is the chart's to take."""
+    for key, value in ours.items():
+        path = f"{where}.{key}" if where else str(key)
+        if not isinstance(known, dict) or key not in known:
+            yield path
+        elif isinstance(value, dict) and isinstance(known[key], dict) and known[key]:
+            yield from unknown_paths(value, known[key], path)

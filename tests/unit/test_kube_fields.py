@@ -1,0 +1,140 @@
+"""What an object of Kubernetes says, field by field: dropped and changed fields, differences without secrets, conditions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+load_role_module("_common", "kube_reach")
+
+from ansible.module_utils.kube_fields import (  # noqa: E402 - loaded above, as Ansible does
+    difference,
+    holds,
+    lost_fields,
+    same_value,
+    title,
+    written,
+)
+
+SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "n"}}
+
+
+def test_a_dropped_field_is_named_at_its_top() -> None:
+    """What the server did not keep is told by its path, once, with its key in a list."""
+    asked = {
+        "spec": {"suspend": True, "template": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "resizePolicy": [{"r": 1}]}]}}
+    }
+    found = {"spec": {"template": {"containers": [{"name": "b"}, {"name": "a", "image": "x", "imagePullPolicy": "Always"}]}}}
+
+    assert [one.path for one in lost_fields(asked, found)] == ["spec.suspend", "spec.template.containers[name=b].resizePolicy"]
+
+
+def test_what_another_wrote_over_is_no_dropped_field() -> None:
+    """A field that holds another value is told apart from one that is not there."""
+    losses = list(lost_fields({"spec": {"replicas": 2}}, {"spec": {"replicas": 5}}))
+
+    assert [(one.path, one.asked, one.found, one.dropped) for one in losses] == [("spec.replicas", 2, 5, False)]
+
+
+@pytest.mark.parametrize("empty", [None, "", 0, False, [], {}])
+def test_an_empty_field_may_be_left_out(empty: Any) -> None:
+    """Servers leave out what means the same as absence."""
+    assert list(lost_fields({"spec": {"x": empty}}, {"spec": {}})) == []
+
+
+def test_a_list_of_plain_values_is_compared_in_order() -> None:
+    """An argument that is missing at the end is dropped, one in between is another."""
+    assert [(one.path, one.dropped) for one in lost_fields({"args": ["a", "b", "c"]}, {"args": ["a", "x"]})] == [
+        ("args[1]", False),
+        ("args[2]", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1000m", "1", True),
+        (1, "1", True),
+        ("1Gi", "1024Mi", True),
+        ("1G", "1Gi", False),
+        ("a", "b", False),
+        (True, 1, False),
+        (True, True, True),
+    ],
+)
+def test_values_are_compared_as_the_api_means_them(one: Any, other: Any, *, same: bool) -> None:
+    """Quantities in another unit, and numbers as text, are the same; a truth value is no number."""
+    assert same_value(one, other) is same
+
+
+def test_a_secrets_text_is_what_the_server_keeps_as_data() -> None:
+    """The stringData of a Secret is compared as the base64 in data that the server answers with."""
+    assert written({**SECRET, "stringData": {"k": "value"}})["data"] == {"k": "dmFsdWU="}
+
+
+def test_a_difference_shows_no_secret_and_hides_nothing_else() -> None:
+    """Of a Secret only that a value changes can be seen; a plain value stands there in full."""
+    secret = difference({**SECRET, "data": {"k": "b2xk"}}, {**SECRET, "data": {"k": "bmV3"}})
+    plain = difference(
+        {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "old"}},
+        {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "new"}},
+    )
+
+    assert "b2xk" not in secret
+    assert "bmV3" not in secret
+    assert secret.count("(secret, ") == 2
+    assert "-  k: old" in plain
+    assert "+  k: new" in plain
+
+
+def test_what_only_the_server_counts_is_no_difference() -> None:
+    """Status, versions and owners of fields change all the time without meaning anything."""
+    live = {"kind": "X", "metadata": {"name": "c", "resourceVersion": "7", "managedFields": []}, "spec": {"a": 1}, "status": {"b": 2}}
+
+    assert difference(live, {"kind": "X", "metadata": {"name": "c"}, "spec": {"a": 1}}) == ""
+
+
+def deployment(**status: int) -> dict[str, Any]:
+    """Return a Deployment of two pods whose controller says this."""
+    return {"kind": "Deployment", "metadata": {"name": "d", "generation": 3}, "spec": {"replicas": 2}, "status": status}
+
+
+@pytest.mark.parametrize(
+    ("obj", "fits"),
+    [
+        (deployment(observedGeneration=3, readyReplicas=2, updatedReplicas=2), True),
+        (deployment(observedGeneration=2, readyReplicas=2, updatedReplicas=2), False),
+        (deployment(observedGeneration=3, readyReplicas=2, updatedReplicas=1), False),
+        (deployment(observedGeneration=3, readyReplicas=1, updatedReplicas=2), False),
+        ({"kind": "DaemonSet", "metadata": {"generation": 1}, "status": {"observedGeneration": 1, "desiredNumberScheduled": 0}}, True),
+        (None, False),
+    ],
+)
+def test_a_workload_is_rolled_out_when_the_last_change_runs_everywhere(obj: dict[str, Any] | None, *, fits: bool) -> None:
+    """Pods of an earlier state, and a status that has not seen the change, do not count."""
+    assert holds(obj, {"condition": "rollout"})[0] is fits
+
+
+def test_a_condition_of_an_earlier_generation_does_not_count() -> None:
+    """A condition that was written before the last change is waited for again."""
+    obj = {"metadata": {"generation": 2}, "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}}
+
+    assert holds(obj, {"condition": "Ready"}) == (False, "Ready speaks of generation 1, and the object is at 2")
+
+
+def test_a_field_can_be_waited_for() -> None:
+    """A path with dots that must have a value, or just be there."""
+    claim = {"status": {"phase": "Bound"}}
+
+    assert holds(claim, {"field": "status.phase", "value": "Bound"})[0]
+    assert not holds(claim, {"field": "status.phase", "value": "Lost"})[0]
+    assert holds(claim, {"field": "status.phase"})[0]
+    assert holds(claim, {"field": "status.other"}) == (False, "status.other is None")
+
+
+def test_an_object_is_called_by_kind_namespace_and_name() -> None:
+    """Messages name an object so that kubectl finds it."""
+    assert title(SECRET) == "Secret n/s"
