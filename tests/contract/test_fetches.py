@@ -84,8 +84,8 @@ def charts_kinds(role: str, task: dict[str, Any]) -> set[str]:
     if include.get("name") != "_common" or include.get("tasks_from") != "chart_release":
         return set()
     defaults = yaml.safe_load((content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
-    # An archive that lies in an image registry is listed as an image.
-    return {"image"} if defaults[f"{role}_chart_url"].startswith("oci://") else {"file", "image"}
+    # A role of several charts says which one it is. An archive that lies in an image registry is listed as an image.
+    return {"image"} if defaults[f"{task['vars']['_common_chart']['role']}_chart_url"].startswith("oci://") else {"file", "image"}
 
 
 def kind_of(task: dict[str, Any]) -> str | None:
@@ -179,14 +179,15 @@ def test_packages_are_stated_as_they_are_installed(cluster: Cluster, role: str, 
         assert given
 
 
-def role_of_chart(role: str) -> bool:
-    """Whether a role installs a chart."""
-    return f"{role}_chart_version:" in (content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8")
+def charts_of(role: str) -> list[str]:
+    """Return what the variables of each chart of a role begin with; nothing where it installs none."""
+    text = (content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8")
+    return re.findall(r"(?m)^(\w+)_chart_version:", text)
 
 
 def chart_given(role: str) -> dict[str, Any]:
-    """Return the values with which a role fetches its chart."""
-    return {f"{role}_chart_sha256": SUM}
+    """Return the values with which a role fetches its charts."""
+    return {f"{chart}_chart_sha256": SUM for chart in charts_of(role)}
 
 
 def template(cluster: Cluster, name: str) -> Any:
@@ -204,9 +205,9 @@ def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("role", [role for role in STATED if any("file" in item for items in stated(role).values() for item in items)])
 def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> None:
     """Without a bundle, address and sum of each stated file are those of a task that fetches, and the sum is no empty one."""
-    chart = role_of_chart(role)
+    charts = charts_of(role)
     # Sums of charts have no default: `bundle lock` finds them.
-    resolve = resolver(cluster, role, "bookworm", **(chart_given(role) if chart else GIVEN.get(role, {})))
+    resolve = resolver(cluster, role, "bookworm", **(chart_given(role) if charts else GIVEN.get(role, {})))
     for entry, items in cluster.view.read_templates(fetches_file(role)).items():
         paths = sorted((content.roles_dir() / role / "tasks").glob("*.yml"))
         tasks = [
@@ -216,9 +217,9 @@ def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> No
             if "ansible.builtin.get_url" in task
         ]
         fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
-        if chart:
+        for chart in charts:
             # Fetched by _common's chart_file.yml with just these words.
-            words = resolve(template(cluster, f"_{role}_chart"))
+            words = resolve(template(cluster, f"_{chart}_chart"))
             fetched |= {(words["url"], f"sha256:{words['sha256']}")}
         named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]
 

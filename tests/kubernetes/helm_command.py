@@ -24,11 +24,11 @@ _VALUES = ("--values", "--set", "--set-string", "--set-file", "--set-json", "--s
 # Flags with a value, and with none, of all verbs together.
 _WITH_VALUE = (
     *_VALUES, "--version", "--repo", "--timeout", "--output", "--namespace", "--filter", "--history-max", "--max", "--revision",
-    "--destination", "--kubeconfig", "--show-only", "--output-dir",
+    "--destination", "--kubeconfig", "--show-only", "--output-dir", "--kube-version", "--api-versions",
 )  # fmt: skip
 _ALONE = (
     "--install", "--wait", "--atomic", "--create-namespace", "--reset-values", "--reuse-values", "--plain-http", "--keep-history", "--all",
-    "--all-namespaces", "--include-crds", "--untar", "--deployed", "--failed", "--insecure-skip-tls-verify",
+    "--all-namespaces", "--include-crds", "--untar", "--deployed", "--failed", "--insecure-skip-tls-verify", "--is-upgrade",
 )  # fmt: skip
 _SHORT = {
     "--install": "-i",
@@ -339,7 +339,11 @@ _VERBS: dict[str, tuple[Callable[[_Wanted], str], tuple[str, ...]]] = {
     "history": (_history, ("--max",)),
     "rollback": (_rollback, ("--wait", "--timeout")),
     "show": (_show_chart, _CHART),
-    "template": (_template, (*_CHART, *_VALUES, "--include-crds", "--show-only", "--output-dir")),
+    # For which server it is rendered the library cannot be told.
+    "template": (
+        _template,
+        (*_CHART, *_VALUES, "--include-crds", "--show-only", "--output-dir", "--kube-version", "--api-versions", "--is-upgrade"),
+    ),
     "pull": (_pull, (*_CHART, "--destination", "--untar")),
     "dependency": (_dependency, ("--plain-http",)),
     "plugin": (_plugin, ()),

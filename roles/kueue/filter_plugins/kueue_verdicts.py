@@ -83,7 +83,7 @@ def _quotas(
     labels = {one["metadata"]["name"]: one["spec"].get("nodeLabels") or {} for one in wanted if one["kind"] == "ResourceFlavor"}
     found = []
     for flavor, resources in promised.items():
-        mine = [node for node in nodes or () if _bears(node, labels.get(flavor, {}))]
+        mine = [node for node in nodes or () if _has(node, labels.get(flavor, {}))]
         for name, sum_of_queues in resources.items():
             record = _quota(f"{flavor} {name}", name, sum_of_queues, mine, known=nodes is not None)
             if record["verdict"] == "fail" and overcommit:
@@ -118,7 +118,7 @@ def _levels(wanted: Iterable[Mapping[str, Any]], nodes: Sequence[Mapping[str, An
         if one["kind"] != "ResourceFlavor" or not one["spec"].get("topologyName"):
             continue
         say = {"device": one["metadata"]["name"], "expected": ", ".join(levels)}
-        mine = [node for node in nodes or () if _bears(node, one["spec"].get("nodeLabels") or {})]
+        mine = [node for node in nodes or () if _has(node, one["spec"].get("nodeLabels") or {})]
         bare = sorted(node["metadata"]["name"] for node in mine if set(levels) - set(node["metadata"].get("labels") or {}))
         if not mine:
             reason = "the nodes could not be read" if nodes is None else "no node bears the flavor's labels"
@@ -135,7 +135,7 @@ def _levels(wanted: Iterable[Mapping[str, Any]], nodes: Sequence[Mapping[str, An
 def _surplus(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, Any]] | None, host: str) -> list[dict[str, Any]]:
     """Name objects of ours that hosts.yaml no longer states; they may hold jobs, so nobody but a person deletes them."""
     stated = {_key(one) for one in wanted}
-    mine = [one for one in live or () if LABELS.items() <= (one["metadata"].get("labels") or {}).items()]
+    mine = [one for one in live or () if _has(one, LABELS)]
     found = []
     for kind, namespace, name in sorted(_key(one) for one in mine if _key(one) not in stated):
         place = f" -n {namespace}" if namespace else ""
@@ -148,8 +148,10 @@ def _surplus(wanted: Iterable[Mapping[str, Any]], live: Iterable[Mapping[str, An
     return found
 
 
-def _bears(node: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    return labels.items() <= (node["metadata"].get("labels") or {}).items()
+def _has(one: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    # Ansible's own mappings give no sets of items that could be compared.
+    there = one["metadata"].get("labels") or {}
+    return all(there.get(key) == value for key, value in labels.items())
 
 
 def _amount(quantity: object) -> Fraction:
