@@ -29,7 +29,7 @@ def write(folder: Path, **more: str) -> Path:
     hosts = {"cp1": {"ansible_host": "10.0.0.1"}, "gpu1": {"ansible_host": "10.0.0.2"}}
     one = {"hosts": {"cp1": None}}
     children = {"kube_control_plane": one, "etcd": one, "kube_node": {"hosts": {"gpu1": None}}, "gpu_node": {"hosts": {"gpu1": None}}}
-    children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}  # type: ignore[dict-item]
+    children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}
     tree = {"all": {"vars": {"cluster_name": "demo", "ansible_user": "root", **more}, "hosts": hosts, "children": children}}
     path = folder / "hosts.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
