@@ -64,7 +64,7 @@ def test_its_machines_are_left_alone(api_server: ApiServer, tmp_path: Path) -> N
     assert "changed=0" in done.stdout
 
 
-@pytest.mark.usefixtures("api")
+@pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")  # the client's own, about its urllib3
 def test_the_proof_says_what_it_found(api_server: ApiServer, api: Api) -> None:
     """Etcd and certificates are seen; a node that is not there fails by name; a pod that no kubelet takes is unknown, and does not stay."""
     client = pytest.importorskip("kubernetes.client", reason="the package kubernetes is not installed")
