@@ -1,4 +1,4 @@
-"""The tests' API servers: one for the session, whose tests each take a namespace of their own."""
+"""What tests of Kubernetes share: an API server for the session, a namespace for each test, and a cluster of real nodes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.lab.values import MachineError
 from tests.kubernetes.api_server import ApiServer, down, up
 from tests.kubernetes.binaries import CannotError
+from tests.kubernetes.kubeadm_cluster import Cluster, formed
+from tests.kubernetes.kubeadm_cluster import down as take_down
+from tests.kubernetes.kubeadm_cluster import up as form
 from tests.kubernetes.rest import Api
 
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 # The folder of a server that stays up, for writing tests: it is started where it is not.
 _KEPT = "PRIMUS_TEST_KUBERNETES"
+# The folder of a cluster of real nodes that stays up, formed where it is not.
+_KEPT_NODES = "PRIMUS_TEST_KUBERNETES_NODES"
 _ACCOUNT_LIMIT_S = 60
 
 
@@ -60,3 +66,20 @@ def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
     # Without a kubelet a pod that is asked to end never does.
     api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="0")
     api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def kubeadm_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three real nodes that kubeadm formed a cluster of; its tests are faults, since it takes a minute and all of the machine."""
+    kept = os.environ.get(_KEPT_NODES)
+    folder = Path(kept) if kept else tmp_path_factory.mktemp("kubeadm")
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            cluster = formed(folder) or form(folder)
+        yield cluster
+    except (CannotError, MachineError) as error:
+        pytest.skip(str(error))
+    finally:
+        if not kept:
+            take_down(folder)

@@ -1,0 +1,63 @@
+"""Three real nodes: kubelets run pods, and a node that died is NotReady."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kubernetes.kubeadm_cluster import wait_for
+from tests.kubernetes.node_image import TEST_IMAGE
+
+if TYPE_CHECKING:
+    from tests.kubernetes.kubeadm_cluster import Cluster
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1200)]
+
+WEB = {"app": "web"}
+# A killed node is found out after 40 s; the rest is for a busy machine.
+LIMIT_S = 240
+
+
+@pytest.fixture(scope="module")
+def web(kubeadm_cluster: Cluster) -> Cluster:
+    """A web server on every node."""
+    command = ["sh", "-c", "mkdir /w; hostname > /w/index.html; exec httpd -f -p 80 -h /w"]
+    # A busy machine answers late, and a pod that is not ready holds up the roll-out.
+    ready = {"httpGet": {"path": "/", "port": 80}, "timeoutSeconds": 30}
+    container = {"name": "web", "image": TEST_IMAGE, "imagePullPolicy": "Never", "command": command, "readinessProbe": ready}
+    spec = {"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1, "containers": [container]}
+    pods = {"selector": {"matchLabels": WEB}, "template": {"metadata": {"labels": WEB}, "spec": spec}}
+    servers = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web"}, "spec": pods}
+    kubeadm_cluster.kubectl("apply", "--filename=-", stdin=json.dumps(servers))
+    kubeadm_cluster.kubectl("rollout", "status", "daemonset/web", f"--timeout={LIMIT_S}s")
+    return kubeadm_cluster
+
+
+def pods_of(cluster: Cluster) -> dict[str, str]:
+    """Return the web servers' pods, by their node."""
+    items = json.loads(cluster.kubectl("get", "pods", "--selector=app=web", "--output=json"))["items"]
+    return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in items}
+
+
+def test_every_node_is_ready(kubeadm_cluster: Cluster) -> None:
+    """The nodes that the API server lists are the containers, and each says that it is Ready."""
+    assert kubeadm_cluster.ready() == dict.fromkeys(kubeadm_cluster.nodes, True)
+
+
+def test_a_pod_runs_on_every_node(web: Cluster) -> None:
+    """Each pod runs a program, seen by what it prints."""
+    pods = pods_of(web)
+    assert sorted(pods) == web.nodes
+    assert [web.kubectl("exec", name, "--", "hostname").strip() for name in pods.values()] == list(pods.values())
+
+
+def test_a_killed_node_is_not_ready(web: Cluster) -> None:
+    """A node without power is found out and tainted, and the others stay as they are."""
+    node = web.nodes[2]
+    web.kill(node)
+    wait_for(lambda: not web.ready()[node], f"{node} is still Ready", LIMIT_S)
+    wait_for(lambda: "unreachable" in web.kubectl("get", "node", node, "--output=jsonpath={.spec.taints[*].key}"), "no taint", LIMIT_S)
+    assert web.ready() == {other: other != node for other in web.nodes}
+    web.start(node)
