@@ -30,7 +30,8 @@ KNOWN_OTHERWISE = {
 MADE_LATER: dict[str, set[str]] = {}
 # Images that are named and never started with our values, and those that a controller starts without naming them in the chart.
 NOT_STARTED = {"kube_prometheus_stack": {"quay.io/thanos/thanos:v0.42.4"}}
-STARTED_LATER: dict[str, set[str]] = {}
+# The driver starts the pods that mount volumes, with this image, by itself.
+STARTED_LATER: dict[str, set[str]] = {"juicefs_csi": {"docker.io/juicedata/mount:ce-v1.4.1"}}
 
 
 @functools.cache
