@@ -7,10 +7,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from tests.golden.chart_rig import FOLDER, Scope, chart_path, documented_values, images_of, render, unknown_paths
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory.load import load_cluster
+from tests.golden.chart_rig import FOLDER, Scope, chart_path, documented_values, images_of, render, unknown_paths
 
 VENDORS = ("amd", "nvidia")
 # Named by the ClusterPolicy and never started with our values: drivers, virtual machines, storage, confidential computing.
