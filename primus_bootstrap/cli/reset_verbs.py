@@ -24,6 +24,7 @@ from primus_bootstrap.cli.options import (
 from primus_bootstrap.cli.run_verbs import given_options, print_plan
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.kubernetes.day2 import refuse_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,6 +63,7 @@ def reset(
     options = given_options("reset", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
     made = make_plan(cluster, playbook=PLAYBOOK, limit=limit)
+    refuse_part(cluster, made.hosts)
     if not confirm and not as_json:
         print_plan(cluster, made)
     what = "Data go as well." if delete_data else "Data stay."

@@ -31,6 +31,15 @@ def higress(reading: Reading) -> Iterator[Problem]:
         yield from _problems(reading, "higress", bool(reading.groups.get("harbor")))
 
 
+def harbor(reading: Reading) -> Iterator[Problem]:
+    """Without a storage class its pods would wait for ever, and on JuiceFS its database would crawl."""
+    if _stands(reading, "harbor"):
+        volumes = reading.groups.get("juicefs_csi", ())
+        stated = _variables(reading, volumes[0], ("juicefs_csi_storage_class",))[0] if volumes else {}
+        own = stated.get("juicefs_csi_storage_class", "juicefs") if volumes else ""
+        yield from _problems(reading, "harbor", own, bool(reading.groups.get("kube_cert_manager")))
+
+
 def _stands(reading: Reading, role: str) -> bool:
     """Whether the chart is part of the cluster, and of this set of roles."""
     return bool(reading.groups.get(role)) and f"{role}_chart_version" in load_options()
@@ -66,4 +75,4 @@ def _problems(reading: Reading, role: str, *more: Any) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (juicefs_csi, higress)
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (juicefs_csi, higress, harbor)

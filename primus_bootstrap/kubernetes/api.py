@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlencode
 
 from kubernetes.client import ApiClient, Configuration
-from kubernetes.client.exceptions import ApiException
 from kubernetes.config import load_kube_config
 from kubernetes.config.config_exception import ConfigException
+from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
 from primus_bootstrap.errors import RunError
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 FIELD_MANAGER = "primus-bootstrap"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-CONNECT_S = 10.0
-ANSWER_S = 60.0
+# HTTP statuses from here on are refusals.
+REFUSED = 400
+_TIMES = Timeout(connect=10.0, read=60.0)
 PAGE = 500
 # How many requests go out at once: API servers let one client have a few dozen in flight (API priority and fairness).
 WORKERS = 16
@@ -78,7 +80,6 @@ class Server:
             fix = "name the cluster's kubeconfig in kubernetes_kubeconfig; Kubespray leaves one in its artifacts folder"
             raise ApiError(f"the kubeconfig {kubeconfig} cannot be used: {error}", fix=fix) from error
         settings.connection_pool_maxsize = WORKERS
-        settings.retries = False
         self._client = ApiClient(settings)
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
@@ -111,31 +112,27 @@ class Server:
     def _ask(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None, kind: str = "application/json"
     ) -> dict[str, Any]:
+        headers, words = {"Accept": "application/json", "Content-Type": kind}, list((query or {}).items())
+        self._client.update_params_for_auth(headers, words, ["BearerToken"])
+        url = f"{self._client.configuration.host}{path}{f'?{urlencode(words)}' if words else ''}"
+        data = None if body is None else json.dumps(body)
         try:
-            answer = self._client.call_api(
-                path,
-                method,
-                query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": kind},
-                body=body,
-                auth_settings=["BearerToken"],
-                _return_http_data_only=True,
-                _preload_content=False,
-                _request_timeout=(CONNECT_S, ANSWER_S),
-            )
-            return dict(json.loads(answer.data))
-        except ApiException as error:
-            raise self._refused(method, path, error) from error
+            # Not by the client's own request: that warns of what urllib3 is about to drop whenever an answer is a refusal.
+            answer = self._client.rest_client.pool_manager.request(method, url, body=data, headers=headers, timeout=_TIMES, retries=False)
+            found = dict(json.loads(answer.data)) if answer.status < REFUSED else {}
         except (HTTPError, OSError, ValueError) as error:
             what = f"the API server {self._client.configuration.host} gives no answer: {error}"
             fix = f"see whether it runs and is reached from here; the kubeconfig is {self._kubeconfig}"
             raise ApiError(what, fix=fix) from error
+        if answer.status >= REFUSED:
+            raise self._refused(method, path, answer.status, answer.data.decode("utf-8", "replace"))
+        return found
 
-    def _refused(self, method: str, path: str, error: ApiException) -> ApiError:
+    def _refused(self, method: str, path: str, status: int, text: str) -> ApiError:
         try:
-            body = json.loads(error.body)
+            body = dict(json.loads(text))
         except (ValueError, TypeError):
-            body = {"message": str(error.body)[:300]}
-        what = f"the API server refuses {method} {path} ({error.status}): {body.get('message', error.reason)}"
-        fix = f"{_FIXES.get(error.status, 'mend what it names, then the same again')} ({self._kubeconfig})"
-        return ApiError(what, fix=fix, status=error.status, body=body)
+            body = {"message": text[:300]}
+        what = f"the API server refuses {method} {path} ({status}): {body.get('message', '')}"
+        fix = f"{_FIXES.get(status, 'mend what it names, then the same again')} ({self._kubeconfig})"
+        return ApiError(what, fix=fix, status=status, body=body)

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.errors import PlanError
-from primus_bootstrap.kubernetes.gate import judge_upgrade, refuse_foreign
+from primus_bootstrap.kubernetes.gate import judge_upgrade, provider, refuse_foreign
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from primus_bootstrap.inventory.cluster import Cluster
 
@@ -49,3 +49,16 @@ def refuse_foreign_machine(cluster: Cluster, groups: Iterable[str], verb: str) -
     """
     if MACHINES.intersection(groups):
         refuse_foreign(cluster, verb)
+
+
+def refuse_part(cluster: Cluster, hosts: Collection[str]) -> None:
+    """Refuse to reset a part of Kubernetes: Kubespray's reset wipes every host, and a part of etcd would lose its quorum.
+
+    Raises:
+        PlanError: some of its machines are among these hosts, and some are not.
+    """
+    machines = {host for name in MACHINES for host in cluster.groups.get(name, ())}
+    staying, going = sorted(machines.difference(hosts)), sorted(machines.intersection(hosts))
+    if going and staying and provider(cluster) != "existing":
+        what = f"{len(staying)} of {len(machines)} hosts of Kubernetes are left out ({staying[0]}), and its reset wipes all"
+        raise PlanError(what, fix=f"`node remove {going[0]}` takes one host out; leave out --limit to reset the whole cluster")

@@ -6,7 +6,7 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_phases
 
 # They change nothing of a host, or are what a reset itself stands on.
-_WITHOUT = {"preflight", "host_origin"}
+_WITHOUT = {"preflight", "host_origin", "quarantine"}
 
 
 def roles_of(playbook: str) -> list[str]:

@@ -16,12 +16,14 @@ from primus_bootstrap import content
 from primus_bootstrap.bundle.needs import fetches_file
 from primus_bootstrap.engine.playbooks import load_phases
 from primus_bootstrap.inventory.cluster import RoleSources
+from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from primus_bootstrap.inventory.cluster import Cluster
 
+_MODULE = load_role_module("_common", "kube_objects")
 FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
 # An image of a rendered chart, also where a controller is told by an argument or a setting which one to start.
 _IMAGE = re.compile(
@@ -79,10 +81,7 @@ def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) 
             text for name, text in chart.render(dict(values), name=release, namespace=namespace).items() if not name.endswith("NOTES.txt")
         ]
         texts += [crd["data"] for crd in chart.crds]
-    # A template may leave a comment right behind `---`, which Helm takes and YAML does not.
-    parts = [part for text in texts for part in re.split(r"(?m)^---(?=[\s#]|$)", text)]
-    found = [one for part in parts if isinstance(one := yaml.load(part, Loader=yaml.CSafeLoader), dict)]  # noqa: S506 - a safe one
-    return [inner for one in found for inner in (one["items"] if one.get("kind") == "List" else [one])]
+    return [one for text in texts for one in _MODULE.documents(text)]
 
 
 def is_test(obj: Mapping[str, Any]) -> bool:
@@ -91,13 +90,12 @@ def is_test(obj: Mapping[str, Any]) -> bool:
 
 
 def images_of(objects: list[dict[str, Any]]) -> set[str]:
-    """Return every image that the objects name."""
-    return {
-        image
-        for one in objects
-        if not is_test(one) and one.get("kind") != "CustomResourceDefinition"
-        for image in _IMAGE.findall(yaml.safe_dump(one, width=1000))
-    }
+    """Return every image that the objects name; one that stands in an argument has a tag, other words with a slash have none."""
+    found: set[str] = set()
+    for one in objects:
+        text = "" if is_test(one) or one.get("kind") == "CustomResourceDefinition" else yaml.safe_dump(one, width=1000)
+        found |= {image for image in _IMAGE.findall(text) if ":" in image or f"image: {image}" in text}
+    return found
 
 
 def documented_values(path: Path) -> dict[str, Any]:

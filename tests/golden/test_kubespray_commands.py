@@ -137,6 +137,7 @@ def touched(listed: str) -> set[str]:
 
 
 @needs_release
+@pytest.mark.timeout(3600)  # a start of that Ansible for each of fifteen commands
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_the_release_touches_only_the_hosts_in_scope(topology: str, tmp_path: Path) -> None:
     """`--list-hosts` of the real release: a new worker and the first control plane, a host that leaves, the whole cluster."""
@@ -174,6 +175,7 @@ TASKS = {
 
 
 @needs_release
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_the_release_has_the_tasks_that_we_rely_on(topology: str, tmp_path: Path) -> None:
     """`--list-tasks` of the real release, for every playbook that a command names."""

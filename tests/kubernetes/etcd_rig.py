@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
+from tests.unit.role_module import _load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+authority: Any = _load("etcd_rig_authority", content.roles_dir() / "host_certificate/action_plugins/host_certificate.py")
 
 SYSTEMCTL = """#!{python}
 import os, signal, subprocess, sys, time
@@ -64,12 +67,14 @@ class Etcd:
 
     root: Path
     count: int
+    tls: bool = False
     ports: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Write what describes the members, hosts.yaml, and the systemctl."""
         self.ports = free_ports(2 * self.count)
-        peers = [f"m{n}=http://127.0.0.1:{self.ports[2 * n - 1]}" for n in self.numbers]
+        scheme = "https" if self.tls else "http"
+        peers = [f"m{n}={scheme}://127.0.0.1:{self.ports[2 * n - 1]}" for n in self.numbers]
         for n in self.numbers:
             home = self.home(n)
             (home / "pki").mkdir(parents=True)
@@ -84,10 +89,23 @@ class Etcd:
                 "ETCD_INITIAL_CLUSTER": ",".join(peers),
                 "ETCD_INITIAL_CLUSTER_TOKEN": self.root.name,
             }
+            settings |= self._secure(n) if self.tls else {}
             (home / "etcd.env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8")
         (self.root / "bin").mkdir()
         self.program("systemctl", SYSTEMCTL.format(python=sys.executable, root=str(self.root)))
         self.write_hosts({})
+
+    def _secure(self, n: int) -> dict[str, Any]:
+        """Sign a certificate, and ask clients and peers for one, as Kubespray does."""
+        ca = self.root / "ca"
+        authority.bring(ca, "demo", authority.Wish(f"m{n}", ("127.0.0.1",), 30, 1), look_only=False)
+        files = {
+            "TRUSTED_CA_FILE": ca / "ca.crt",
+            "CERT_FILE": ca / f"hosts/m{n}.crt",
+            "KEY_FILE": ca / f"hosts/m{n}.key",
+            "CLIENT_CERT_AUTH": "true",
+        }
+        return {f"ETCD_{kind}{name}": value for kind in ("", "PEER_") for name, value in files.items()}
 
     @property
     def numbers(self) -> range:
@@ -100,7 +118,7 @@ class Etcd:
 
     def url(self, n: int) -> str:
         """Return the address of a member for clients."""
-        return f"http://127.0.0.1:{self.ports[2 * n - 2]}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.ports[2 * n - 2]}"
 
     def program(self, name: str, text: str) -> Path:
         """Write a program that is found before the machine's own."""
@@ -109,9 +127,11 @@ class Etcd:
         path.chmod(0o755)
         return path
 
-    def write_hosts(self, more: Mapping[str, Any], *, without: Sequence[int] = ()) -> None:
-        """Write hosts.yaml, with further variables."""
+    def write_hosts(self, more: Mapping[str, Any], *, without: Sequence[int] = (), lost: Sequence[int] = ()) -> None:
+        """Write hosts.yaml, with further variables; a host that is lost answers to nobody."""
         hosts = {f"m{n}": self._variables(n) for n in self.numbers if n not in without}
+        for n in lost:
+            hosts[f"m{n}"] |= {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
         common = {
             "cluster_name": "demo",
             "ansible_connection": "local",
@@ -155,7 +175,9 @@ class Etcd:
 
     def ctl(self, n: int, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Ask a member."""
-        argv = ["etcdctl", "--endpoints", self.url(n), *words]
+        ca = self.root / "ca"
+        secure = ["--cacert", ca / "ca.crt", "--cert", ca / f"hosts/m{n}.crt", "--key", ca / f"hosts/m{n}.key"] if self.tls else []
+        argv = ["etcdctl", "--endpoints", self.url(n), *map(str, secure), *words]
         return subprocess.run(argv, env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, timeout=60, check=check)
 
     def put(self, key: str, value: str) -> None:

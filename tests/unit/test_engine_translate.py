@@ -140,3 +140,28 @@ def test_events_survive_the_journal() -> None:
 
     assert [event_from_json(json.loads(json.dumps(event_to_json(event)))) for event in events] == events
     assert event_from_json({"event": "FromTheFuture", "x": 1}) is None
+
+
+def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
+    """Its tasks and results are told as they come; whom it lost is lost for the run, though its own recap ended nothing."""
+    steps = [(1, Step("kubernetes", "kubernetes.yml", ("a", "b"), (), ""))]
+    translator = Translator(steps, [[Play("all", ())]], 1, clock=iter(range(1, 100)).__next__)
+    failed = {"host": "b", "task": "etcd : Join", "role": "kubespray", "res": {"msg": "no quorum"}}
+    raws = [
+        {"event": "playbook_on_play_start", "event_data": {"uuid": "1"}},
+        {"event": "playbook_on_task_start", "event_data": {"task": "etcd : Join", "role": "kubespray"}, "foreign": True},
+        {
+            "event": "runner_on_ok",
+            "event_data": {"host": "a", "task": "etcd : Join", "role": "kubespray", "res": {"changed": True}},
+            "foreign": True,
+        },
+        {"event": "runner_on_failed", "event_data": failed, "foreign": True},
+        {"event": "playbook_on_stats", "event_data": {"failures": {"b": 1}, "dark": {}}, "foreign": True},
+        {"event": "playbook_on_stats", "event_data": {"failures": {"a": 1}, "dark": {}}},
+    ]
+
+    events = [event for raw in raws for event in translator.read(raw)]
+
+    results = [(event.host, event.status, event.phase, event.role, event.message) for event in events if isinstance(event, HostResult)]
+    assert results == [("a", "changed", "kubernetes", "kubespray", ""), ("b", "failed", "kubernetes", "kubespray", "no quorum")]
+    assert [event for event in events if isinstance(event, Recap)] == [Recap(failed=("a", "b"), unreachable=())]

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from primus_bootstrap import content
+from tests.unit.kube_health_rig import health_programs
 from tests.unit.kube_nodes_rig import merged, node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-FILES = content.roles_dir() / "kube_health" / "files" / "kube_health"
-GATE = content.roles_dir() / "node_health" / "files"
 NOW = 1_000_000.0
-NAMES = ("api_request", "decide", "node_marks", "report_health", "judge_health", "health_gate")
 
 
 class Reading:
@@ -31,13 +27,10 @@ class Reading:
 
 
 @pytest.fixture(autouse=True)
-def programs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def programs() -> Iterator[None]:
     """The role's programs find each other as on a host, and are forgotten afterwards."""
-    monkeypatch.syspath_prepend(str(GATE))
-    monkeypatch.syspath_prepend(str(FILES))
-    yield
-    for name in NAMES:
-        sys.modules.pop(name, None)
+    with health_programs():
+        yield
 
 
 def load(name: str) -> Any:

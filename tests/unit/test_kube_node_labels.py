@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_what_others_set_stays_and_what_is_no_longer_stated_goes() -> None:
     foreign = {"key": "node.kubernetes.io/disk", "effect": "NoSchedule"}
     before = node(taints=[foreign])
     before["metadata"]["labels"] = {"theirs": "x", "example.com/pool": "gpu"}
-    fields = {"f:metadata": {"f:labels": {"f:example.com/pool": {}}}}
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {"f:example.com/pool": {}}}}
     before["metadata"]["managedFields"] = [{"manager": "kubectl-label", "operation": "Update", "fieldsV1": fields}]
     api = FakeApi(before)
 
@@ -89,7 +90,7 @@ def test_a_label_of_somebody_else_is_not_taken_off() -> None:
     """A label that another controller has set as well stays when the inventory drops it."""
     before = node()
     before["metadata"]["labels"] = {"example.com/pool": "gpu"}
-    fields = {"f:metadata": {"f:labels": {"f:example.com/pool": {}}}}
+    fields: dict[str, Any] = {"f:metadata": {"f:labels": {"f:example.com/pool": {}}}}
     before["metadata"]["managedFields"] = [{"manager": "nfd-master", "operation": "Apply", "fieldsV1": fields}]
     api = FakeApi(before)
 

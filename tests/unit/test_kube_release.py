@@ -72,3 +72,8 @@ def test_definitions_of_a_chart_and_its_subcharts_are_found(tmp_path: Path) -> N
 def test_a_list_is_its_items() -> None:
     """A file that holds a List is applied item by item."""
     assert [one["kind"] for one in objects.documents("kind: List\nitems: [{kind: A}]\n---\nkind: B\n---\n")] == ["A", "B"]
+
+
+def test_yaml_is_read_as_kubernetes_reads_it() -> None:
+    """A bare `=` is a text, and a comment may stand right behind the dashes."""
+    assert objects.documents("kind: A\nenum: [=, '=~']\n---# more\nkind: B\n") == [{"kind": "A", "enum": ["=", "=~"]}, {"kind": "B"}]

@@ -15,7 +15,7 @@ from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step
+from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_part, refuse_step
 
 MI300X = content.topologies_dir() / "mi300x/hosts.yaml"
 LAB = content.topologies_dir() / "lab/hosts.yaml"
@@ -29,7 +29,7 @@ def write(folder: Path, **more: str) -> Path:
     hosts = {"cp1": {"ansible_host": "10.0.0.1"}, "gpu1": {"ansible_host": "10.0.0.2"}}
     one = {"hosts": {"cp1": None}}
     children = {"kube_control_plane": one, "etcd": one, "kube_node": {"hosts": {"gpu1": None}}, "gpu_node": {"hosts": {"gpu1": None}}}
-    children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}  # type: ignore[dict-item]
+    children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}
     tree = {"all": {"vars": {"cluster_name": "demo", "ansible_user": "root", **more}, "hosts": hosts, "children": children}}
     path = folder / "hosts.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
@@ -140,3 +140,22 @@ def test_machines_of_somebody_elses_kubernetes_are_neither_added_nor_removed(tmp
     refuse_foreign_machine(cluster, ("gpu_node", "slurm_node"), "node add")
     with pytest.raises(PlanError, match="node remove: kubernetes_provider is existing"):
         refuse_foreign_machine(cluster, ("gpu_node", "kube_node"), "node remove")
+
+
+def test_a_part_of_kubernetes_is_not_reset(tmp_path: Path) -> None:
+    """Kubespray's reset wipes every host whatever --limit says: the verb refuses a part, and so does the playbook before it touches any."""
+    path = write(tmp_path)
+    cluster = load_cluster(path)
+    refuse_part(cluster, ("cp1", "gpu1"))
+    refuse_part(cluster, ())
+    with pytest.raises(PlanError, match="1 of 2 hosts of Kubernetes are left out"):
+        refuse_part(cluster, ("gpu1",))
+    refuse_part(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
+    path = write(tmp_path)
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/reset.yml")]
+    words = ["-e", "confirm=demo", "--limit", "gpu1"]
+    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 2
+    assert "`node remove gpu1` takes one host out" in " ".join(done.stdout.split())
+    assert "Wipe it" not in done.stdout

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HIGRESS = load_filters("higress")
 EFFECTS = load_role_module("higress", "higress_effects")
 ROUTE: dict[str, Any] = {"name": "api", "host": "api.example.com", "service": "api", "port": 80, "clients": ["notebook"]}
-CLIENTS = [
+CLIENTS: list[dict[str, Any]] = [
     {"name": "notebook", "key": "key-of-notebook-0001", "rate_limit": {"requests": 60}},
     {"name": "x", "key": "key-of-another-00002"},
 ]

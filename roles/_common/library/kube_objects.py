@@ -14,20 +14,14 @@ import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError
 from ansible.module_utils.kube_cluster import Cluster, RefusedError, have, remove, wait_for
+from ansible.module_utils.kube_fields import documents
 from urllib3.exceptions import HTTPError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-
-def documents(text: str) -> list[dict[str, Any]]:
-    """Return the objects of a file, those inside a List one by one."""
-    found = [one for one in yaml.safe_load_all(text) if isinstance(one, dict)]
-    return [inner for one in found for inner in (one["items"] if one.get("kind") == "List" else [one])]
 
 
 def chart_definitions(path: Path, without: Sequence[str] = ()) -> list[dict[str, Any]]:

@@ -9,14 +9,13 @@ never had one, so that the next upgrade is not refused and not left out.
 from __future__ import annotations
 
 import json
-import re
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.kube_client import ReachError, api_client, ask, server_version
-from ansible.module_utils.kube_fields import difference, title
+from ansible.module_utils.kube_fields import difference, documents, title
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -40,9 +39,8 @@ def cure(history: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
 def by_identity(text: str, namespace: str) -> dict[tuple[str, ...], dict[str, Any]]:
     """Return the objects of a manifest by group, kind, namespace and name."""
     found = {}
-    # A template may leave a comment right behind `---`, which Helm takes and YAML does not.
-    for one in map(yaml.safe_load, re.split(r"(?m)^---(?=[\s#]|$)", text)):
-        metadata = (one.get("metadata") or {}) if isinstance(one, dict) else {}
+    for one in documents(text):
+        metadata = one.get("metadata") or {}
         # Hooks are no part of what a release holds.
         if metadata and "helm.sh/hook" not in (metadata.get("annotations") or {}):
             group = str(one.get("apiVersion", "")).rpartition("/")[0]

@@ -24,6 +24,21 @@ _FACTORS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9
 _FACTORS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", 1)} | {"ki": 1024.0}
 
 
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML as Kubernetes reads it: a bare `=`, which stands in definitions of Prometheus' operator, is a text."""
+
+
+_Loader.yaml_implicit_resolvers = {first: rules for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items() if first != "="}
+
+
+def documents(text: str) -> list[dict[str, Any]]:
+    """Return the objects of a manifest, those inside a List one by one."""
+    # A template may leave a comment right behind `---`, which Helm takes and YAML does not.
+    parts = re.split(r"(?m)^---(?=[\s#]|$)", text)
+    found = [one for part in parts if isinstance(one := yaml.load(part, Loader=_Loader), dict)]  # noqa: S506 - a safe one
+    return [inner for one in found for inner in (one["items"] if one.get("kind") == "List" else [one])]
+
+
 class Lost(NamedTuple):
     """A field that the server did not keep as it was asked to: dropped where it is absent, changed where it holds something else."""
 

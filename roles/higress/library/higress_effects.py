@@ -89,7 +89,7 @@ def judge(params: dict[str, Any], route: dict[str, Any]) -> dict[str, Any]:
     expected = "anybody is let in" if route["public"] else "only the clients that are named are let in"
     return {
         "check": "higress.access", "host": params["host"], "device": route["name"], "serial": "", "verdict": verdict, "expected": expected,
-        "found": reason or expected, "unit": "", "source": "docs/charts.md", "reason": reason, "fix": fix, "started": began,
+        "found": reason or expected, "unit": "", "source": "docs/kubernetes-services.md", "reason": reason, "fix": fix, "started": began,
         "seconds": time.time() - began, "schema": "primus.verdict/1",
     }  # fmt: skip
 

@@ -190,6 +190,7 @@ def restore(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) ->
     data = Path(member.data_dir)
     if data_in_use(data):
         raise RefusedError("etcd runs. Fix: run the whole restore again.")
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)  # of a disk that was lost nothing is there
     draft, owner = data / "primus-restoring", data.stat()
     shutil.rmtree(draft, ignore_errors=True)
     members = ",".join(f"{name}={url}" for name, urls in sorted(wanted["members"].items()) for url in urls.split(","))

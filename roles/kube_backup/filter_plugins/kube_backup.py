@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-def _look(look: Any) -> Mapping[str, Any]:
-    return look if isinstance(look, dict) else {}  # Jinja's Undefined of a host that did not answer
+def kube_backup_looks(hosts: Sequence[str], hostvars: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what each member of etcd said of itself; nothing of a host that was not reached."""
+    return {host: dict(hostvars[host].get("__kube_backup_look") or {}) for host in hosts}
 
 
 def kube_backup_members(looks: Mapping[str, Any]) -> dict[str, str]:
     """Return name and peer addresses of every member, by what its own settings say."""
-    members = [_look(look).get("member") or {} for look in looks.values()]
+    members = [look.get("member") or {} for look in looks.values()]
     return {one["name"]: one["peer_urls"] for one in members if one.get("form")}
 
 
@@ -27,7 +28,7 @@ def kube_backup_chosen(looks: Mapping[str, Any], control_planes: Sequence[str], 
         control_planes: The group of that name, in order.
         answering: The hosts of this run that have not failed.
     """
-    states = {host: _look(look).get("health") or {} for host, look in looks.items() if host in answering}
+    states = {host: look.get("health") or {} for host, look in looks.items() if host in answering}
     well = {host: state["revision"] for host, state in states.items() if state.get("leader") and not state.get("errors")}
     if not well:
         return []
@@ -38,8 +39,7 @@ def kube_backup_chosen(looks: Mapping[str, Any], control_planes: Sequence[str], 
 
 def kube_backup_reasons(looks: Mapping[str, Any]) -> str:
     """Return why no member is well, one after the other."""
-    said = {host: _look(look) for host, look in looks.items()}
-    return "; ".join(f"{host}: {look.get('reason') or _state(look)}" for host, look in said.items()) or "the group etcd has no host"
+    return "; ".join(f"{host}: {look.get('reason') or _state(look)}" for host, look in looks.items()) or "the group etcd has no host"
 
 
 def _state(look: Mapping[str, Any]) -> str:
@@ -55,6 +55,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Return them by name."""
         return {
+            "kube_backup_looks": kube_backup_looks,
             "kube_backup_members": kube_backup_members,
             "kube_backup_chosen": kube_backup_chosen,
             "kube_backup_reasons": kube_backup_reasons,

@@ -1,0 +1,82 @@
+"""The role kubespray against a real API server that somebody else made: it asks, proves, and takes no machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from tests.kubernetes.api_server import ApiServer
+    from tests.kubernetes.rest import Api
+
+
+def play(folder: Path, kubeconfig: Path, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a playbook for an inventory whose cluster is somebody else's."""
+    folder.joinpath("hosts.yaml").write_text(
+        f"all:\n  vars: {{kubernetes_provider: existing, kubernetes_kubeconfig: {kubeconfig}}}\n"
+        "  children:\n    kube_control_plane: {hosts: {cp1: }}\n    kube_node: {hosts: {n1: }}\n",
+        encoding="utf-8",
+    )
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    path = str(content.playbooks_dir() / playbook)
+    settings = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
+    command = [program, "-i", str(folder / "hosts.yaml"), path, *arguments]
+    return subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=300)
+
+
+def test_a_cluster_of_another_only_has_to_answer(api_server: ApiServer, tmp_path: Path) -> None:
+    """Nothing is fetched and nothing changed; hosts that nobody could reach over SSH do not matter."""
+    done = play(tmp_path, api_server.kubeconfig, "kubernetes/cluster.yml")
+
+    assert done.returncode == 0, done.stdout
+    assert "changed=0" in done.stdout
+    assert not (tmp_path / ".primus").exists()
+
+
+def test_a_kubeconfig_that_is_not_believed_is_refused(api_server: ApiServer, tmp_path: Path) -> None:
+    """One of another cluster, or one whose time is up, ends here and not in the first chart."""
+    text = api_server.kubeconfig.read_text(encoding="utf-8")
+    other = tmp_path / "other.conf"
+    other.write_text(
+        "\n".join(line for line in text.splitlines() if "certificate-data" not in line and "client-key" not in line), encoding="utf-8"
+    )
+
+    done = play(tmp_path, other, "kubernetes/cluster.yml")
+
+    assert done.returncode != 0
+    assert "The Kubernetes API does not answer" in done.stdout
+    assert "Fix: ask who runs the cluster" in done.stdout
+
+
+def test_its_machines_are_left_alone(api_server: ApiServer, tmp_path: Path) -> None:
+    """A reset takes nothing off them."""
+    done = play(tmp_path, api_server.kubeconfig, "day2/reset/kubernetes.yml")
+
+    assert done.returncode == 0, done.stdout
+    assert "changed=0" in done.stdout
+
+
+@pytest.mark.usefixtures("api")
+def test_the_proof_says_what_it_found(api_server: ApiServer, api: Api) -> None:
+    """Etcd and certificates are seen; a node that is not there fails by name; a pod that no kubelet takes is unknown, and does not stay."""
+    client = pytest.importorskip("kubernetes.client", reason="the package kubernetes is not installed")
+    config = pytest.importorskip("kubernetes.config")
+    effects: Any = load_role_module("kubespray", "kubespray_effects")
+    wanted = {"kubeconfig": str(api_server.kubeconfig), "image": "busybox", "wait_s": 3, "nodes": ["nobody"], "version": ""}
+
+    found = {record["check"]: record for record in effects.look(client, config, wanted)}
+
+    assert (found["kubernetes.node"]["verdict"], found["kubernetes.node"]["host"]) == ("fail", "nobody")
+    assert found["kubernetes.etcd"]["verdict"] == "pass"
+    assert found["kubernetes.certificate.api"]["verdict"] in ("pass", "fail")
+    assert found["kubernetes.pod"]["verdict"] == "unknown"
+    left = [pod["metadata"]["name"] for pod in api.items("/api/v1/namespaces/default/pods")]
+    assert [name for name in left if name.startswith("primus-verify-")] == []

@@ -1,0 +1,117 @@
+"""What the role `harbor` decides: what contradicts itself, the defaults of entries, and what its verification makes of answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.inventory.role_code import load_filters
+from tests.unit.harbor_rig import HarborOnLoopback, serving
+from tests.unit.role_module import load_role_module
+
+HARBOR = load_filters("harbor")
+EFFECTS = load_role_module("harbor", "harbor_effects")
+RIGHT: dict[str, Any] = {
+    "harbor_hostname": "harbor.example.com",
+    "harbor_storage_class": "juicefs",
+    "harbor_database_storage_class": "local-path",
+}
+
+
+@pytest.mark.parametrize(
+    ("stated", "rules"),
+    [
+        ({}, []),
+        ({"harbor_storage_class": ""}, ["harbor-storage-class"]),
+        ({"harbor_storage_class": "", "harbor_s3_bucket": "images"}, []),
+        ({"harbor_storage_class": "", "harbor_database_storage_class": "", "harbor_s3_bucket": "images"}, ["harbor-storage-class"]),
+        ({"harbor_database_storage_class": ""}, ["harbor-database-on-juicefs"]),
+        ({"harbor_expose": "route"}, ["harbor-gateway"]),
+        ({"harbor_tls_cert_file": "a"}, ["harbor-certificate"]),
+        ({"harbor_tls_cert_file": "a", "harbor_tls_key_file": "b", "harbor_tls_issuer": "c"}, ["harbor-certificate"]),
+        ({"harbor_projects": [{"name": "a"}, {"name": "a"}]}, ["harbor-twice"]),
+        ({"harbor_projects": [{"name": "A"}]}, ["harbor-name"]),
+        ({"harbor_trivy": False, "harbor_projects": [{"name": "a", "block_severity": "low"}]}, ["harbor-scan"]),
+        ({"harbor_gc_cron": "30 0 3 * * 6"}, ["harbor-cron"]),
+    ],
+)
+def test_what_could_not_work_is_found(stated: dict[str, Any], rules: list[str]) -> None:
+    """Each contradiction has a rule of its own, and what works has none."""
+    found = HARBOR.findings({**RIGHT, **stated}, "juicefs", issuer=True)
+
+    assert [rule for _, _, _, rule in found] == rules
+
+
+def test_without_an_issuer_a_certificate_must_be_stated() -> None:
+    """A registry without TLS is never offered."""
+    assert [rule for _, _, _, rule in HARBOR.findings(RIGHT, "", issuer=False)] == ["harbor-certificate"]
+
+
+def test_weak_secrets_are_named_and_not_shown() -> None:
+    """Harbor would refuse them at the end of the run."""
+    assert HARBOR.secrets([{"name": "a", "secret": "nocapital1"}, {"name": "b", "secret": "Good-secret-1"}, {"name": "c"}]) == ["a", "c"]
+
+
+@pytest.mark.parametrize(("variable", "defaults"), [("harbor_projects", "PROJECT"), ("harbor_robots", "ROBOT")])
+def test_the_defaults_of_entries_are_the_specs(variable: str, defaults: str) -> None:
+    """What a statement leaves out is what the reference manual says."""
+    path = content.roles_dir() / "harbor" / "meta" / "argument_specs.yml"
+    options = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]["main"]["options"][variable]["options"]
+
+    assert {name: one["default"] for name, one in options.items() if "default" in one} == getattr(HARBOR, defaults)
+
+
+def jwt(**actions: list[str]) -> str:
+    """Return a token as Harbor's service makes it, without a signature."""
+    claims = {"access": [{"type": "repository", "name": f"{name}/verify", "actions": words} for name, words in actions.items()]}
+    return f"e.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.s"
+
+
+def judged(harbor: HarborOnLoopback, **more: Any) -> dict[str, tuple[str, str]]:
+    """Return each check with its verdict and reason."""
+    robot = {"name": "nodes", "secret": "Secret-of-nodes-1", "projects": ["train"], "push": False}
+    params = {"host": "cp1", "url": harbor.url, "ca_pem": "", "projects": ["train"], "private": ["train"], "robots": [robot],
+              "robot_prefix": "robot$", **more}  # fmt: skip
+    return {one["check"]: (one["verdict"], one["reason"]) for one in EFFECTS.verdicts(params)}
+
+
+def test_a_harbor_that_does_what_it_should_passes() -> None:
+    """Healthy, closed to strangers, open to the robot."""
+    harbor = HarborOnLoopback()
+    harbor.accounts["robot$nodes"] = "Secret-of-nodes-1"
+    harbor.tokens = {"": jwt(train=[]), "robot$nodes": jwt(train=["pull"])}
+    with serving(harbor):
+        found = judged(harbor)
+
+    assert {word for word, _ in found.values()} == {"pass"}
+    assert len(found) == 3
+
+
+def test_what_is_wrong_is_named() -> None:
+    """An ill part, a private project that anybody may pull from, a robot that may not pull, and one that cannot log in."""
+    harbor = HarborOnLoopback()
+    harbor.healthy = False
+    harbor.accounts["robot$nodes"] = "Secret-of-nodes-1"
+    harbor.tokens = {"": jwt(train=["pull"]), "robot$nodes": jwt(other=["pull"])}
+    with serving(harbor):
+        found = judged(harbor)
+        harbor.accounts["robot$nodes"] = "Another-secret-1"
+        locked = judged(harbor)
+
+    assert found["harbor.health"] == ("fail", "core: no answer")
+    assert found["harbor.private"] == ("fail", "anybody may pull from train")
+    assert found["harbor.robot"] == ("fail", "robot$nodes may not pull in train")
+    assert locked["harbor.robot"] == ("fail", "robot$nodes cannot log in")
+
+
+def test_no_answer_is_unknown() -> None:
+    """Where Harbor cannot be asked, nothing is good or bad."""
+    harbor = HarborOnLoopback()
+    harbor.url = "http://127.0.0.1:1"
+
+    assert {word for word, _ in judged(harbor).values()} == {"unknown"}

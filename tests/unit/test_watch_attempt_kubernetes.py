@@ -1,0 +1,76 @@
+"""The program `attempt` in a pod of Kubernetes: its rank and node come with the environment, rank 0's address over the shared storage."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.watch import attempt, node_record
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+
+POD = {"PRIMUS_POD_NODE": "gpu1", "PRIMUS_POD_IP": "10.1.0.4", "PRIMUS_POD_NAME": "a-000000-1-r0", "JOB_COMPLETION_INDEX": "1"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    """Give a job on two nodes whose lease the first attempt has lost."""
+    job = {
+        "schema": "primus.job/1",
+        "id": "a-000000",
+        "name": "a",
+        "user": pwd.getpwuid(os.geteuid()).pw_name,
+        "target": "kubernetes",
+        "nodes": 2,
+        "words": ["x"],
+        "policy": {"lease_s": 5},
+        "kubernetes": {"image": "a:1", "namespace": "jobs"},
+    }
+    made, _ = folders.create(tmp_path, json.dumps(job))
+    states.save(made.state_file, states.State("a-000000", phase=states.STARTING, attempt=1, attempts=(states.Attempt(1),)))
+    return made
+
+
+def test_a_pod_without_its_environment_is_none_of_the_watchers(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can start a rank by hand, nor one that the job has not."""
+    with pytest.raises(PlanError, match="this is no pod of rank 0"):
+        attempt.run(folder, 1, 0)
+    for name, value in {**POD, "JOB_COMPLETION_INDEX": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PlanError, match="this is no pod of rank 2"):
+        attempt.run(folder, 1, None)
+
+
+def test_a_rank_that_waits_for_rank_0_ends_with_its_lease(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so in its record, with its node and address; nothing was started."""
+    for name, value in POD.items():
+        monkeypatch.setenv(name, value)
+    looks = attempt.Lease.look
+    monkeypatch.setattr(attempt.Lease, "problem", property(lambda lease: (looks(lease), "its lease is gone")[1]))
+
+    assert attempt.run(folder, 1, None) == NOT_ITS_TURN
+    record = node_record.read_all(folder.attempt(1))[1]
+    assert (record.host, record.address, record.pod, record.note) == ("gpu1", "10.1.0.4", "a-000000-1-r0", "its lease is gone")
+    assert record.target_id == "primus-job-a-000000-1"
+
+
+def test_every_rank_is_told_the_same_address_and_port(folder: JobFolder) -> None:
+    """Rank 0's, from its record; no name has to be resolved."""
+    state = folder.state()
+    assert state is not None
+    words = [attempt.launcher_words(folder.job(), state, folder, rank, "10.1.0.4") for rank in (0, 1)]
+    shape = [[word for word in each if word.startswith(("--nnodes", "--master"))] for each in words]
+
+    assert shape[0] == shape[1]
+    assert shape[0][:2] == ["--nnodes=2", "--master-addr=10.1.0.4"]

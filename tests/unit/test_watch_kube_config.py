@@ -1,0 +1,78 @@
+"""The kubeconfig that a watcher takes, what it refuses of one, and that no answer is no refusal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.launch.watch.kube_api import Api, ApiSilentError
+from primus_bootstrap.launch.watch.kube_config import read_access
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
+    """Write a kubeconfig with one context."""
+    config = {
+        "current-context": "watch",
+        "contexts": [{"name": "watch", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9/prefix/", **cluster}}],
+        "users": [{"name": "u", "user": user}],
+    }
+    path = folder / "kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def test_a_token_comes_from_the_file_or_beside_it_and_is_read_anew(tmp_path: Path) -> None:
+    """A service account's token is renewed in its file; the path is relative to the kubeconfig's."""
+    stated = read_access(written(tmp_path, {}, {"token": "abc"}))
+    (tmp_path / "token").write_text("first\n")
+    renewed = read_access(written(tmp_path, {}, {"tokenFile": "token"}))
+    before = renewed.headers()
+    (tmp_path / "token").write_text("second\n")
+
+    assert (stated.host, stated.port, stated.prefix) == ("127.0.0.1", 9, "/prefix")
+    assert stated.headers() == {"Authorization": "Bearer abc"}
+    assert [before, renewed.headers()] == [{"Authorization": f"Bearer {word}"} for word in ("first", "second")]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "what"),
+    [
+        ({"server": "http://127.0.0.1:8080"}, {}, "only https:// is asked"),
+        ({"insecure-skip-tls-verify": True}, {}, "insecure-skip-tls-verify is not taken"),
+        ({}, {"exec": {"command": "aws"}}, "the user has exec"),
+        ({}, {"username": "admin"}, "the user has username"),
+        ({"certificate-authority-data": "???"}, {}, "certificates cannot be used"),
+        ({"certificate-authority": "gone.pem"}, {}, "certificates cannot be used"),
+    ],
+)
+def test_what_a_watcher_does_not_do_is_refused(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], what: str) -> None:
+    """An unchecked server could be anybody, and a program of the kubeconfig's is none of ours."""
+    with pytest.raises(PlanError) as refused:
+        read_access(written(tmp_path, cluster, user))
+
+    assert what in refused.value.what
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize("text", ["", "[]", "a: [", "current-context: x\ncontexts: []\n"])
+def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None:
+    """With its path; a watcher that has none waits and says why, as for a server that is silent."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(PlanError, match="cannot be used as a kubeconfig"):
+        read_access(path)
+    with pytest.raises(ApiSilentError, match="cannot be used as a kubeconfig"):
+        Api(path).get("/apis")
+
+
+def test_a_port_where_nobody_listens_gives_no_answer(tmp_path: Path) -> None:
+    """That is unknown, and said with what the system calls it."""
+    with pytest.raises(ApiSilentError, match="no answer: ConnectionRefusedError"):
+        Api(written(tmp_path, {}, {"token": "abc"})).get("/apis")
