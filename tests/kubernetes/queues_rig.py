@@ -102,7 +102,7 @@ def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **c
     (chart / "Chart.yaml").write_text("apiVersion: v2\nname: kueue\nversion: 0.19.2\n")
     (chart / "values.yaml").write_text("controllerManager: {replicas: 1}\n")
     (chart / "templates" / "deployment.yaml").write_text(_DEPLOYMENT)
-    gpus = {"gpu1": {}, "gpu2": {}}
+    gpus: Mapping[str, Any] = {"gpu1": {}, "gpu2": {}}
     control: Mapping[str, Any] = {"children": {"kube_control_plane": {}}}
     children = {
         "kube_control_plane": {"hosts": {"cp1": {}}},
@@ -118,7 +118,7 @@ def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **c
 def play(folder: Path, playbook: str, tags: str) -> subprocess.CompletedProcess[str]:
     """Run a playbook of ours; the server is older than what the charts ask for, which is not what is tested."""
     old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20'}"
-    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "--tags", tags, "-e", old]
+    command: list[str | Path] = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "--tags", tags, "-e", old]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "PRIMUS_HELM": str(_HELM), "ANSIBLE_NOCOLOR": "1"}
     return subprocess.run(
         [*command, content.playbooks_dir() / playbook], env=environment, capture_output=True, text=True, check=False, timeout=600
