@@ -1,0 +1,56 @@
+"""Objects on a real API server: applied, read back, kept, looked at without a change, and removed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from tests.kubernetes.api_server import ApiServer
+    from tests.kubernetes.rest import Api
+
+# The client of Kubernetes asks urllib3 in its old words when a server says no.
+pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")
+module = load_role_module("_common", "kube_objects")
+
+
+def config_map(namespace: str, text: str) -> dict[str, Any]:
+    """Return a ConfigMap that says this."""
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one", "namespace": namespace}, "data": {"text": text}}
+
+
+def test_objects_are_brought_once_and_changed_when_asked(api_server: ApiServer, api: Api, namespace: str) -> None:
+    """A second time nothing changes; a look changes nothing and shows the difference; what is kept stays as it is."""
+    cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
+    look = module.Cluster(str(api_server.kubeconfig), look_only=True)
+    path = f"/api/v1/namespaces/{namespace}/configmaps/one"
+    first, again = (module.have(cluster, [config_map(namespace, "a")])["applied"] for _ in range(2))
+    shown = module.have(look, [config_map(namespace, "b")])
+    kept = module.have(cluster, [config_map(namespace, "b")], keep=True)["applied"]
+    before = api.get(path)["data"]
+    changed = module.have(cluster, [config_map(namespace, "b")])["applied"]
+
+    assert (first, again, kept, changed) == ([f"ConfigMap {namespace}/one"], [], [], [f"ConfigMap {namespace}/one"])
+    assert "-  text: a\n+  text: b" in shown["diffs"][0]
+    assert before == {"text": "a"}
+    assert api.get(path)["data"] == {"text": "b"}
+
+
+def test_what_does_not_come_is_named(api_server: ApiServer, namespace: str) -> None:
+    """An object that is waited for in vain is told with what it lacks."""
+    cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
+    want = {"api_version": "v1", "kind": "ConfigMap", "namespace": namespace, "names": ["missing"]}
+
+    assert module.wait_for(cluster, [want], 0) == [f"ConfigMap {namespace}/missing: it is not there"]
+
+
+def test_what_is_removed_is_gone(api_server: ApiServer, namespace: str) -> None:
+    """Only what is there is removed, and told."""
+    cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
+    module.have(cluster, [config_map(namespace, "a")])
+    first, again = (module.remove(cluster, [config_map(namespace, "a")])["applied"] for _ in range(2))
+
+    assert (first, again) == ([f"ConfigMap {namespace}/one"], [])

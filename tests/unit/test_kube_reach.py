@@ -1,0 +1,88 @@
+"""Whether an API server can be used: what a kubeconfig that cannot work is refused with."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+reach = load_role_module("_common", "kube_reach")
+
+
+def certificate(days: int) -> tuple[str, str]:
+    """Return certificate and key, as a kubeconfig has them, that run out in so many days."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "admin")])
+    now = dt.datetime.now(dt.UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    made = made.not_valid_before(now - dt.timedelta(days=400)).not_valid_after(now + dt.timedelta(days=days))
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    texts = (made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), key.private_bytes(*form))
+    return base64.b64encode(texts[0]).decode(), base64.b64encode(texts[1]).decode()
+
+
+def kubeconfig(folder: Path, *, days: int) -> str:
+    """Write a kubeconfig for a port of this machine on which nobody listens; return its path."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    cert, key = certificate(days)
+    data = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [{"name": "k", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"client-certificate-data": cert, "client-key-data": key}}],
+    }
+    path = folder / "admin.conf"
+    path.write_text(yaml.safe_dump(data), encoding="utf-8")
+    return str(path)
+
+
+def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
+    """The path stands in the message, and what to correct."""
+    with pytest.raises(reach.ReachError, match=r"no kubeconfig at .*nothing: No such file.*Fix: correct kubernetes_kubeconfig"):
+        reach.look(str(tmp_path / "nothing"), "")
+
+
+@pytest.mark.parametrize("text", ["", "not: a kubeconfig", "{ broken", "clusters: []\ncontexts: []\n"])
+def test_another_file_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
+    """A file that holds something else is refused without a traceback."""
+    (tmp_path / "file").write_text(text, encoding="utf-8")
+    with pytest.raises(reach.ReachError, match="is no kubeconfig"):
+        reach.look(str(tmp_path / "file"), "")
+
+
+def test_an_expired_certificate_is_told_before_the_server_is_asked(tmp_path: Path) -> None:
+    """The server would answer 401 without a reason; the kubeconfig itself tells for how long it has been too late."""
+    with pytest.raises(reach.ReachError, match=r"the client certificate expired 30\.0 days ago. Fix: renew"):
+        reach.look(kubeconfig(tmp_path, days=-30), "")
+
+
+@pytest.mark.timeout(30)
+def test_a_server_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
+    """Its address stands in the message; nothing is tried again and again."""
+    with pytest.raises(reach.ReachError, match=r"the API server https://127.0.0.1:\d+ does not answer: .*refused"):
+        reach.look(kubeconfig(tmp_path, days=30), "")
+
+
+@pytest.mark.parametrize(
+    ("found", "least", "old"), [((1, 20), "1.25", True), ((1, 30), "1.30", False), ((1, 9), "1.10", True), ((1, 20), "", False)]
+)
+def test_a_version_is_compared_by_number(found: tuple[int, int], least: str, *, old: bool) -> None:
+    """1.9 is older than 1.10, and without a wish any server does."""
+    assert reach.too_old(found, least) is old
