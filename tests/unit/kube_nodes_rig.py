@@ -116,5 +116,5 @@ class FakeApi:
         others = {key for one in entries for key in one["fieldsV1"]["f:metadata"]["f:labels"]}
         gone = {key.removeprefix("f:") for key in before - others} - labels.keys()
         metadata["labels"] = {key: value for key, value in metadata.get("labels", {}).items() if key not in gone} | dict(labels)
-        fields = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in labels}}}
+        fields: dict[str, Any] = {"f:metadata": {"f:labels": {f"f:{key}": {} for key in labels}}}
         entries.append({"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields})

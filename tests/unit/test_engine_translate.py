@@ -147,7 +147,7 @@ def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
     steps = [(1, Step("kubernetes", "kubernetes.yml", ("a", "b"), (), ""))]
     translator = Translator(steps, [[Play("all", ())]], 1, clock=iter(range(1, 100)).__next__)
     failed = {"host": "b", "task": "etcd : Join", "role": "kubespray", "res": {"msg": "no quorum"}}
-    raws = [
+    raws: list[dict[str, Any]] = [
         {"event": "playbook_on_play_start", "event_data": {"uuid": "1"}},
         {"event": "playbook_on_task_start", "event_data": {"task": "etcd : Join", "role": "kubespray"}, "foreign": True},
         {

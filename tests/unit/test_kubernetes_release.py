@@ -5,19 +5,20 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import release as releases
 from primus_bootstrap.kubernetes.release import Source, make_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-VERSION = releases.load_release().version.removeprefix("v")
+VERSION = load_release().version.removeprefix("v")
 
 
 @pytest.fixture
@@ -30,8 +31,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         if "clone" in argv:
             _checkout(argv[-1])
         if "venv" in argv:
-            releases.Path(argv[-1]).mkdir()
-        return f"{releases.load_release().commit}\n"
+            Path(argv[-1]).mkdir()
+        return f"{load_release().commit}\n"
 
     monkeypatch.delenv(releases.FOLDER_VARIABLE, raising=False)
     monkeypatch.setattr(releases, "_call", call)
@@ -39,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def _checkout(path: Path | str, version: str = VERSION) -> Path:
-    folder = releases.Path(path)
+    folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "galaxy.yml").write_text(f"name: kubespray\nversion: {version}\n", encoding="utf-8")
     return folder
