@@ -46,7 +46,7 @@ changed_roles() {
     fi
     echo "molecule: roles that changed since ${base:0:12}" >&2
     # gpu_env and primus_cli ship and run primus_bootstrap/launch, primus_cli the workloads too; jobs are watched by launch/watch.
-    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
+    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^roles/kube_common/.*,kube_cert_manager,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
 }
 
 lab() { timeout 1800 "$BIN/primus-bootstrap" lab "$@" --name "$LAB" --dir "$FOLDER"; }

@@ -125,7 +125,7 @@ def _host_state(partners: Mapping[str, Outcome], told: Sequence[Judged], proven:
     """Return what a host's pairs say of it."""
     outcome, reason, fix = _pair_state(partners, proven)
     telling = [each for each in told if (each.answer == "pass") == (outcome == "pass")]
-    code = _common_code(telling)
+    code = kube_common_code(telling)
     if outcome == "pass" and code == "no_yardstick":
         return _Stated("unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE, code)
     if outcome != "pass" and telling:
@@ -142,7 +142,7 @@ def _path_state(outcome: Outcome, said: Judged | None) -> _Stated | None:
     return None
 
 
-def _common_code(said: Sequence[Judged]) -> Code | None:
+def kube_common_code(said: Sequence[Judged]) -> Code | None:
     """Return the code that all of a host's pairs bear; None where one of them is known, or they differ."""
     codes = {each.code for each in said}
     return codes.pop() if len(codes) == 1 else None

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.inventory.cluster import Cluster
 
-ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and not folder.name.startswith("_"))
+# What other roles include or read; no role of its own.
+INTERNAL = {"_common", "kube_common"}
+ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and folder.name not in INTERNAL)
 STATED = [role for role in ROLES if fetches_file(role).is_file()]
 # Modules that bring something from outside to a host, and what a role states for them. `dnf` stands beside `apt` for the same packages.
 PACKAGES = ("apt", "dnf", "package", "yum", "dnf5")
@@ -81,11 +83,11 @@ def module_of(task: dict[str, Any]) -> str:
 def charts_kinds(role: str, task: dict[str, Any]) -> set[str]:
     """Return what a role of a chart fetches where it includes the tasks that bring its release: the archive, and its images."""
     include = task.get("ansible.builtin.include_role") or {}
-    if include.get("name") != "_common" or include.get("tasks_from") != "chart_release":
+    if include.get("name") != "kube_common" or include.get("tasks_from") != "chart_release":
         return set()
     defaults = yaml.safe_load((content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
     # A role of several charts says which one it is. An archive that lies in an image registry is listed as an image.
-    return {"image"} if defaults[f"{task['vars']['_common_chart']['role']}_chart_url"].startswith("oci://") else {"file", "image"}
+    return {"image"} if defaults[f"{task['vars']['kube_common_chart']['role']}_chart_url"].startswith("oci://") else {"file", "image"}
 
 
 def kind_of(task: dict[str, Any]) -> str | None:
@@ -218,7 +220,7 @@ def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> No
         ]
         fetched = {(resolve(task["url"]), resolve(task["checksum"])) for task in tasks}
         for chart in charts:
-            # Fetched by _common's chart_file.yml with just these words.
+            # Fetched by kube_common's chart_file.yml with just these words.
             words = resolve(template(cluster, f"_{chart}_chart"))
             fetched |= {(words["url"], f"sha256:{words['sha256']}")}
         named = [resolve(item["file"]) for item in items if "file" in item and _applies(resolve, item)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.inventory.cluster import Cluster
 
-_MODULE = load_role_module("_common", "kube_objects")
+_MODULE = load_role_module("kube_common", "kube_objects")
 FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
 # An image of a rendered chart, also where a controller is told by an argument or a setting which one to start.
 _IMAGE = re.compile(

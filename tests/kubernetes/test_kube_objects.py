@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The client of Kubernetes asks urllib3 in its old words when a server says no.
 pytestmark = pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")
-module = load_role_module("_common", "kube_objects")
+module = load_role_module("kube_common", "kube_objects")
 
 
 def config_map(namespace: str, text: str) -> dict[str, Any]:

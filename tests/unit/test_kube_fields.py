@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.role_module import load_role_module
 
-load_role_module("_common", "kube_reach")
+load_role_module("kube_common", "kube_reach")
 
 from ansible.module_utils.kube_fields import (  # noqa: E402 - loaded above, as Ansible does
     difference,

@@ -19,7 +19,7 @@ from tests.unit.role_module import load_role_module
 if TYPE_CHECKING:
     from pathlib import Path
 
-reach = load_role_module("_common", "kube_reach")
+reach = load_role_module("kube_common", "kube_reach")
 
 
 def certificate(days: int) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from tests.unit.role_module import load_role_module
 if TYPE_CHECKING:
     from pathlib import Path
 
-release = load_role_module("_common", "kube_release")
-objects = load_role_module("_common", "kube_objects")
+release = load_role_module("kube_common", "kube_release")
+objects = load_role_module("kube_common", "kube_objects")
 
 MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {0}}}\ndata: {{a: {1}}}\n"
 
