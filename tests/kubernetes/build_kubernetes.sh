@@ -23,11 +23,11 @@ fetch() {
         -o "Dir::Cache=$lists/cache" -o APT::Sandbox::User=root)
     apt-get "${options[@]}" update --quiet=2
     cd "$WORK/fetched"
-    apt-get "${options[@]}" source --quiet=2 --download-only "kubernetes=$VERSION*" > /dev/null 2>&1 ||
-        apt-get "${options[@]}" source --quiet=2 --download-only kubernetes > /dev/null
+    apt-get "${options[@]}" source --quiet=2 --download-only kubernetes > /dev/null
     apt-get "${options[@]}" download --quiet=2 golang-github-modern-go-reflect2-dev > /dev/null
-    ls kubernetes_$VERSION*.orig.tar.* > /dev/null || { echo "the distribution has no source of kubernetes $VERSION" >&2; exit 3; }
-    tar --directory "$SOURCE" --strip-components=1 --extract --file "$(ls kubernetes_$VERSION*.orig.tar.* | grep -v '\.asc$')"
+    # Debian numbers it 1.20.5+really1.20.2.
+    ls kubernetes_*"$VERSION".orig.tar.gz > /dev/null || { echo "the distribution has no source of kubernetes $VERSION" >&2; exit 3; }
+    tar --directory "$SOURCE" --strip-components=1 --extract --file kubernetes_*"$VERSION".orig.tar.gz
 }
 
 # reflect2 1.0.1, which the source carries, ends in SIGSEGV when compiled by Go 1.18 and later: the API server dies at the first request
