@@ -71,6 +71,9 @@ def check_leaving(cluster: Cluster, host: str) -> None:
     else:
         what = f"{host} serves others: it is in {', '.join(serving)}, where members must know each other"
         fix = f"take {host} out of {', '.join(serving)} in hosts.yaml and apply, then again (etcd must keep an odd number of members)"
+        if {"etcd", "kube_control_plane"} & set(serving):
+            # What it leaves behind is Kubespray's to remove, while the host still stands in its groups.
+            fix = f"have Kubespray take it out: playbooks/day2/node/kubernetes.yml -e node={host} (docs/kubernetes-day2.md), then {fix}"
     raise PlanError(what, fix=fix)
 
 

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 FIXED = ("artifacts_dir", "credentials_dir", "kubeconfig_localhost")
 # An add-on of Kubespray, and the group whose chart brings the same thing in a newer version.
 _TWICE = {
-    "cert_manager_enabled": "cert_manager",
+    "cert_manager_enabled": "kube_cert_manager",
     "gateway_api_enabled": "kube_gateway_api",
-    "node_feature_discovery_enabled": "gpu_operator",
     "prometheus_operator_crds_enabled": "kube_prometheus_stack",
 }
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")

@@ -279,6 +279,10 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
         ("slurm", "slurm_login"),
         ("scheduling", "primus_watch"),
         ("bench", "slurm_controller"),
+        # Through the API server, from the controller: no host is contacted.
+        ("kubernetes", "kube_control_plane[0]"),
+        ("bench", "kube_control_plane[0]"),
+        ("verify", "kube_control_plane[0]"),
     }
     assert wide <= {*told, ("verify", "slurm_controller:slurm_login")}
 
