@@ -45,11 +45,19 @@ def clean(api: Api) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("clean")
-@pytest.mark.parametrize("real", [False, True], ids=["own-definitions", "kueues-definitions"])
+@pytest.mark.parametrize(
+    "real",
+    [
+        pytest.param(False, id="own-definitions"),
+        pytest.param(
+            True,
+            id="kueues-definitions",
+            marks=pytest.mark.skipif(not CHARTS, reason="PRIMUS_CHARTS_DIR is not set: Kueue's own definitions were not tried"),
+        ),
+    ],
+)
 def test_queues_are_applied_once_and_judged(api: Api, api_server: ApiServer, tmp_path: Path, real: bool) -> None:  # noqa: FBT001
     """Every object comes, each field is kept, a second run changes nothing, what cannot be changed is refused, and nodes are judged."""
-    if real and not CHARTS:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: Kueue's own definitions were not tried")
     # Pods are embedded in workloads, with defaults that this server does not take.
     kinds = [real_definition(kind) if real and kind != "Workload" else definition(kind) for kind in PLURALS]
     labels = {"primus-bootstrap.io/gpu-model": "MI300X", "primus-bootstrap.io/rack": "r1"}
