@@ -92,6 +92,7 @@ def test_only_as_many_backups_as_stated_are_kept(one: Etcd) -> None:
     assert not (one.home(1) / "backups/.new").exists()
 
 
+@pytest.mark.fault
 def test_what_must_not_be_restored_is_refused_and_nothing_is_touched(one: Etcd) -> None:
     """Without the name, of another cluster, damaged, with another authority, a name that is none: etcd answers throughout."""
     one.put("kept", "yes")
@@ -116,6 +117,7 @@ def test_what_must_not_be_restored_is_refused_and_nothing_is_touched(one: Etcd) 
     assert one.get(1, "kept") == "yes"
 
 
+@pytest.mark.fault
 def test_three_members_come_back_as_one_cluster(three: Etcd) -> None:
     """After a member lost its disk and the others their data, all three hold the backup, with the members that they had."""
     three.put("kept", "yes")
@@ -135,6 +137,7 @@ def test_three_members_come_back_as_one_cluster(three: Etcd) -> None:
     assert three.get(3, "after") == "yes"
 
 
+@pytest.mark.fault
 def test_a_backup_is_taken_while_a_member_is_down(three: Etcd) -> None:
     """Its host is lost as well, which the status says; with no majority left it is refused, with the reason of each."""
     three.systemctl("stop", 1)
@@ -151,6 +154,7 @@ def test_a_backup_is_taken_while_a_member_is_down(three: Etcd) -> None:
     assert (code, "No member of etcd answers with a leader" in said) == (4, True)
 
 
+@pytest.mark.fault
 def test_a_restore_that_is_killed_half_way_is_finished_by_the_next(three: Etcd) -> None:
     """Killed while two members hold the backup and one waits: the same again ends with three that agree, and no data are gone."""
     three.put("kept", "yes")
@@ -194,6 +198,7 @@ def kill_tree(run: subprocess.Popen[bytes]) -> None:
     run.wait(timeout=30)
 
 
+@pytest.mark.fault
 def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
     """With --limit, and with a group of two: the members would be two clusters, or one that cannot keep quorum."""
     assert three.play("backup_etcd.yml")[0] == 0
