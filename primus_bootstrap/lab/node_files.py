@@ -29,7 +29,10 @@ def node_archive(machine: Machine, lab: Lab, node: LabNode, settings: AptSetting
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, (mode, content) in sorted(_files(machine, lab, node, settings).items()):
             _add(archive, path, content, mode=mode)
-    return buffer.getvalue()
+        end = archive.offset
+    # Two empty blocks end an archive, and tarfile fills a record up with more. podman's copier reads none of these: it may be gone before
+    # they are written, and `podman cp` then fails on a broken pipe.
+    return buffer.getvalue()[: end + 2 * tarfile.BLOCKSIZE]
 
 
 def _files(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> dict[str, tuple[int, bytes]]:

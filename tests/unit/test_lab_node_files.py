@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 def unpack(raw: bytes) -> dict[str, tuple[int, str]]:
-    """Return mode and text of every file of an archive."""
+    """Return mode and text of every file of an archive, which ends with two empty blocks and no more: nobody reads what follows them."""
+    whole = len(raw.rstrip(b"\0"))
+    assert raw.endswith(bytes(2 * tarfile.BLOCKSIZE))
+    assert len(raw) - whole < 3 * tarfile.BLOCKSIZE
     with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
         members = [(entry, archive.extractfile(entry)) for entry in archive.getmembers()]
         return {entry.name: (entry.mode, content.read().decode()) for entry, content in members if content}
