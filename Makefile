@@ -34,7 +34,7 @@ lint: setup-tests ## ruff, mypy, import-linter, yamllint, ansible-lint
 	$(BIN)/ansible-lint
 
 # tests/workloads has a process of its own: torch and Ansible each patch the interpreter in ways that the other does not bear.
-test: lint ## Everything that must hold on every commit (at most 30 minutes on two cores)
+test: lint ## Everything that must hold on every commit (the aim: 30 minutes on two cores)
 	$(BIN)/pytest tests/unit tests/contract tests/golden tests/packaging tests/lab
 	$(BIN)/pytest tests/workloads
 	$(BIN)/pytest tests/kubernetes
