@@ -37,6 +37,8 @@ def roles(tmp_path: Path) -> Path:
     write(folder / "baseline/tasks/reboot_end.yml", note("end", log))
     write(folder / "slurm/tasks/node_drain.yml", note("drain", log, only="slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'"))
     write(folder / "slurm/tasks/node_resume.yml", note("resume", log, only="slurm_drain_wanted"))
+    write(folder / "kube_drain/tasks/main.yml", note("evict", log, only="kube_drain_wanted"))
+    write(folder / "kube_drain/tasks/back.yml", note("uncordon", log, only="kube_drain_wanted"))
     ill = {"ansible.builtin.assert": {"that": "not node_health_wait_wanted or inventory_hostname not in ill | default([])"}}
     write(folder / "node_health/tasks/wait.yml", [ill, *note("well", log, only="node_health_wait_wanted")])
     real = content.roles_dir() / "gpu_driver"
@@ -55,7 +57,10 @@ def run(roles: Path, *words: str) -> tuple[int, list[str]]:
         for name, rack in RACKS.items()
     }
     inventory = roles.parent / "hosts.yaml"
-    inventory.write_text(yaml.safe_dump({"all": {"children": {"gpu_node": {"hosts": hosts}}}}), encoding="utf-8")
+    inventory.write_text(
+        yaml.safe_dump({"all": {"children": {"gpu_node": {"hosts": hosts}, "k8s_cluster": {"hosts": {"g3": {}, "g5": {}}}}}}),
+        encoding="utf-8",
+    )
     environment = {
         **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
@@ -95,8 +100,10 @@ def test_one_rack_after_the_other(roles: Path) -> None:
     assert rounds(steps, "begin") == [{"g1", "g3"}, {"g2", "g5"}, {"g4"}]
     assert rounds(steps, "reboot") == [{"g1", "g3"}, {"g2"}, {"g4"}]
     assert rounds(steps, "resume") == [{"g1", "g3"}, {"g2"}, {"g4"}]
-    first = [line.split()[0] for line in steps if line.endswith(" g1")]
-    assert first == ["begin", "drain", "reboot", "well", "driver", "resume", "end"]
+    of = {host: [line.split()[0] for line in steps if line.endswith(f" {host}")] for host in ("g1", "g3")}
+    assert of["g1"] == ["begin", "drain", "reboot", "well", "driver", "resume", "end"]
+    assert of["g3"] == ["begin", "drain", "evict", "reboot", "well", "driver", "resume", "uncordon", "end"]
+    assert hosts_of(steps, "evict") == ["g3"], "g5 is a Node too, and waits for no reboot"
 
 
 def test_an_ill_rack_stops_the_rest(roles: Path) -> None:

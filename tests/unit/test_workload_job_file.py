@@ -50,7 +50,7 @@ def write(folder: Path, text: str) -> Path:
     [
         ("workload_name: try\nworkload_nods: 2\n", 2, "workload_nods: no role has this variable", "did you mean workload_nodes?"),
         ("workload_nodes: two\n", 1, "workload_nodes must be a whole number, found `two`", "write a whole number"),
-        ("workload_target: slrum\n", 1, "workload_target must be one of: auto, direct, slurm; found `slrum`", "did you mean slurm?"),
+        ("workload_target: slrum\n", 1, "must be one of: auto, direct, slurm, kubernetes; found `slrum`", "did you mean slurm?"),
         ("workload_presets: debug-dense\n", 1, "workload_presets must be a list", "[debug-dense]"),
         ("workload_user: '{{ me }}'\n", 1, "workload_user is a template", "write the value itself"),
         ("baseline_swap: true\nworkload_name: try\n", 1, "baseline_swap", "a job sets workload_ variables"),
