@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint test test-all all-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf clean
+.PHONY: help setup setup-tests lab lab-down lint test test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -45,14 +45,17 @@ test-lab:
 test-kubernetes:
 	$(BIN)/pytest tests/kubernetes
 
-# The faults on the labs wait for other hosts most of the time, so that the rest can run beside them; the benchmarks want the machine to themselves.
-# What fails does not keep the others from being seen.
-test-all: lint ## Every scenario, every fault, every benchmark
-	$(MAKE) --keep-going --jobs=2 all-faults all-units all-workloads all-kubernetes all-scenarios
+# The faults on the labs wait for other hosts most of the time, so that they run beside each other and the rest beside them; the benchmarks
+# want the machine to themselves.
+test-all: setup-tests ## Every scenario, every fault, every benchmark
+	$(MAKE) --keep-going --jobs=3 all-faults all-job-faults lint all-units all-workloads all-kubernetes all-scenarios
 	$(BIN)/pytest tests/perf
 
 all-faults:
-	$(BIN)/pytest tests/lab --all-faults
+	$(BIN)/pytest tests/lab --all-faults --ignore-glob='*/test_workload_*'
+
+all-job-faults:
+	$(BIN)/pytest tests/lab/test_workload_*.py --all-faults
 
 all-units:
 	$(BIN)/pytest tests/unit tests/contract tests/golden tests/packaging
