@@ -72,7 +72,7 @@ def applied_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         return
     for running in bring_up(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster"))):
         share(request, running)
-        done = running.apply()
+        done = running.apply(timeout_s=3000)
         assert done.returncode == 0, done.stdout + done.stderr
         yield running
 
