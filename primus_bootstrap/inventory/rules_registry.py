@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.errors import InventoryError, Problem
 from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.rules_groups import kubernetes_is_given
 from primus_bootstrap.inventory.values import value_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,34 @@ def registry_trust(reading: Reading) -> Iterator[Problem]:
         yield from _problems(reading, "container_host", host, found)
 
 
+def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
+    """What Kubespray writes for containerd and what we do must not be the same file, and containerd keeps no policy of signatures."""
+    if kubernetes_is_given(reading):
+        return
+    filters, own = load_filters("registry_trust"), _own_address(reading)
+    reported: set[tuple[str, str]] = set()
+    looked: set[tuple[int, ...]] = set()
+    for host in dict.fromkeys((*reading.groups.get("kube_control_plane", ()), *reading.groups.get("kube_node", ()))):
+        where = tuple(id(reading.merged.of(name).get(host)) for name in filters.CONTAINERD_VARIABLES)
+        if where in looked:  # thousands of hosts have these from one place
+            continue
+        looked.add(where)
+        found = filters.containerd_findings(_stated(reading, host, filters.CONTAINERD_VARIABLES), own)
+        found = [one for one in found if (one[0], one[1]) not in reported]
+        reported.update((about, what) for about, what, _, _ in found)
+        group = "kube_control_plane" if host in reading.groups.get("kube_control_plane", ()) else "kube_node"
+        yield from _problems(reading, group, host, found)
+
+
+def _own_address(reading: Reading) -> str:
+    """Return NAME:PORT of the cluster's own registry as playbooks/vars/registry_trust.yml does; empty where there is none."""
+    hosts = reading.groups.get("oci_registry", ())
+    if not hosts:
+        return ""
+    stated = _stated(reading, hosts[0], ("oci_registry_name", "oci_registry_port"))
+    return f"{stated.get('oci_registry_name') or hosts[0]}:{stated.get('oci_registry_port', 5000)}"
+
+
 def _stated(reading: Reading, host: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the variables that a host has, without those that only a run knows."""
     stated = {}
@@ -61,4 +90,4 @@ def _problems(reading: Reading, group: str, host: str, found: Sequence[tuple[str
         yield Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (registry, registry_trust)
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (registry, registry_trust, registry_trust_of_containerd)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command
 
 _GROUPS = ("kube_control_plane", "etcd", "kube_node", "calico_rr")
+# Variables of Kubespray whose change does not call for cluster.yml: a role of ours keeps them, they are judged apart, or
+# upgrade-cluster.yml and remove-node.yml alone read them.
+_NOT_COUNTED = ("node_labels", "node_taints", "kube_version")
+_OF_DAY_2 = ("drain_", "upgrade_node_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +59,12 @@ def state_of(listed: Mapping[str, Any], release: str) -> State:
 def _counts(name: str) -> bool:
     """Tell whether a variable's change means that Kubespray has to run: one of its own, or one that its templates may use.
 
-    Labels and taints of nodes are kept by a role of their own, in seconds; how a host is reached changes nothing there.
+    Labels and taints of nodes are kept by a role of their own, in seconds; how a host is reached changes nothing there, and how a node
+    is drained is read when it is.
     """
     if name.startswith("site_"):
         return True
-    return (
-        name in load_kubespray_variables()
-        and not name.startswith("ansible_")
-        and name not in ("node_labels", "node_taints", "kube_version")
-    )
+    return name in load_kubespray_variables() and not name.startswith(("ansible_", *_OF_DAY_2)) and name not in _NOT_COUNTED
 
 
 def _members(listed: Mapping[str, Any], group: str) -> list[str]:

@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.inventory.kube_names import label_fault, split_taint, taint_fault
 from primus_bootstrap.kubernetes.api import FIELD_MANAGER
 from primus_bootstrap.kubernetes.node_marks import DOMAIN, annotations_of, name_of, taints_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     Node = Mapping[str, Any]
 
 RACK, SWITCH, GPU_MODEL = f"{DOMAIN}/rack", f"{DOMAIN}/switch", f"{DOMAIN}/gpu-model"
 TAINTS = f"{DOMAIN}/inventory-taints"
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ (syntax and character set)
-_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
-_KEY = re.compile(rf"([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_NAME}\Z")
-_VALUE = re.compile(rf"({_NAME})?\Z")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 _VALUE_CHARS = 63
 # kubectl names itself so in managedFields: `kubectl label` of Kubespray's, which takes the same labels from the same inventory.
@@ -62,12 +59,16 @@ def wish_of(host: str, variables: Mapping[str, Any]) -> Wish:
     """
     ours = {RACK: variables.get("rack"), SWITCH: variables.get("slurm_switch"), GPU_MODEL: variables.get("gpu_env_model")}
     labels = {key: label_value(str(value)) for key, value in ours.items() if value}
-    labels |= {str(key): _text(value) for key, value in (variables.get("node_labels") or {}).items()}
-    for key, value in labels.items():
-        if not _KEY.match(key) or not _VALUE.match(value):
-            raise ValueError(f"{host}: node_labels: {key}={value} is no label. Fix: letters, digits, dashes, dots, 63 characters each")
-    taints = [_taint(host, str(text)) for text in variables.get("node_taints") or ()]
-    return Wish(tuple(sorted(labels.items())), tuple(sorted(taints)))
+    stated, taints = variables.get("node_labels") or {}, variables.get("node_taints") or []
+    if not isinstance(stated, Mapping) or not isinstance(taints, list | tuple):
+        what = f"{host}: node_labels is no mapping, or node_taints no list"
+        raise ValueError(f"{what}. Fix: key: value below the one, `- key=value:effect` below the other")  # noqa: TRY004 (as the others)
+    faults = [f"node_labels: {what}. Fix: {fix}" for what, fix in filter(None, (label_fault(key, stated[key]) for key in stated))]
+    faults += [f"node_taints: {what}. Fix: {fix}" for what, fix in filter(None, map(taint_fault, taints))]
+    if faults:
+        raise ValueError(f"{host}: {'; '.join(faults)}")
+    labels |= {str(key): str(value) for key, value in stated.items()}
+    return Wish(tuple(sorted(labels.items())), tuple(sorted(map(split_taint, taints))))
 
 
 def difference(node: Node, wish: Wish) -> Difference:
@@ -136,20 +137,8 @@ def shown_after(node: Node, wish: Wish, keys: Iterable[str]) -> dict[str, Any]:
     return {"name": name_of(node), "labels": dict(sorted(labels.items())), "taints": sorted(_plain(taint) for taint in taints)}
 
 
-def _taint(host: str, text: str) -> tuple[str, str, str]:
-    head, _, effect = text.rpartition(":")
-    key, _, value = head.partition("=")
-    if effect not in EFFECTS or not _KEY.match(key) or not _VALUE.match(value):
-        raise ValueError(f"{host}: node_taints: {text} is no taint. Fix: key=value:effect, with one of {', '.join(EFFECTS)}")
-    return key, value, effect
-
-
 def _plain(taint: Mapping[str, Any]) -> str:
     return f"{taint['key']}={taint.get('value', '')}:{taint['effect']}"
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _labels(node: Node) -> dict[str, str]:

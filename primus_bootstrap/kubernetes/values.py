@@ -16,6 +16,7 @@ from primus_bootstrap.errors import InventoryError
 from primus_bootstrap.inventory.groups import load_kubespray_variables
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.rules_kubernetes import FIXED
+from primus_bootstrap.inventory.specs import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ class Value:
 def chosen_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:
     """Return what we tell Kubespray; `folder` is the cluster's own for it, where kubeconfig, secrets and downloads go."""
     nodes = len(dict.fromkeys((*cluster.groups.get("kube_control_plane", ()), *cluster.groups.get("kube_node", ()))))
-    asked = (*_fixed(folder), *_base(folder), *_api(cluster), *_size(nodes), *_hosts(cluster))
+    asked = (*_fixed(folder), *_base(folder), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
     return tuple(value for value in asked if value.name in FIXED or value.name not in cluster.stated)
 
 
@@ -145,6 +146,30 @@ def _hosts(cluster: Cluster) -> Iterator[Value]:
     yield _value(
         "kubelet_topology_manager_policy", "restricted", "GPUs, NICs and cores of a pod on one NUMA node, or not at all", "gpu_node"
     )
+
+
+# `--timeout 0s` waits for ever and `--grace-period 0` kills at once: https://kubernetes.io/docs/reference/kubectl/generated/kubectl_drain/
+_LEAST_EVICT_S, _SPARE_S = 60, 60
+
+
+def _drain(cluster: Cluster) -> Iterator[Value]:
+    """One setting for both drains: the role kube_drain's own, and that of Kubespray's upgrade-cluster.yml and remove-node.yml."""
+    if not cluster.stated.keys().isdisjoint(("drain_timeout", "drain_grace_period")):
+        return  # the second must be less than the first: whoever sets one of Kubespray's own has both
+    name = "kube_drain_evict_s"
+    told = max([_LEAST_EVICT_S, *_numbers(cluster, name)]) if name in cluster.stated else int(load_options()[name].default)
+    yield _value("drain_timeout", f"{told}s", f"of {name}, as our own drain: so long may evictions take")
+    yield _value("drain_grace_period", max(told - _SPARE_S, told // 2), f"of {name}: a pod's time to end, in place of the pod's own")
+
+
+def _numbers(cluster: Cluster, name: str) -> Iterator[int]:
+    """Yield what the first control plane and the first worker have; what only a run knows is left out."""
+    for group in ("kube_control_plane", "kube_node"):
+        for host in cluster.groups.get(group, ())[:1]:
+            try:
+                yield int(cluster.view.variables(host)[name])
+            except (InventoryError, KeyError, ValueError, TypeError):
+                continue
 
 
 def all_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:

@@ -16,7 +16,7 @@ HOST = {
     "rack": "rack 01",
     "slurm_switch": "leaf7",
     "gpu_env_model": "MI300X",
-    "node_labels": {"example.com/pool": "gpu", "example.com/big": True},
+    "node_labels": {"example.com/pool": "gpu", "example.com/gpus": 8},
     "node_taints": ["gpu=yes:NoSchedule"],
 }
 WISHES = wishes_of({"gpu1": HOST})
@@ -31,7 +31,7 @@ def test_a_hosts_variables_become_labels_and_taints() -> None:
         "primus-bootstrap.io/switch": "leaf7",
         "primus-bootstrap.io/gpu-model": "MI300X",
         "example.com/pool": "gpu",
-        "example.com/big": "true",
+        "example.com/gpus": "8",
     }
     assert wish.taints == (("gpu", "yes", "NoSchedule"),)
 
@@ -46,8 +46,12 @@ def test_the_nodes_own_name_counts() -> None:
     [
         ({"node_taints": ["gpu=yes"]}, "gpu1: node_taints: gpu=yes is no taint"),
         ({"node_taints": ["gpu=yes:Never"]}, "one of NoSchedule, PreferNoSchedule, NoExecute"),
-        ({"node_labels": {"a b": "c"}}, "gpu1: node_labels: a b=c is no label"),
-        ({"node_labels": {"a": "x" * 64}}, "is no label"),
+        ({"node_labels": {"a b": "c"}}, "gpu1: node_labels: a b is no label"),
+        ({"node_labels": {"a": "x" * 64}}, "its value has 64 characters, at most 63"),
+        ({"node_labels": {"example.com/big": True}}, "example.com/big: the value of a label is a text, found true or false"),
+        ({"node_labels": {"kubernetes.io/arch": "amd64"}}, "belongs to Kubernetes' own components"),
+        ({"node_labels": ["a=b"]}, "node_labels is no mapping"),
+        ({"node_taints": ["a=b:NoSchedule", "a", "b"]}, "a is no taint: it has no effect.*b is no taint"),
     ],
 )
 def test_what_no_server_takes_is_refused_before_anything_is_changed(variables: dict[str, object], says: str) -> None:
@@ -143,7 +147,7 @@ def test_a_server_that_drops_a_field_is_named() -> None:
         return answer
 
     api.patch = forgetful  # type: ignore[assignment,method-assign]
-    with pytest.raises(RunError, match=r"gpu1 lacks label example\.com/big=true"):
+    with pytest.raises(RunError, match=r"gpu1 lacks label example\.com/gpus=8"):
         bring(api, {"gpu1": rules.Wish(WISHES["gpu1"].labels, ())})
 
 

@@ -60,8 +60,9 @@ def test_an_unchanged_cluster_runs_nothing() -> None:
 
 
 def test_what_is_not_kubesprays_is_no_change() -> None:
-    """Our own variables, labels and the way to a host never cost a run of Kubespray."""
-    now = state(THREE, ["w1", "w2"], w1__redis_password="x", w1__node_labels={"a": "b"}, w1__ansible_host="10.0.0.9")
+    """Our own variables, labels, how nodes are drained and the way to a host never cost a run of Kubespray."""
+    told = {"redis_password": "x", "node_labels": {"a": "b"}, "ansible_host": "10.0.0.9", "drain_timeout": "900s"}
+    now = state(THREE, ["w1", "w2"], **{f"w1__{name}": value for name, value in told.items()})
 
     assert choose(BEFORE, now, ALL).commands == ()
 

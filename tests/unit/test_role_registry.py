@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ ACCOUNTS = load("oci_registry", "library/oci_registry_accounts.py")
 EFFECTS = load("oci_registry", "library/oci_registry_effects.py")
 TRUST = load("registry_trust", "filter_plugins/registry_trust.py")
 CREDENTIALS = load("registry_trust", "library/registry_credentials.py")
-PULLS = load("registry_trust", "library/registry_trust_effects.py")
+PULLS: Any = load_role_module("registry_trust", "registry_trust_effects")
 
 
 def test_a_hash_that_fits_stays_and_a_foreign_account_goes() -> None:

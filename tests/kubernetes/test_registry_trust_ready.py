@@ -1,0 +1,90 @@
+"""After a restart of containerd: a node counts as back only when its kubelet was heard of since, and its Node is Ready."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from tests.kubernetes.fake_nodes import register_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kubernetes.api_server import ApiServer
+    from tests.kubernetes.rest import Api
+
+NODE = "rt-gpu1"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+def now() -> dict[str, Any]:
+    """Return what a kubelet writes into its lease."""
+    return {"spec": {"holderIdentity": NODE, "leaseDurationSeconds": 40, "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
+
+
+@pytest.fixture
+def node(api: Api) -> Iterator[str]:
+    """A Node with a lease, as one that has been up for a while."""
+    register_nodes(api, {NODE: {}})
+    api.create(LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NODE}, **now()})
+    yield NODE
+    api.delete(f"{LEASES}/{NODE}")
+    api.delete(f"/api/v1/nodes/{NODE}")
+
+
+def wait_for_it(folder: Path, server: ApiServer, seconds: int) -> tuple[int, str]:
+    """Run the role's tasks with plain Ansible; return how that ended and what it said."""
+    told = {"registry_trust_kubeconfig": str(server.kubeconfig), "registry_trust_node": NODE, "registry_trust_ready_s": seconds}
+    task = {"name": "Wait", "ansible.builtin.include_role": {"name": "registry_trust", "tasks_from": "containerd_ready"}}
+    play = {"name": "Wait", "hosts": "all", "gather_facts": False, "vars": told, "tasks": [task]}
+    (folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
+    (folder / "hosts.yaml").write_text(f"all: {{hosts: {{{NODE}: {{ansible_connection: local}}}}}}\n", encoding="utf-8")
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(
+        [program, "-i", str(folder / "hosts.yaml"), str(folder / "play.yml")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("renews", "ready", "status"), [(True, "True", 0), (False, "True", 2), (True, "False", 2)], ids=["back", "silent", "not ready"]
+)
+def test_a_node_is_back_when_its_kubelet_says_so_anew(
+    api: Api, api_server: ApiServer, node: str, tmp_path: Path, *, renews: bool, ready: str, status: int
+) -> None:
+    """An old Ready with a silent kubelet, and a kubelet that says otherwise, both stop the rollout, with the node's name and what to do."""
+    condition = {"type": "Ready", "status": ready, "reason": "Test", "lastHeartbeatTime": now()["spec"]["renewTime"][:19] + "Z"}
+    api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}})
+    over = threading.Event()
+
+    def renew() -> None:
+        while not over.wait(1):
+            api.patch(f"{LEASES}/{node}", now())
+
+    kubelet = threading.Thread(target=renew)
+    if renews:
+        kubelet.start()
+    try:
+        got, said = wait_for_it(tmp_path, api_server, 5 if status else 60)
+    finally:
+        over.set()
+        if renews:
+            kubelet.join()
+
+    assert got == status, said
+    assert (f"Node {node} was not Ready within 5 s" in " ".join(said.split())) == bool(status)

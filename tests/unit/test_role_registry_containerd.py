@@ -1,0 +1,167 @@
+"""What the role `registry_trust` gives containerd: files, the folder that it must read, what is somebody else's, and verdicts."""
+
+from __future__ import annotations
+
+import base64
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+KEEPS: Any = load_role_module("registry_trust", "registry_containerd")
+ASKS: Any = load_role_module("registry_trust", "registry_containerd_effects")
+FOLDER = "/etc/containerd/certs.d"
+DEBIAN = 'version = 2\n\n[plugins]\n  [plugins."io.containerd.grpc.v1.cri".cni]\n    bin_dir = "/usr/lib/cni"\n'
+OWN = {"address": "svc1:5000", "pem": "PEM\n", "username": "cluster", "password": "secret"}
+
+
+def test_hosts_toml_says_the_same_at_its_root_and_in_its_table() -> None:
+    """Some releases read only one of the two, and both are tried: neither may lack authority or credentials."""
+    got = tomllib.loads(KEEPS.hosts_toml("svc1:5000", "/ca.crt", "u", 'p"\\'))
+    table = got["host"]["https://svc1:5000"]
+    login = "Basic " + base64.b64encode(b'u:p"\\').decode()
+
+    assert got["server"] == "https://svc1:5000"
+    assert (got["ca"], got["header"]) == (table["ca"], table["header"]) == (["/ca.crt"], {"Authorization": [login]})
+    assert set(tomllib.loads(KEEPS.hosts_toml("a", "", "", ""))) == {"server", "capabilities", "host"}
+
+
+@pytest.mark.parametrize(
+    ("there", "table"),
+    [
+        (DEBIAN, "io.containerd.grpc.v1.cri"),
+        ("", "io.containerd.grpc.v1.cri"),
+        ('version = 3\n[plugins."io.containerd.cri.v1.images".registry]\n  config_path = ""\n', "io.containerd.cri.v1.images"),
+        (
+            'version = 3\n[plugins."io.containerd.transfer.v1.local"]\n  config_path = "/etc/containerd/certs.d"\n',
+            "io.containerd.cri.v1.images",
+        ),
+    ],
+)
+def test_the_folder_is_named_once_and_the_rest_stays(there: str, table: str) -> None:
+    """A table that is there gets it, one that is not is added; another plugin's setting of the same name is not taken for it."""
+    got = KEEPS.with_folder(there, FOLDER)
+    read = tomllib.loads(got)
+
+    assert read["plugins"][table]["registry"] == {"config_path": FOLDER}
+    assert KEEPS.folder_read(got) == [FOLDER]
+    assert KEEPS.with_folder(got, FOLDER) == got
+    assert all(line in got for line in there.splitlines() if 'config_path = ""' not in line)
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        (
+            DEBIAN + '[plugins."io.containerd.grpc.v1.cri".registry.mirrors."docker.io"]\n  endpoint = []\n',
+            "cannot stand beside config_path",
+        ),
+        ('[plugins.cri]\n  x = "y"\n', "its version is 1"),
+        ("version = 9\n", "its version is 9"),
+    ],
+)
+def test_a_configuration_that_cannot_take_it_is_left_alone(there: str, why: str) -> None:
+    """What containerd would not start with is refused with what to do."""
+    with pytest.raises(KEEPS.RefusedError, match=f"{why}.*Fix: "):
+        KEEPS.with_folder(there, FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("dumped", "folders"),
+    [
+        ('[plugins]\n  [plugins."io.containerd.grpc.v1.cri".registry]\n    config_path = ""\n', []),
+        ("[plugins]\n  [plugins.'io.containerd.cri.v1.images'.registry]\n    config_path = '/a:/b'\n", ["/a", "/b"]),
+        ("[plugins]\n  [plugins.'io.containerd.transfer.v1.local']\n    config_path = '/a'\n", []),
+    ],
+)
+def test_what_containerd_reads_is_known_from_its_own_words(dumped: str, folders: list[str]) -> None:
+    """`containerd config dump` of 1.x and 2.x; only CRI's own setting counts."""
+    assert KEEPS.folder_read(dumped) == folders
+
+
+def keep(root: Path, *registries: dict[str, Any], check: bool = False) -> list[str]:
+    """Bring registries; return what was said, without the folder."""
+    folder = KEEPS.Folder(root / "certs.d", root / "record", check=check)
+    folder.keep(registries)
+    return [said.removeprefix(f"{root}/certs.d/") for said in folder.said]
+
+
+def test_registries_come_stay_and_go(tmp_path: Path) -> None:
+    """The second time changes nothing; a former registry of ours goes, a folder of somebody else's stays; a dry run writes nothing."""
+    (tmp_path / "certs.d" / "docker.io").mkdir(parents=True)
+    (tmp_path / "certs.d" / "docker.io" / "hosts.toml").write_text("theirs", encoding="utf-8")
+
+    assert keep(tmp_path, OWN, check=True) == ["svc1:5000/ca.crt is written", "svc1:5000/hosts.toml is written"]
+    assert not (tmp_path / "record").exists()
+    assert keep(tmp_path, OWN) == ["svc1:5000/ca.crt is written", "svc1:5000/hosts.toml is written"]
+    assert keep(tmp_path, OWN) == []
+    assert (tmp_path / "certs.d" / "svc1:5000" / "hosts.toml").stat().st_mode & 0o777 == 0o600
+    assert keep(tmp_path, {**OWN, "address": "new:5000", "pem": ""}) == [
+        "new:5000/hosts.toml is written",
+        "svc1:5000 goes",
+    ]
+    assert sorted(path.name for path in (tmp_path / "certs.d").iterdir()) == ["docker.io", "new:5000"]
+
+
+def test_an_authority_that_nobody_told_in_this_run_stays(tmp_path: Path) -> None:
+    """None is not nothing: the file stays and is named; an empty text takes it away."""
+    keep(tmp_path, OWN)
+    assert keep(tmp_path, {**OWN, "pem": None}) == []
+    assert keep(tmp_path, {**OWN, "pem": ""}) == ["svc1:5000/ca.crt goes", "svc1:5000/hosts.toml is written"]
+
+
+def test_a_file_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
+    """Kubespray's hosts.toml is named, and nothing is changed."""
+    other = tmp_path / "certs.d" / "svc1:5000" / "hosts.toml"
+    other.parent.mkdir(parents=True)
+    other.write_text("theirs", encoding="utf-8")
+
+    with pytest.raises(KEEPS.RefusedError, match=r"is somebody else's\. Fix: take it out of containerd_registries_mirrors"):
+        keep(tmp_path, {**OWN, "address": "first:5000"}, OWN)
+    assert other.read_text(encoding="utf-8") == "theirs"
+    assert not (tmp_path / "certs.d" / "first:5000").exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ("ctr: failed to resolve reference: svc1:5000/primus/verify:absent: not found", "pass"),
+        ("x509: certificate signed by unknown authority", "fail"),
+        ("pull access denied, authorization failed: no basic auth credentials", "fail"),
+        ("dial tcp: connect: connection refused", "unknown"),
+    ],
+)
+def test_only_what_a_registry_says_to_whom_it_lets_in_is_a_pass(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+    """An authority or a password that is not taken fails; a registry that does not answer proves nothing."""
+    monkeypatch.setattr(ASKS.shutil, "which", lambda _: None)
+    calls: list[Sequence[str]] = []
+
+    def call(words: Sequence[str], _: str = "") -> tuple[int, str]:
+        calls.append(words)
+        return 1, said
+
+    host = ASKS.Host("n1", "svc1:5000", call)
+    ASKS.look_at_own(host)
+
+    assert (host.verdicts[0]["check"], host.verdicts[0]["verdict"]) == ("registry_trust.containerd_pull", verdict)
+    assert "--hosts-dir" in calls[0]
+    assert verdict == "pass" or host.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"), [("not found", "pass"), ("401 Unauthorized", "pass"), ("x509: a", "fail"), ("EOF", "unknown")]
+)
+def test_another_registry_has_to_be_trusted_and_to_answer(monkeypatch: pytest.MonkeyPatch, said: str, verdict: str) -> None:
+    """Which images an account may see nobody says, so a refusal is an answer."""
+    monkeypatch.setattr(ASKS.shutil, "which", lambda _: "/usr/local/bin/crictl")
+    host = ASKS.Host("n1", "", lambda *_: (1, said))
+
+    ASKS.look_at_others(host, ["harbor.example.com"])
+
+    assert [one["verdict"] for one in host.verdicts] == [verdict]
