@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
-import urllib.error
-import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bundle import apt, wheels
+from primus_bootstrap.bundle import apt, registry, wheels
 from primus_bootstrap.bundle.index import packages_text, release_text
 from primus_bootstrap.bundle.lock_file import NAME, lock_text, write_whole
 from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Target
+from primus_bootstrap.bundle.web import download, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_BLOCK_BYTES = 1 << 20
-_ANSWER_LIMIT_S = 60.0
 _AT_ONCE = 20
 # Half a file; the next run removes it.
 PART = ".part"
@@ -43,21 +38,15 @@ class State:
         return not self.missing and not self.damaged
 
 
-def sum_of(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def check(lock: Lock, folder: Path) -> State:
     """Compare a bundle with a lock, file by file."""
     state = State()
-    for item in lock.items:
+    for item in lock.files:
         _judge(state, item.path, sum_of(folder / item.path) == item.sha256 if (folder / item.path).is_file() else None)
     for path, text in _written(lock, folder, state):
         found = (folder / path).read_bytes() if (folder / path).is_file() else None
         _judge(state, path, None if found is None else found == text.encode())
-    known = {*(item.path for item in lock.items), *_written_names(lock)}
+    known = {*(item.path for item in lock.files), *_written_names(lock)}
     there = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()) if folder.is_dir() else []
     state.surplus = [name for name in there if name not in known]
     return state
@@ -74,8 +63,8 @@ def create(
         BundleError: the folder cannot be written, or holds something else.
     """
     _prepare(folder)
-    due = [item for item in lock.items if not _is_whole(item, folder)]
-    say(f"{len(lock.items) - len(due)} of {len(lock.items)} files are there, {len(due)} to download")
+    due = [item for item in lock.files if not _is_whole(item, folder)]
+    say(f"{len(lock.files) - len(due)} of {len(lock.files)} files are there, {len(due)} to download")
     failed: dict[str, str] = {}
     for batch in _batches(due):
         parts = [(item, _part(folder, item)) for item in batch]
@@ -148,19 +137,9 @@ def _fetch(parts: list[tuple[Locked, Path]], sources: Callable[[Target], apt.Sou
         case "wheel":
             why = wheels.fetch(item, part)
         case _:
-            why = _download(item.url, part)
+            oci = item.url.startswith("oci://")
+            why = registry.fetch_chart(item.url, item.version, item.sha256, part) if oci else download(item.url, part)
     return {item.path: why} if why else {}
-
-
-def _download(url: str, part: Path) -> str:
-    if not url.startswith(("http://", "https://")):
-        return f"{url.partition(':')[0]} is no way to download a file; http and https are"
-    try:
-        with urllib.request.urlopen(url, timeout=_ANSWER_LIMIT_S) as answer, part.open("wb") as stream:  # noqa: S310 - judged above
-            shutil.copyfileobj(answer, stream, _BLOCK_BYTES)
-    except (OSError, urllib.error.URLError) as error:
-        return str(error)
-    return ""
 
 
 def _judge(state: State, path: str, right: bool | None) -> None:  # noqa: FBT001 - None is the third answer: not there

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import yaml
 
-from primus_bootstrap.bundle.values import KINDS, BundleError, Kind, Lock, Locked, Target
+from primus_bootstrap.bundle.values import KINDS, BundleError, Kind, Lock, Locked, Rendered, Target
 
 SCHEMA = "primus.bundle-lock/1"
 NAME = "bundle.lock.yaml"
@@ -25,9 +25,15 @@ def lock_text(lock: Lock) -> str:
         "schema": SCHEMA,
         "sets": [{**_target(target), "packages": sorted(names)} for target, names in lock.sets],
     }
+    document["wheel_sets"] = [{"python": python, "requirements": sorted(names)} for python, names in sorted(lock.wheel_sets, key=str)]
     for kind in KINDS:
         items = sorted((item for item in lock.items if item.kind == kind), key=lambda item: (str(item.target), item.name))
-        document[_PLURALS[kind]] = [{**_target(item.target), **{name: getattr(item, name) for name in _FIELDS}} for item in items]
+        document[_PLURALS[kind]] = [
+            {**_target(item.target), **{name: getattr(item, name) for name in _FIELDS}, **({} if item.pinned else {"pinned": False})}
+            for item in items
+        ]
+    charts = sorted(lock.charts, key=lambda one: (one.role, one.key))
+    document["charts"] = [{"role": one.role, "key": one.key, "images": list(one.images)} for one in charts]
     return _HEAD + yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True, width=200)
 
 
@@ -44,9 +50,12 @@ def parse_lock(text: str, shown: str) -> Lock:
             raise BundleError(f"{shown}: is no lock of a bundle that this version knows ({SCHEMA})", fix=fix)
         items = [_locked(kind, entry) for kind in KINDS for entry in document[_PLURALS[kind]]]
         sets = [(Target(entry["release"], entry["architecture"]), frozenset(map(str, entry["packages"]))) for entry in document["sets"]]
+        # Locks of before have neither of the two.
+        wheel_sets = [(str(entry["python"]), frozenset(map(str, entry["requirements"]))) for entry in document.get("wheel_sets", ())]
+        charts = [Rendered(str(entry["role"]), str(entry["key"]), tuple(map(str, entry["images"]))) for entry in document.get("charts", ())]
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise BundleError(f"{shown}: cannot be read as a lock: {error}", fix=fix) from error
-    return Lock(tuple(items), tuple(sets))
+    return Lock(tuple(items), tuple(sets), tuple(wheel_sets), tuple(charts))
 
 
 def read_lock(path: Path) -> Lock:
@@ -80,9 +89,13 @@ def _target(target: Target | None) -> dict[str, str]:
 def _locked(kind: Kind, entry: dict[str, Any]) -> Locked:
     values = {name: cast("Any", int if name == "size_bytes" else str)(entry[name]) for name in _FIELDS}
     path = PurePosixPath(values["path"])
+    if bool(values["path"]) == (kind == "image"):
+        raise ValueError(
+            f"{values['name']}: a bundle holds every {kind}" if kind != "image" else f"{values['name']}: a bundle holds no image"
+        )
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{path} leads out of the bundle")
     if len(values["sha256"]) != 64 or set(values["sha256"]) - set("0123456789abcdef"):
         raise ValueError(f"{values['name']} has no SHA-256")
     target = Target(entry["release"], entry["architecture"]) if "release" in entry else None
-    return Locked(kind=kind, target=target, **values)
+    return Locked(kind=kind, target=target, pinned=bool(entry.get("pinned", True)), **values)

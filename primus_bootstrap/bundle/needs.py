@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from primus_bootstrap.bundle.values import KINDS, Need, Needs, Target, Unknown, Wanted
+from primus_bootstrap.bundle.values import KINDS, Beyond, Chart, Need, Needs, Target, Unknown, Wanted
 from primus_bootstrap.inventory.cluster import RoleSources
 from primus_bootstrap.inventory.specs import load_options
 
@@ -59,18 +59,22 @@ def find_needs(cluster: Cluster, uses: Iterable[Use]) -> Needs:
         if not fetches_file(use.role).is_file():
             continue
         stated = cluster.view.read_templates(fetches_file(use.role)) or {}
+        passed = (cluster.view.read_templates(use.play[0])[use.play[1]].get("vars") or {}) if use.play else {}
         for host in use.hosts if use.entry in stated else ():
             target = target_of(cluster, host)
-            resolve = cluster.view.role_scope(host, _sources(use, target))
+            resolve = cluster.view.role_scope(host, _sources(use, target, passed))
             for item in stated[use.entry]:
                 try:
+                    if "when" in item and not resolve(item["when"]):
+                        continue
                     found.add(use, host, target, list(_needs(item, resolve, target)))
+                    found.add_kubernetes(use, host, item, resolve)
                 except ValueError as error:
-                    found.unknown[(use.role, str(error), _STATE_RELEASE if not target.release else "mend what it names")].append(host)
+                    found.unknown[(use.role, str(error), _fix(item, target))].append(host)
     return found.result()
 
 
-def _sources(use: Use, target: Target) -> RoleSources:
+def _sources(use: Use, target: Target, passed: Mapping[str, Any]) -> RoleSources:
     """Return the sources of a role's variables, in Ansible's own order: a play's files win over the inventory, `vars/` over both."""
     folder = content.roles_dir() / use.role
     inner = folder / "vars" / "main.yml"
@@ -79,7 +83,14 @@ def _sources(use: Use, target: Target) -> RoleSources:
         defaults=(defaults,) if defaults.is_file() else (),
         overrides=(*use.vars_files, *((inner,) if inner.is_file() else ())),
         facts=facts_of(target),
+        given=passed,
     )
+
+
+def _fix(item: Mapping[str, Any], target: Target) -> str:
+    """Say how to make known what an entry needs."""
+    # What a chart is made of does not depend on hosts.
+    return str(item.get("fix") or (_STATE_RELEASE if not target.release and "chart" not in item else "mend what it names"))
 
 
 def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Target) -> Iterator[Need]:
@@ -88,8 +99,6 @@ def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Targe
     Raises:
         ValueError: it cannot be told.
     """
-    if "when" in item and not resolve(item["when"]):
-        return
     for kind in KINDS:
         match kind, resolve(item.get("packages" if kind == "package" else kind)):
             case _, None:
@@ -101,7 +110,10 @@ def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Targe
             case "file", dict(file):
                 yield Need("file", file["url"], sha256=file.get("sha256", ""), version=str(file.get("version", "")))
             case "wheel", dict(wheel):
-                yield Need("wheel", wheel["requirement"], sha256=wheel.get("sha256", ""))
+                together = tuple(map(str, wheel.get("together", ())))
+                yield from (
+                    Need("wheel", name, sha256=wheel.get("sha256", ""), together=together) for name in together or [wheel["requirement"]]
+                )
             case "image", dict(image):
                 yield Need("image", image["reference"], sha256=image.get("sha256", ""))
             case _, other:
@@ -116,6 +128,8 @@ class _Found:
         self.packages: dict[str, set[str]] = defaultdict(set)
         self.targets: dict[str, Target] = {}
         self.unknown: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        self.charts: list[Chart] = []
+        self.beyond: dict[tuple[str, str, str], list[str]] = defaultdict(list)
 
     def add(self, use: Use, host: str, target: Target, needs: Iterable[Need]) -> None:
         self.targets[host] = target
@@ -127,13 +141,27 @@ class _Found:
             if need.kind == "package":
                 self.packages[host].add(need.name)
 
+    def add_kubernetes(self, use: Use, host: str, item: Mapping[str, Any], resolve: Callable[[Any], Any]) -> None:
+        """Note a chart that is to be rendered, and what is fetched beyond any bundle."""
+        if "chart" in item:
+            stated = resolve(item["chart"])
+            words = {name: str(stated["chart"].get(name, "")) for name in ("name", "version", "url", "file", "sha256")}
+            names = {name: str(stated[name]) for name in ("release", "namespace")}
+            prefix = str(stated.get("role", use.role))
+            self.charts.append(Chart(use.role, prefix, **words, **names, values=stated["values"], pattern=use.pattern, host=host))
+        if "beyond" in item:
+            told = resolve(item["beyond"])
+            self.beyond[use.role, str(told["what"]), str(told["how"])].append(host)
+
     def result(self) -> Needs:
         wanted = [
             Wanted(need, *(tuple(dict.fromkeys(by[name])) for name in ("roles", "patterns", "hosts"))) for need, by in self.wanted.items()
         ]
         order = {kind: number for number, kind in enumerate(KINDS)}
         wanted.sort(key=lambda one: (order[one.need.kind], str(one.need.target), one.need.name))
-        sets = {(self.targets[host], frozenset(names)) for host, names in self.packages.items()}
-        largest = [one for one in sets if not any(one[0] == other[0] and one[1] < other[1] for other in sets)]
+        asked = {(self.targets[host], frozenset(names)) for host, names in self.packages.items()}
+        largest = [one for one in asked if not any(one[0] == other[0] and one[1] < other[1] for other in asked)]
         unknown = tuple(Unknown(role, tuple(dict.fromkeys(hosts)), why, fix) for (role, why, fix), hosts in self.unknown.items())
-        return Needs(tuple(wanted), tuple(sorted(largest, key=lambda one: (one[0], sorted(one[1])))), unknown)
+        sets = tuple(sorted(largest, key=lambda one: (one[0], sorted(one[1]))))
+        beyond = tuple(Beyond(what, how, role, tuple(dict.fromkeys(hosts))) for (role, what, how), hosts in self.beyond.items())
+        return Needs(tuple(wanted), sets, unknown, tuple(self.charts), beyond)

@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from primus_bootstrap.bundle.program import run
 from primus_bootstrap.bundle.values import Locked, Need, Unresolved
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _LIMIT_S = 900.0
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+
+
+def python_of() -> str:
+    """Return what wheels are resolved for: the Python and the processor of this machine."""
+    return f"cp{sys.version_info.major}{sys.version_info.minor}-{platform.machine()}"
+
+
+def resolve_together(requirements: Iterable[str]) -> list[Locked] | Unresolved:
+    """Ask the index for these requirements and all that they depend on, as they are for an empty environment on this machine."""
+    asked = sorted(requirements)
+    argv = [*_PIP, "install", "--dry-run", "--ignore-installed", "--only-binary=:all:", "--report=-", *asked]
+    done = run(argv, timeout_s=_LIMIT_S)
+    if done.code:
+        return Unresolved(
+            ", ".join(asked), done.why, "see that pip reaches its index (`pip config list`), and that it carries these versions"
+        )
+    found = [_locked(one) for one in json.loads(done.out)["install"]]
+    if bare := [item.name for item in found if not item.sha256]:
+        return Unresolved(", ".join(bare), "the index states no SHA-256", "use an index that does")
+    return found
+
+
+def _locked(found: dict[str, Any]) -> Locked:
+    """Return one file of pip's report as it is locked, under the requirement that means it alone."""
+    url, stated = found["download_info"]["url"], found["download_info"].get("archive_info", {})
+    name, version = found["metadata"]["name"].lower().replace("_", "-"), found["metadata"]["version"]
+    sha256 = stated.get("hashes", {}).get("sha256", "")
+    file = Path(unquote(urlsplit(url).path)).name
+    return Locked("wheel", f"{name}=={version}", version, url=_plain(url), sha256=sha256, size_bytes=0, path=f"wheels/{file}", pinned=False)
 
 
 def resolve(need: Need) -> Locked | Unresolved:
@@ -29,7 +63,16 @@ def resolve(need: Need) -> Locked | Unresolved:
     if not sha256:
         return Unresolved(need.name, "the index states no SHA-256", "use an index that does")
     file = Path(unquote(urlsplit(url).path)).name
-    return Locked("wheel", need.name, found["metadata"]["version"], url=_plain(url), sha256=sha256, size_bytes=0, path=f"wheels/{file}")
+    return Locked(
+        "wheel",
+        need.name,
+        found["metadata"]["version"],
+        url=_plain(url),
+        sha256=sha256,
+        size_bytes=0,
+        path=f"wheels/{file}",
+        pinned=bool(need.sha256),
+    )
 
 
 def fetch(item: Locked, part: Path) -> str:

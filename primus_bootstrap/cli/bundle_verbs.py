@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from primus_bootstrap import content
+from primus_bootstrap.bundle import charts, lock_file
 from primus_bootstrap.bundle import folder as bundle_folder
-from primus_bootstrap.bundle import lock_file
 from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.lock import make_lock, not_covered
 from primus_bootstrap.bundle.needs import find_needs, target_of
@@ -22,6 +24,7 @@ from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.kubernetes.release import what_is_wrong
 from primus_bootstrap.lab.apt_settings import read_apt_settings
 from primus_bootstrap.lab.machine import release
 from primus_bootstrap.lab.values import LabError
@@ -29,13 +32,17 @@ from primus_bootstrap.lab.values import LabError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.bundle.values import Lock, Need, Needs, Target, Wanted
+    from primus_bootstrap.bundle.values import Lock, Need, Needs, Rendered, Target, Wanted
     from primus_bootstrap.inventory.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="What an apply fetches, as one folder, for hosts with no way to the outside.")
 SCHEMA = "primus.bundle/1"
 _INCOMPLETE = 4
 _SHOWN = 3
+_UNPINNED = {
+    "file": "no role states its sum; sha256 {} was recorded: compare it with what upstream publishes",
+    "image": "its tag may mean another image tomorrow; today it is sha256:{}",
+}
 
 LockFile = Annotated[Path | None, typer.Option("--lock", help="The lock; bundle.lock.yaml beside hosts.yaml unless given.", metavar="FILE")]
 Out = Annotated[
@@ -53,23 +60,23 @@ def list_(
 ) -> None:
     """List every file, wheel, package and image that an apply fetches, why, and whether it is locked. Contacts no host."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
-    needs = find_needs(cluster, uses_of(cluster))
     known = lock_file.read_lock(_lock_path(cluster, lock))
+    needs, _ = _needs(cluster, known)
     missing = not_covered(needs, known)
     if as_json:
         emit_json(_json(cluster, needs, known, missing))
         return
-    table = plain_table("kind", "name", "for", "version", "sha256", "roles", "hosts")
+    table = plain_table("kind", "name", "for", "version", "sha256", "pin", "roles", "hosts")
     for wanted in needs.wanted:
         item = known.find(wanted.need)
         version, sha256 = (item.version, item.sha256[:16]) if item else (wanted.need.version, NOT_LOCKED)
-        table.add_row(
-            wanted.need.kind, wanted.need.name, str(wanted.need.target or ""), version, sha256, ", ".join(wanted.roles), _why(wanted)
-        )
+        need, pin = wanted.need, known.pin(wanted.need)
+        table.add_row(need.kind, need.name, str(need.target or ""), version, sha256, pin, ", ".join(wanted.roles), _why(wanted))
     emit_table(table)
-    beside = len(known.items) - len({item.path for wanted in needs.wanted if (item := known.find(wanted.need))})
+    beside = len(known.files) - len({item.path for wanted in needs.wanted if (item := known.find(wanted.need)) and item.path})
     if known.items:
-        emit(f"locked beside: {count(beside, 'package')} that these depend on")
+        emit(f"locked beside: {count(beside, 'file')} that these depend on")
+    _emit_beyond(needs)
     for one in needs.unknown:
         emit(f"unknown: what the role {one.role} fetches on {_few(one.hosts)}: {one.reason}\n  fix: {one.fix}")
     if missing:
@@ -85,11 +92,18 @@ def lock_(
 ) -> None:
     """Find out version and sum of all that an apply fetches, on a machine with a way to its sources, and write the lock."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
-    needs = find_needs(cluster, uses_of(cluster))
     path = _lock_path(cluster, lock)
-    made, unresolved = make_lock(needs, lock_file.read_lock(path), sources=_sources(cluster), folder=_cache(), say=say)
-    changed = lock_file.write_whole(path, lock_file.lock_text(made))
-    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'file')} locked")
+    known = lock_file.read_lock(path)
+    found = find_needs(cluster, uses_of(cluster))
+    charts.fetch(found.charts, _places(cluster, found), _cache() / "charts", say)
+    needs, rendered = charts.with_images(found, known, _places(cluster, found))
+    made, unresolved = make_lock(needs, known, sources=_sources(cluster), folder=_cache(), say=say, proofs=_proofs(needs))
+    changed = lock_file.write_whole(path, lock_file.lock_text(replace(made, charts=rendered)))
+    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'thing')} locked")
+    for item in made.items:
+        if item.kind in _UNPINNED and not item.pinned:
+            emit(f"unpinned: {item.kind} {item.name}: {_UNPINNED[item.kind].format(item.sha256)}")
+    _emit_beyond(needs)
     if unresolved:
         for one in unresolved:
             emit(f"not resolved: {one.what}: {one.reason}\n  fix: {one.fix}")
@@ -116,7 +130,7 @@ def create(
             emit(f"{path}: {why}")
         fix = "run this again; where a source no longer has a version, run `primus-bootstrap bundle lock` before"
         raise BundleError(f"{count(len(failed), 'file')} could not be downloaded", fix=fix)
-    emit(f"{short(target)}: {count(len(known.items), 'file')}, every sum compared")
+    emit(f"{short(target)}: {count(len(known.files), 'file')}, every sum compared")
 
 
 @app.command()
@@ -133,16 +147,19 @@ def check(
     known = _demanded_lock(cluster, lock)
     target = out or _default_out(cluster)
     state = bundle_folder.check(known, target)
-    missing = not_covered(find_needs(cluster, uses_of(cluster)), known)
+    needs, _ = _needs(cluster, known, target)
+    missing = not_covered(needs, known)
     whole = state.good and not missing
     if as_json:
-        emit_json({"schema": SCHEMA, "bundle": str(target), "whole": whole, "not_locked": missing, **_lists(state)})
+        emit_json({"schema": SCHEMA, "bundle": str(target), "whole": whole, "not_locked": missing, **_lists(state), **_not_held(needs)})
     else:
         for word, names in _lists(state).items():
             for name in names:
                 emit(f"{word}: {name}")
         for name in missing:
             emit(f"{NOT_LOCKED}: {name}")
+        _emit_images(needs)
+        _emit_beyond(needs)
         emit(f"{short(target)}: {state.whole} of {state.whole + len(state.missing) + len(state.damaged)} files are whole")
     if not whole:
         raise typer.Exit(_INCOMPLETE)
@@ -157,7 +174,50 @@ def uses_of(cluster: Cluster) -> Iterator[Use]:
     for phase in load_phases(content.playbooks_dir()):
         for play in phase.plays:
             hosts = hosts_of(cluster, play)
-            yield from (Use(call.role, call.entry, play.pattern, hosts, play.vars_files) for call in play.calls if hosts)
+            where = (play.path, play.number) if play.path else None
+            yield from (Use(call.role, call.entry, play.pattern, hosts, play.vars_files, where) for call in play.calls if hosts)
+
+
+def _needs(cluster: Cluster, known: Lock, out: Path | None = None) -> tuple[Needs, tuple[Rendered, ...]]:
+    """Return what an apply fetches, with the images that its charts name, and what was rendered for it; nothing is downloaded."""
+    found = find_needs(cluster, uses_of(cluster))
+    return charts.with_images(found, known, _places(cluster, found, out))
+
+
+def _places(cluster: Cluster, needs: Needs, out: Path | None = None) -> charts.Places:
+    """Return where charts and helm may be on this machine."""
+    given = os.environ.get("PRIMUS_CHARTS_DIR")
+    folders = (cluster.state_dir / "charts", *((Path(given).expanduser().absolute(),) if given else ()))
+    return charts.Places(cluster.path.parent, (out or _default_out(cluster), _cache() / "charts"), folders, _helm(cluster, needs))
+
+
+def _helm(cluster: Cluster, needs: Needs) -> str:
+    """Return the helm that an apply would use where it is here, else that of this machine; empty where there is none."""
+    variables = cluster.view.variables(needs.charts[0].host) if needs.charts else {}
+    stated = str(variables["kube_helm_path"]) if "kube_helm_path" in variables else ""
+    own = [str(cluster.path.parent / stated)] if stated else []
+    found = [os.environ.get("PRIMUS_HELM", ""), *own, str(cluster.state_dir / "bin" / "helm"), shutil.which("helm") or ""]
+    return next((str(Path(one).absolute()) for one in found if one and Path(one).is_file()), "")
+
+
+def _proofs(needs: Needs) -> dict[str, Callable[[Path], str]]:
+    """Return what proves a file that has no sum: of Kubespray's release the commit is pinned."""
+    return {one.need.name: what_is_wrong for one in needs.wanted if one.need.kind == "file" and one.roles == ("kubespray",)}
+
+
+def _emit_images(needs: Needs) -> None:
+    for need in needs.of("image"):
+        emit(f"not in the bundle: image {need.name}")
+
+
+def _emit_beyond(needs: Needs) -> None:
+    for one in needs.beyond:
+        emit(f"not in the bundle: {one.what} ({one.role}, {_few(one.hosts)})\n  fix: {one.how}")
+
+
+def _not_held(needs: Needs) -> dict[str, Any]:
+    beyond = [{"what": one.what, "how": one.how, "role": one.role, "hosts": one.hosts} for one in needs.beyond]
+    return {"images": [need.name for need in needs.of("image")], "beyond": beyond}
 
 
 def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
@@ -209,7 +269,7 @@ def _demanded_lock(cluster: Cluster, given: Path | None) -> Lock:
 
 
 def _warn_of_uncovered(cluster: Cluster, known: Lock) -> None:
-    for name in not_covered(find_needs(cluster, uses_of(cluster)), known):
+    for name in not_covered(_needs(cluster, known)[0], known):
         say(f"{NOT_LOCKED}: {name}")
 
 
@@ -220,6 +280,7 @@ def _json(cluster: Cluster, needs: Needs, known: Lock, missing: tuple[str, ...])
         "items": [_entry(wanted, known) for wanted in needs.wanted],
         "unknown": [{"role": one.role, "hosts": one.hosts, "reason": one.reason, "fix": one.fix} for one in needs.unknown],
         "not_locked": missing,
+        "beyond": _not_held(needs)["beyond"],
     }
 
 
@@ -237,6 +298,7 @@ def _entry(wanted: Wanted, known: Lock) -> dict[str, Any]:
         "version": item.version if item else need.version or None,
         "sha256": item.sha256 if item else need.sha256 or None,
         "locked": item is not None,
+        "pin": known.pin(need),
         "url": item.url if item else None,
     }
 

@@ -44,7 +44,8 @@ class Play:
     """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
 
     `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without
-    whose hosts the play has none, whatever its pattern matches. `vars_files` are the files of variables that it passes to its roles.
+    whose hosts the play has none, whatever its pattern matches. `vars_files` are the files of variables that it passes to its roles;
+    `path` and `number` say where the play itself stands, which may pass some as well.
     """
 
     pattern: str
@@ -55,6 +56,8 @@ class Play:
     needs: str = ""
     calls: tuple[Call, ...] = ()
     vars_files: tuple[Path, ...] = ()
+    path: Path | None = None
+    number: int = 0
 
     @property
     def stops_all(self) -> bool:
@@ -125,7 +128,7 @@ def _imported(entry: dict[str, Any]) -> str:
 
 
 def _plays(path: Path) -> Iterator[Play]:
-    for entry in _entries(path):
+    for number, entry in enumerate(_entries(path)):
         if name := _imported(entry):
             yield from _plays(path.parent / name)
         else:
@@ -142,6 +145,8 @@ def _plays(path: Path) -> Iterator[Play]:
                 narrowed=pattern.endswith(content.NARROWED),
                 calls=calls,
                 vars_files=tuple(Path(os.path.normpath(path.parent / name)) for name in entry.get("vars_files") or ()),
+                path=path,
+                number=number,
             )
 
 

@@ -13,10 +13,14 @@ _DATA = Path(__file__).with_name("data") / "kubespray_release.yml"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release. `kubernetes` holds the exact versions that it installs, newest first; `requirements` pip's pins."""
+    """One release. `kubernetes` holds the exact versions that it installs, newest first; `requirements` pip's pins.
+
+    `tree` is what `commit` holds, by which an archive without history is known.
+    """
 
     version: str
     commit: str
+    tree: str
     url: str
     requirements: tuple[str, ...]
     kubernetes: tuple[str, ...]
@@ -46,4 +50,4 @@ def load_release() -> Release:
     """Read the data file."""
     data = yaml.safe_load(_DATA.read_text(encoding="utf-8"))
     pins = tuple(f"{name}=={version}" for name, version in data["requirements"].items())
-    return Release(data["version"], data["commit"], data["url"], pins, tuple(data["kubernetes"]))
+    return Release(data["version"], data["commit"], data["tree"], data["url"], pins, tuple(data["kubernetes"]))

@@ -24,13 +24,14 @@ from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import gate
 from primus_bootstrap.kubernetes.commands import Command, Place
 from primus_bootstrap.kubernetes.course import State, choose, refuse_removal, state_from_json, state_of, without
-from primus_bootstrap.kubernetes.release import Source, make_ready
+from primus_bootstrap.kubernetes.release import make_ready
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from primus_bootstrap.inventory.cluster import Cluster
+    from primus_bootstrap.kubernetes.source import Source
 
 LINES_VARIABLE = "PRIMUS_LINES"
 _CALLBACKS = Path(__file__).with_name("callbacks")

@@ -1,7 +1,7 @@
 """The pinned release of Kubespray on the controller: a checked copy in the user's cache, with a Python environment of its own.
 
 Nothing in it is changed. It comes from a folder (`PRIMUS_KUBESPRAY_DIR`), from an archive on the controller or in the bundle, whose
-sha256 is checked, or from git, whose commit is.
+sha256 and content are checked, or from git, whose commit is. With a bundle nothing else is reached.
 """
 
 from __future__ import annotations
@@ -16,34 +16,24 @@ import sys
 import tarfile
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import Release, load_release
+from primus_bootstrap.kubernetes.bundled import from_bundle
+from primus_bootstrap.kubernetes.git_tree import tree_of_archive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from primus_bootstrap.kubernetes.source import Source
 
 FOLDER_VARIABLE = "PRIMUS_KUBESPRAY_DIR"
 _FETCH_S, _INSTALL_S = 900, 1800
 _READY = ".primus-ready"
 _MARK = "galaxy.yml"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where the release comes from, in this order: `folder`, `archive` (with its `sha256`), git at `url`.
-
-    `packages` is a folder of wheels for a closed network; pip's own index where it is empty.
-    """
-
-    folder: str = ""
-    archive: str = ""
-    sha256: str = ""
-    url: str = ""
-    packages: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +56,11 @@ def make_ready(source: Source, *, cache: Path | None = None) -> Ready:
         PlanError: it cannot be had, or it is not the release that is pinned.
     """
     release, cache = load_release(), cache or cache_folder()
+    given = source.folder or os.environ.get(FOLDER_VARIABLE, "")
+    source = from_bundle(replace(source, folder=given)) if source.bundle else source
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _alone(cache / "lock"):
-        folder = source.folder or os.environ.get(FOLDER_VARIABLE, "")
-        checkout = _given(Path(folder), release) if folder else _fetched(source, release, cache)
+        checkout = _given(Path(given), release) if given else _fetched(source, release, cache)
         return Ready(checkout, _environment(source, release, cache) / "bin")
 
 
@@ -112,9 +103,22 @@ def _unpacked(source: Source, draft: Path, release: Release) -> Path:
     if found != source.sha256:
         what = f"{archive} has sha256 {found}, expected {source.sha256 or 'one that is stated'}"
         raise PlanError(what, fix=f"fetch the archive of {release.version} again, or state the sum that you trust")
+    if wrong := what_is_wrong(archive, release):
+        raise PlanError(f"{archive} {wrong}", fix=f"fetch the archive of {release.version} again; nothing in the release may be changed")
     with tarfile.open(archive) as packed:
         packed.extractall(draft, filter="data")
     return _given(next(draft.glob(f"*/{_MARK}"), draft / _MARK).parent, release)
+
+
+def what_is_wrong(archive: Path, release: Release | None = None) -> str:
+    """Say why an archive is not the pinned release, whatever its sum, or nothing."""
+    release = release or load_release()
+    try:
+        found = tree_of_archive(archive)
+    except ValueError as error:
+        return f"is no archive of a release: {error}"
+    what = f"is not Kubespray {release.version} as it was released: it holds the tree {found}, commit {release.commit} holds {release.tree}"
+    return "" if found == release.tree else what
 
 
 def _cloned(source: Source, draft: Path, release: Release) -> Path:

@@ -14,6 +14,7 @@ from primus_bootstrap import content
 from primus_bootstrap.bundle.needs import MACHINES, RELEASES, facts_of, fetches_file
 from primus_bootstrap.bundle.values import KINDS, Target
 from primus_bootstrap.inventory.cluster import RoleSources
+from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 # Only a host knows its hardware, and so what it is given: `bundle list` says so.
 KNOWN_BY_HOSTS = {"gpu_driver"}
+# Of what has no sum a commit is pinned; test_kubesprays_release_is_stated_as_it_is_pinned holds it.
+PROVEN_OTHERWISE = {"kubespray"}
 # A reset brings back what had to give way to a package of ours, from whatever source the host has then; it is no part of an apply.
 NOT_AN_APPLY = {
     "host_origin/module_utils/reset_packages.py",
@@ -84,14 +87,17 @@ def module_of(task: dict[str, Any]) -> str:
     return next((key.rpartition(".")[2] for key in task if "." in key), "")
 
 
-def charts_kinds(role: str, task: dict[str, Any]) -> set[str]:
-    """Return what a role of a chart fetches where it includes the tasks that bring its release: the archive, and its images."""
+def charts_kinds(task: dict[str, Any]) -> set[str]:
+    """Return what a task of a role fetches that includes the tasks that bring a chart: the archive, and its images."""
     include = task.get("ansible.builtin.include_role") or {}
     if include.get("name") != "kube_common" or include.get("tasks_from") != "chart_release":
         return set()
-    defaults = yaml.safe_load((content.roles_dir() / role / "defaults" / "main.yml").read_text(encoding="utf-8"))
-    # A role of several charts says which one it is. An archive that lies in an image registry is listed as an image.
-    return {"image"} if defaults[f"{task['vars']['kube_common_chart']['role']}_chart_url"].startswith("oci://") else {"file", "image"}
+    return {"file", "image"}
+
+
+def kubespray_kinds(task: dict[str, Any]) -> set[str]:
+    """Return what Kubespray's own action fetches where an apply runs it; verbs of day 2 find the release that an apply fetched."""
+    return {"file", "wheel"} if "'bring'" in str(task.get("kubespray", "")) else set()
 
 
 def kind_of(task: dict[str, Any]) -> str | None:
@@ -159,7 +165,9 @@ def resolver(cluster: Cluster, role: str, release: str, **given: Any) -> Callabl
 def test_a_role_states_what_it_fetches_where_it_fetches_it(role: str) -> None:
     """Entry point by entry point, the kinds of things that the tasks fetch are those that are stated."""
     found = {
-        entry: {kind for task in tasks_of(role, f"{entry}.yml") for kind in (kind_of(task), *charts_kinds(role, task)) if kind}
+        entry: {
+            kind for task in tasks_of(role, f"{entry}.yml") for kind in (kind_of(task), *charts_kinds(task), *kubespray_kinds(task)) if kind
+        }
         for entry in entry_points(role)
     }
 
@@ -208,7 +216,10 @@ def _applies(resolve: Callable[[Any], Any], item: dict[str, Any]) -> bool:
     return "when" not in item or bool(resolve(item["when"]))
 
 
-@pytest.mark.parametrize("role", [role for role in STATED if any("file" in item for items in stated(role).values() for item in items)])
+@pytest.mark.parametrize(
+    "role",
+    [role for role in STATED if role not in PROVEN_OTHERWISE and any("file" in item for items in stated(role).values() for item in items)],
+)
 def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> None:
     """Without a bundle, address and sum of each stated file are those of a task that fetches, and the sum is no empty one."""
     charts = charts_of(role)
@@ -231,6 +242,45 @@ def test_files_are_stated_as_they_are_fetched(cluster: Cluster, role: str) -> No
 
         assert {(file["url"], f"sha256:{file['sha256']}") for file in named} == fetched, entry
         assert all(re.fullmatch(r"[0-9a-f]{64}", file["sha256"]) for file in named)
+
+
+def chart_tasks() -> list[tuple[str, dict[str, Any]]]:
+    """Return every task that brings a chart, with its role."""
+    tasks = [
+        (path.parent.parent.name, task)
+        for path in sorted(content.roles_dir().glob("*/tasks/*.yml"))
+        for task in tasks_of(path.parent.parent.name, path.name)
+        if charts_kinds(task)
+    ]
+    return list({task["vars"]["kube_common_chart"]["role"]: (role, task) for role, task in tasks}.values())
+
+
+@pytest.mark.parametrize(("role", "task"), chart_tasks(), ids=lambda one: one if isinstance(one, str) else "")
+def test_charts_are_rendered_for_a_bundle_as_they_are_installed(role: str, task: dict[str, Any]) -> None:
+    """The chart, its values, and the names of release and namespace are the same words in both places."""
+    words = task["vars"]["kube_common_chart"]
+    wanted = {name: words[name] for name in ("release", "namespace", "chart", "values")}
+    [found] = [
+        item["chart"] for item in stated(role)["main"] if "chart" in item and item["chart"].get("role", role) == words["role"]
+    ]  # fmt: skip
+
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_kubesprays_release_is_stated_as_it_is_pinned(cluster: Cluster) -> None:
+    """Archive and requirements for a bundle are those of the commit that is driven, and what it fetches by itself is said."""
+    release = load_release()
+    resolve = resolver(cluster, "kubespray", "bookworm")
+    items = cluster.view.read_templates(fetches_file("kubespray"))["main"]
+    [file] = [resolve(item["file"]) for item in items if "file" in item]
+    [wheels] = [resolve(item["wheel"])["together"] for item in items if "wheel" in item]
+    [beyond] = [resolve(item["beyond"]) for item in items if "beyond" in item]
+
+    assert file["url"] == f"{release.url.removesuffix('.git')}/archive/{release.commit}.tar.gz"
+    assert file["version"] == release.version
+    assert tuple(wheels) == release.requirements
+    assert release.version in beyond["what"]
+    assert "generate_list.sh" in beyond["how"]
 
 
 @pytest.mark.parametrize("role", ROLES)

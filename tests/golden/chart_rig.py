@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 _MODULE = load_role_module("kube_common", "kube_objects")
 FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
-# An image of a rendered chart, also where a controller is told by an argument or a setting which one to start.
-_IMAGE = re.compile(
-    r"(?:image:\s*|=|^\s*\S*[iI]mage\S*:\s*)[\"']?((?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?/[\w./-]+(?::[\w.-]+)?(?:@sha256:\w+)?)[\"']?\s*$",
-    re.MULTILINE,
-)
 
 
 def chart_roles() -> list[str]:
@@ -82,20 +77,6 @@ def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) 
         ]
         texts += [crd["data"] for crd in chart.crds]
     return [one for text in texts for one in _MODULE.documents(text)]
-
-
-def is_test(obj: Mapping[str, Any]) -> bool:
-    """Whether an object is run only by `helm test`, which nobody calls here."""
-    return "test" in str(((obj.get("metadata") or {}).get("annotations") or {}).get("helm.sh/hook", ""))
-
-
-def images_of(objects: list[dict[str, Any]]) -> set[str]:
-    """Return every image that the objects name; one that stands in an argument has a tag, other words with a slash have none."""
-    found: set[str] = set()
-    for one in objects:
-        text = "" if is_test(one) or one.get("kind") == "CustomResourceDefinition" else yaml.safe_dump(one, width=1000)
-        found |= {image for image in _IMAGE.findall(text) if ":" in image or f"image: {image}" in text}
-    return found
 
 
 def documented_values(path: Path) -> dict[str, Any]:

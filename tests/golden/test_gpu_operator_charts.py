@@ -9,8 +9,9 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.bundle.charts import images_of
 from primus_bootstrap.inventory.load import load_cluster
-from tests.golden.chart_rig import FOLDER, Scope, chart_path, documented_values, images_of, render, unknown_paths
+from tests.golden.chart_rig import FOLDER, Scope, chart_path, documented_values, render, unknown_paths
 
 VENDORS = ("amd", "nvidia")
 # Named by the ClusterPolicy and never started with our values: drivers, virtual machines, storage, confidential computing.

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import http.server
 import subprocess
+import threading
+import zipfile
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle.apt import Sources
@@ -10,6 +16,7 @@ from primus_bootstrap.bundle.index import release_text
 from primus_bootstrap.bundle.values import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -42,3 +49,43 @@ def make_source(folder: Path) -> Sources:
     (folder / "Packages").write_text(done.stdout)
     (folder / "Release").write_text(release_text(Target("bookworm", "amd64"), done.stdout))
     return Sources(f"deb [trusted=yes] file:{folder} ./\n", "list")
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def serve_folder(folder: Path) -> Iterator[str]:
+    """Serve a folder over HTTP on loopback for as long as the block runs; give its URL."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def make_index(folder: Path, wheels: Mapping[str, str]) -> str:
+    """Write an index with one wheel a name, 1.0 but `needed`, which is 2.0, and what each depends on; return its URL."""
+    for name, needs in wheels.items():
+        version = "2.0" if name == "needed" else "1.0"
+        place = folder / name
+        place.mkdir(parents=True)
+        file = place / f"{name}-{version}-py3-none-any.whl"
+        info = f"{name}-{version}.dist-info"
+        texts = {
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            + (f"Requires-Dist: {needs}\n" if needs else ""),
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+            f"{info}/RECORD": "",
+        }
+        with zipfile.ZipFile(file, "w") as archive:
+            for path, text in texts.items():
+                archive.writestr(path, text)
+        total = hashlib.sha256(file.read_bytes()).hexdigest()
+        (place / "index.html").write_text(f'<a href="{file.name}#sha256={total}">{file.name}</a>')
+    return folder.as_uri()

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import subprocess
-import threading
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +12,8 @@ from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.folder import check, create
 from primus_bootstrap.bundle.lock import make_lock
 from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Needs, Target, Wanted
-from tests.unit.bundle_rig import make_package, make_source
+from tests.unit.bundle_rig import make_package, make_source, serve_folder
+from tests.unit.registry_rig import serve_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,22 +22,13 @@ if TYPE_CHECKING:
 TARGET = Target("bookworm", "amd64")
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """Serve a folder over HTTP; give the folder and its URL."""
     folder = tmp_path / "site"
     folder.mkdir()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with serve_folder(folder) as url:
+        yield folder, url
 
 
 @pytest.fixture
@@ -180,6 +169,24 @@ def test_a_url_of_another_kind_is_refused(tmp_path: Path) -> None:
     lock = Lock((Locked("file", "file:///etc/hostname", "1", "file:///etc/hostname", "a" * 64, 0, "files/local/x"),))
 
     assert "http and https are" in make(lock, Sources(""), tmp_path)["files/local/x"]
+
+
+def test_a_chart_comes_out_of_its_registry_and_an_image_does_not(tmp_path: Path) -> None:
+    """A bundle holds no image, and is whole without it; a chart that is another one by then gets no name."""
+    with serve_registry() as registry:
+        url, digest = f"oci://{registry.server}/charts/q", registry.put_chart("charts/q", "2.0", b"a chart")
+        path = "files/127.0.0.1/charts/q-2.0.tgz"
+        image = Locked("image", "quay.io/a/b:1", "", "quay.io/a/b:1", "d" * 64, 0, "", pinned=False)
+        lock = Lock((Locked("file", url, "2.0", url, digest, 7, path, pinned=False), image))
+        assert make(lock, Sources(""), tmp_path) == {}
+        state = check(lock, tmp_path / "out")
+        registry.contents[f"charts/q/blobs/sha256:{digest}"] = b"another chart"
+        (tmp_path / "out" / path).unlink()
+        failed = make(lock, Sources(""), tmp_path)
+
+    assert (state.good, state.whole, state.surplus) == (True, 2, [])
+    assert list(failed) == [path]
+    assert not (tmp_path / "out" / path).exists()
 
 
 def test_the_index_is_what_debians_own_program_writes(tmp_path: Path, locked: tuple[Lock, Sources]) -> None:

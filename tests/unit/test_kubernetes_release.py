@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import release as releases
-from primus_bootstrap.kubernetes.release import Source, make_ready
+from primus_bootstrap.kubernetes.git_tree import tree_of_archive
+from primus_bootstrap.kubernetes.release import make_ready
+from primus_bootstrap.kubernetes.source import Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,9 +86,16 @@ def test_a_moved_tag_is_refused(tmp_path: Path, calls: list[list[str]], monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_an_archive_is_checked(tmp_path: Path, calls: list[list[str]]) -> None:
-    """Its sum first, then what it says it is; a folder of wheels keeps pip off any index."""
+def _released(monkeypatch: pytest.MonkeyPatch, archive: Path) -> None:
+    """Let an archive be what the pinned commit holds."""
+    release = replace(load_release(), tree=tree_of_archive(archive))
+    monkeypatch.setattr(releases, "load_release", lambda: release)
+
+
+def test_an_archive_is_checked(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sum first, then that it holds what the released commit holds; a folder of wheels keeps pip off any index."""
     total = _archive(tmp_path / "a.tgz")
+    _released(monkeypatch, tmp_path / "a.tgz")
     ready = make_ready(Source(archive=str(tmp_path / "a.tgz"), sha256=total, packages="/wheels"), cache=tmp_path / "cache")
 
     assert (ready.checkout / "galaxy.yml").is_file()
@@ -90,8 +103,118 @@ def test_an_archive_is_checked(tmp_path: Path, calls: list[list[str]]) -> None:
     with pytest.raises(PlanError, match="expected 0000"):
         make_ready(Source(archive=str(tmp_path / "a.tgz"), sha256="0" * 64), cache=tmp_path / "other")
     old = _archive(tmp_path / "b.tgz", "2.30.0")
-    with pytest.raises(PlanError, match=r"is Kubespray v2\.30\.0"):
+    with pytest.raises(PlanError, match=r"is not Kubespray v2\.31\.0 as it was released"):
         make_ready(Source(archive=str(tmp_path / "b.tgz"), sha256=old), cache=tmp_path / "third")
+    (tmp_path / "c.tgz").write_bytes(b"no archive")
+    with pytest.raises(PlanError, match="is no archive of a release"):
+        make_ready(Source(archive=str(tmp_path / "c.tgz"), sha256=hashlib.sha256(b"no archive").hexdigest()), cache=tmp_path / "fourth")
+
+
+def _bundle(folder: Path, *, without: str = "") -> Source:
+    """Make a bundle with the archive and a wheel, less one path; return what hosts.yaml says then."""
+    url = "https://example.com/archive/release.tar.gz"
+    archive = folder / "files" / "example.com" / "archive" / "release.tar.gz"
+    archive.parent.mkdir(parents=True)
+    (folder / "wheels").mkdir()
+    (folder / "wheels" / "ansible.whl").touch()
+    files = [{"name": url, "path": str(archive.relative_to(folder)), "sha256": _archive(archive)}]
+    wheels = [{"name": "ansible==11.13.0", "path": "wheels/ansible.whl"}]
+    lock = {"files": files, "wheels": wheels}
+    if without in lock:
+        lock[without] = []
+    elif without:
+        (folder / without).unlink()
+    (folder / "bundle.lock.yaml").write_text(yaml.safe_dump(lock))
+    return Source(bundle=str(folder), archive_url=url)
+
+
+def test_with_a_bundle_nothing_else_is_reached(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archive and wheels are those of the bundle, by the sum that its lock holds; no git and no index is asked."""
+    source = _bundle(tmp_path / "bundle")
+    archive = tmp_path / "bundle" / "files" / "example.com" / "archive" / "release.tar.gz"
+    _released(monkeypatch, archive)
+    ready = make_ready(source, cache=tmp_path / "cache")
+
+    assert (ready.checkout / "galaxy.yml").is_file()
+    assert not any("clone" in call for call in calls)
+    assert "--no-index" in calls[-1]
+    assert str(tmp_path / "bundle" / "wheels") in calls[-1]
+    archive.write_bytes(archive.read_bytes() + b"more")
+    with pytest.raises(PlanError, match="has sha256"):
+        make_ready(source, cache=tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ("files", "holds no https://example.com/archive/release.tar.gz"),
+        ("wheels", "holds no wheels"),
+        ("files/example.com/archive/release.tar.gz", "the bundle lacks files/example.com/archive/release.tar.gz"),
+        ("wheels/ansible.whl", "the bundle lacks wheels/ansible.whl"),
+    ],
+)
+def test_what_a_bundle_lacks_is_named(tmp_path: Path, calls: list[list[str]], without: str, said: str) -> None:
+    """And how to get it; nothing is asked for it elsewhere."""
+    with pytest.raises(PlanError, match=said) as caught:
+        make_ready(_bundle(tmp_path / "bundle", without=without), cache=tmp_path / "cache")
+
+    assert "bundle lock" in caught.value.fix
+    assert calls == []
+    with pytest.raises(PlanError, match=r"nowhere/bundle\.lock\.yaml"):
+        make_ready(Source(bundle=str(tmp_path / "nowhere")), cache=tmp_path / "cache")
+
+
+def test_what_hosts_yaml_names_itself_wins_over_the_bundle(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of one's own needs only wheels."""
+    mine = _checkout(tmp_path / "mine")
+    monkeypatch.setenv(releases.FOLDER_VARIABLE, str(mine))
+    source = _bundle(tmp_path / "bundle", without="files")
+
+    assert make_ready(source, cache=tmp_path / "cache").checkout == mine
+    assert str(tmp_path / "bundle" / "wheels") in calls[-1]
+
+
+def test_an_archive_has_the_name_that_git_gives_its_content(tmp_path: Path) -> None:
+    """Git itself is asked, of a tree with a program, links, a name that sorts as a folder, and an empty folder."""
+    work = tmp_path / "work"
+    (work / "a").mkdir(parents=True)
+    (work / "empty").mkdir()
+    for name, text in (("a/x", "1"), ("a-b", "2"), ("a.b", "3"), ("run", "#!/bin/sh\n")):
+        (work / name).write_text(text)
+    (work / "run").chmod(0o755)
+    (work / "link").symlink_to("../a/")
+    os.symlink("a/", work / "slash")  # noqa: PTH211 - a Path would drop the slash
+
+    def git(*words: str) -> str:
+        names = [part for name in ("name", "email") for part in ("-c", f"user.{name}=x")]
+        return subprocess.run(
+            ["git", "-C", str(work), *names, *words], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-q", "-m", "x")
+    git("archive", "--prefix=release/", "--format=tar.gz", "-o", str(tmp_path / "a.tgz"), "HEAD")
+
+    assert tree_of_archive(tmp_path / "a.tgz") == git("rev-parse", "HEAD^{tree}")
+    subprocess.run(["tar", "-czf", str(tmp_path / "b.tgz"), "--exclude=.git", "work"], cwd=tmp_path, timeout=60, check=True)
+    assert tree_of_archive(tmp_path / "b.tgz") == git("rev-parse", "HEAD^{tree}")
+    (work / "run").chmod(0o644)
+    subprocess.run(["tar", "-czf", str(tmp_path / "c.tgz"), "--exclude=.git", "work"], cwd=tmp_path, timeout=60, check=True)
+    assert tree_of_archive(tmp_path / "c.tgz") != git("rev-parse", "HEAD^{tree}")
+    subprocess.run(["tar", "-czf", str(tmp_path / "d.tgz"), "a.tgz", "b.tgz"], cwd=tmp_path, timeout=60, check=True)
+    with pytest.raises(ValueError, match="one folder"):
+        tree_of_archive(tmp_path / "d.tgz")
+
+
+@pytest.mark.skipif(not os.environ.get("PRIMUS_KUBESPRAY_DIR"), reason="PRIMUS_KUBESPRAY_DIR names no checkout of Kubespray")
+def test_the_pinned_tree_is_that_of_the_release(tmp_path: Path) -> None:
+    """A real checkout, packed by tar, is known as the release."""
+    folder = Path(os.environ["PRIMUS_KUBESPRAY_DIR"])
+    archive = tmp_path / "kubespray.tgz"
+    subprocess.run(["tar", "-czf", str(archive), "--exclude=.git", "-C", str(folder.parent), folder.name], timeout=120, check=True)
+
+    assert releases.what_is_wrong(archive) == ""
 
 
 def test_a_folder_is_used_as_it_is(tmp_path: Path, calls: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ class ActionModule(ActionBase):
             "sha256",
             "url",
             "packages",
+            "bundle",
+            "archive_url",
             "hosts",
             "host",
             "address",
@@ -50,14 +53,14 @@ class ActionModule(ActionBase):
             from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.inventory.load import load_cluster  # noqa: PLC0415
             from primus_bootstrap.kubernetes import drive  # noqa: PLC0415
-            from primus_bootstrap.kubernetes.release import Source  # noqa: PLC0415
+            from primus_bootstrap.kubernetes.source import Source  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, known = self._task.args, task_vars or {}
         private = Path(tempfile.mkdtemp(prefix="kubespray-", dir=constants.DEFAULT_LOCAL_TMP))  # mode 0700
         try:
-            source = Source(**{name: str(args.get(name, "")) for name in ("folder", "archive", "sha256", "url", "packages")})
+            source = Source(**{one.name: str(args.get(one.name, "")) for one in fields(Source)})
             password = private / "vault-0"
             secrets = self._secrets(private)
             cluster = load_cluster(Path(str(known["inventory_file"])), vault_password_file=password if password.is_file() else None)

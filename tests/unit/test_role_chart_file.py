@@ -1,0 +1,57 @@
+"""Where a chart's archive comes from with a bundle, by the real tasks of kube_common: the bundle alone, by the sum of its lock."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.bundle.web import file_path
+
+OCI = "oci://registry.example.com/charts/queue"
+WEB = "https://charts.example.com:443/a/queue-1.0.0.tgz"
+
+
+def run(folder: Path, url: str) -> str:
+    """Run the tasks on this machine for a chart without a sum of its own; return how they went, or what was refused."""
+    # Whoever would pull from a registry fails at once: there is no such program.
+    variables = {
+        "_kube_state": str(folder / "state"),
+        "_kube_helm": "/nonexistent/helm",
+        "_kube_bundle": str(folder / "bundle"),
+        "kube_common_chart": {"role": "queue", "chart": {"name": "queue", "file": "", "url": url, "version": "1.0.0", "sha256": ""}},
+    }
+    task = {"ansible.builtin.include_role": {"name": "kube_common", "tasks_from": "chart_file"}, "vars": variables}
+    play = [{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": [task]}]
+    (folder / "play.yml").write_text(yaml.safe_dump(play))
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_LOCALHOST_WARNING": "False"}
+    program = Path(sys.executable).with_name("ansible-playbook")
+    argv = [str(program), "-i", "localhost,", "-e", f"ansible_python_interpreter={sys.executable}", str(folder / "play.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=180, check=False, env=environment)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("url", [OCI, WEB])
+def test_a_chart_comes_out_of_the_bundle_alone(tmp_path: Path, url: str) -> None:
+    """From where `bundle create` puts it; one that is missing, and one with another sum than the lock's, are refused."""
+    path = tmp_path / "bundle" / file_path(url, "1.0.0")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"a chart")
+    entry = {"name": url, "version": "1.0.0", "sha256": hashlib.sha256(b"a chart").hexdigest()}
+    (tmp_path / "bundle" / "bundle.lock.yaml").write_text(yaml.safe_dump({"files": [entry]}))
+    kept = tmp_path / "state" / "charts" / "queue-1.0.0.tgz"
+
+    assert run(tmp_path, url) == ""
+    assert kept.read_bytes() == b"a chart"
+    kept.unlink()
+    path.write_bytes(b"another")
+    assert entry["sha256"] in run(tmp_path, url)
+    assert not kept.exists()
+    path.unlink()
+    assert f"there is no {path}. Fix: " in run(tmp_path, url)
