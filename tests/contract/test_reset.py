@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import yaml
+
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_phases
 
 # They change nothing of a host, or are what a reset itself stands on.
 _WITHOUT = {"preflight", "host_origin", "quarantine"}
-# What they bring lies on Kubernetes, not on hosts: it goes with the cluster, and stays on one that somebody else made (docs/reset.md).
+# What they bring lies on Kubernetes and bears our mark: it goes with the cluster, or by `kube_uninstall` where that stays (docs/reset.md).
 _ON_KUBERNETES = {
     "gpu_operator",
     "harbor",
@@ -31,6 +33,28 @@ def roles_of(playbook: str) -> list[str]:
 def test_every_role_that_apply_runs_is_reset() -> None:
     """A role without a reset would leave something behind on every host."""
     assert set(roles_of("site.yml")) - set(roles_of("day2/reset.yml")) - _WITHOUT - _ON_KUBERNETES == set()
+
+
+def test_releases_go_in_the_opposite_order_of_their_coming() -> None:
+    """A chart that another one stands on goes after it; every role with a release has its turn."""
+    variables = yaml.safe_load((content.roles_dir() / "kube_common/vars/main.yml").read_text())
+    # Those two call roles for what they check.
+    phases = [phase for phase in load_phases(content.playbooks_dir()) if phase.name not in {"preflight", "verify"}]
+    called = [role for phase in phases for play in phase.plays for role in play.roles]
+    brought = [role for role in reversed(called) if _has_a_release(role)]
+
+    assert variables["kube_common_reset_order"] == list(dict.fromkeys(brought))
+
+
+def _has_a_release(role: str) -> bool:
+    return any("tasks_from: chart_release" in file.read_text() for file in (content.roles_dir() / role / "tasks").glob("*.yml"))
+
+
+def test_charts_go_before_any_host_is_touched() -> None:
+    """Volumes are unmounted by pods that end, and custom resources are let go by controllers that run."""
+    phases = [phase.playbook for phase in load_phases(content.playbooks_dir(), "day2/reset.yml")]
+
+    assert phases[:2] == ["day2/reset/guard.yml", "day2/reset/charts.yml"]
 
 
 def test_what_uses_a_service_goes_before_it() -> None:

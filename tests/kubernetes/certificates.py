@@ -1,4 +1,4 @@
-"""Keys, certificates and kubeconfigs of a test's API server; valid for a day."""
+"""Keys, certificates and kubeconfigs of a test's API server; valid for a day unless asked for otherwise."""
 
 from __future__ import annotations
 
@@ -25,13 +25,22 @@ _CLIENTS = {
 }
 
 
+_A_DAY = dt.timedelta(days=1)
+
+
 class _Pair(NamedTuple):
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
-def write(folder: Path, url: str) -> None:
-    """Write `pki/` and one kubeconfig a client into a folder; what is there already stays."""
+def write(folder: Path, url: str, ends: dt.timedelta = _A_DAY) -> None:
+    """Write `pki/` and one kubeconfig a client into a folder; what is there already stays.
+
+    Args:
+        folder: Where to.
+        url: The server's address.
+        ends: In how long the clients' certificates expire; a negative one has expired.
+    """
     pki = folder / "pki"
     if pki.is_dir():
         return
@@ -40,7 +49,7 @@ def write(folder: Path, url: str) -> None:
     _save(pki, "ca", authority)
     _save(pki, "apiserver", _issue(authority, "kube-apiserver"))
     for client, (user, group) in _CLIENTS.items():
-        pair = _issue(authority, user, group)
+        pair = _issue(authority, user, group, ends)
         _save(pki, client, pair)
         (folder / f"{client}.conf").write_text(json.dumps(_kubeconfig(url, authority, pair), indent=1))
     accounts = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -58,12 +67,12 @@ def _authority() -> _Pair:
     return _Pair(builder.add_extension(usage, critical=True).sign(key, hashes.SHA256()), key)
 
 
-def _issue(authority: _Pair, user: str, group: str = "") -> _Pair:
+def _issue(authority: _Pair, user: str, group: str = "", ends: dt.timedelta = _A_DAY) -> _Pair:
     """Issue a certificate that serves loopback and asks as a user."""
     key = ec.generate_private_key(ec.SECP256R1())
     addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "10.96.0.1")]
     builder = (
-        _certificate(_name(user, group), authority.certificate.subject, key)
+        _certificate(_name(user, group), authority.certificate.subject, key, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
@@ -73,7 +82,9 @@ def _issue(authority: _Pair, user: str, group: str = "") -> _Pair:
     return _Pair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, ends: dt.timedelta = _A_DAY
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -81,8 +92,8 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePri
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + dt.timedelta(days=1))
+        .not_valid_before(min(now, now + ends) - dt.timedelta(minutes=5))
+        .not_valid_after(now + ends)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

@@ -115,10 +115,11 @@ def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **c
     (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"vars": variables, "children": children}}))
 
 
-def play(folder: Path, playbook: str, tags: str) -> subprocess.CompletedProcess[str]:
+def play(folder: Path, playbook: str, tags: str, *flags: str) -> subprocess.CompletedProcess[str]:
     """Run a playbook of ours; the server is older than what the charts ask for, which is not what is tested."""
-    old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20'}"
-    command: list[str | Path] = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "--tags", tags, "-e", old]
+    old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20', _jobset_least_version: '1.20'}"
+    command: list[str | Path] = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "-e", old, *flags]
+    command += ["--tags", tags] if tags else []
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "PRIMUS_HELM": str(_HELM), "ANSIBLE_NOCOLOR": "1"}
     return subprocess.run(
         [*command, content.playbooks_dir() / playbook], env=environment, capture_output=True, text=True, check=False, timeout=600

@@ -3,8 +3,8 @@
 
 Objects are applied server-side with the field manager `primus-bootstrap`; with `state: kept` one that is there stays as it is. A server
 that is older than a field, or whose resource definition lacks it, drops it in silence: every field is read back, and one that was dropped
-is named. In check mode the server is asked with `dryRun=All`; what cannot be asked because its kind or namespace comes first is counted
-as a change.
+is named. What was not there before bears the mark of the cluster that asks for it (kube_mark). In check mode the server is asked with
+`dryRun=All`; what cannot be asked because its kind or namespace comes first is counted as a change.
 """
 
 from __future__ import annotations
@@ -84,13 +84,14 @@ def main() -> None:
         "without": {"type": "list", "elements": "str", "default": []},
         "ready": {"type": "list", "elements": "dict", "default": []},
         "timeout_s": {"type": "int", "default": 600},
+        "mark": {"default": ""},
     }
     module = AnsibleModule(options, supports_check_mode=True)
     params = module.params
     try:
         cluster = Cluster(params["kubeconfig"], look_only=module.check_mode)
         objects, state = gather(params), params["state"]
-        result = remove(cluster, objects) if state == "absent" else have(cluster, objects, keep=state == "kept")
+        result = remove(cluster, objects) if state == "absent" else have(cluster, objects, keep=state == "kept", mark=params["mark"])
         missing = [] if module.check_mode else wait_for(cluster, params["ready"], params["timeout_s"])
     except (ReachError, RefusedError, OSError, HTTPError) as error:
         module.fail_json(msg=str(error))

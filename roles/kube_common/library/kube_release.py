@@ -3,19 +3,26 @@
 
 It renders the chart with the values as Helm would for this server and compares with what the release holds, object by object; of a Secret's
 values only whether they change is shown. A release that is pending or failed is put back: to its last good revision, or away where it
-never had one, so that the next upgrade is not refused and not left out.
+never had one, so that the next upgrade is not refused and not left out. Of a release that is well, what somebody deleted or changed by hand
+is brought back, which Helm itself does not see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.kube_client import ReachError, api_client, ask, server_version
+from ansible.module_utils.kube_client import ReachError, api_client, ask, reason_of, server_version
+from ansible.module_utils.kube_cluster import Cluster, RefusedError, have
+from ansible.module_utils.kube_drift import Drift, heal, look
 from ansible.module_utils.kube_fields import difference, documents, title
+from ansible.module_utils.kube_mark import is_marked, record_of
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -110,8 +117,32 @@ def served(api: Any) -> list[str]:
     groups = [version["groupVersion"] for group in ask(api, "/apis")["groups"] for version in group["versions"]]
     found = ["v1", *groups]
     for group in groups:
-        found += [f"{group}/{one['kind']}" for one in ask(api, f"/apis/{group}")["resources"] if "/" not in one["name"]]
+        # One that another server answers for, such as metrics, may be away; Helm goes on without it as well.
+        with contextlib.suppress(ApiException):
+            found += [f"{group}/{one['kind']}" for one in ask(api, f"/apis/{group}")["resources"] if "/" not in one["name"]]
     return sorted(set(found))
+
+
+def put_back(module: AnsibleModule, helm: Helm) -> Drift:
+    """Bring back what somebody deleted or changed by hand; in check mode only see what that would be."""
+    params = module.params
+    held = by_identity(helm.call("get", "manifest", params["release"]), params["namespace"])
+    looking = Cluster(params["kubeconfig"], look_only=True)
+    found = look(looking, held.values(), params["release"], params["namespace"])
+    if found.wanted and not module.check_mode:
+        heal(Cluster(params["kubeconfig"], look_only=False), found)
+    return found
+
+
+def record(params: Mapping[str, Any], look_only: bool, new: bool) -> bool:  # noqa: FBT001 - two facts
+    """Have the ConfigMap that says that a release is ours, where it is new; return whether it is ours."""
+    cluster = Cluster(params["kubeconfig"], look_only=look_only)
+    wanted = record_of(params["release"], params["namespace"], params["role"])
+    if not new:
+        return is_marked(cluster.live(wanted) or {}, params["mark"])
+    if not look_only:
+        have(cluster, [wanted], mark=params["mark"])
+    return True
 
 
 def work(module: AnsibleModule) -> dict[str, Any]:
@@ -125,15 +156,22 @@ def work(module: AnsibleModule) -> dict[str, Any]:
     if what and not module.check_mode:
         number = [str(revision)] if what == "rollback" else []
         helm.call(what, params["release"], *number)
+    ours = record(params, module.check_mode, not history or what == "uninstall")
     params["upgrade"] = bool(history) and what != "uninstall"
     state = history[-1]["status"] if history else "absent"
-    healed = f"{params['release']} was {state}: {what} {revision or ''}".strip() if what else ""
-    if params["upgrade"] and not what and not helm.upgrades(history[-1]):
-        return {"changed": False, "found": state, "healed": "", "differs": []}
-    live = helm.call("get", "manifest", params["release"], absent=True) if params["upgrade"] else ""
-    names, text = changes(live, helm.render(server_version(api), served(api)), params["namespace"])
-    result: dict[str, Any] = {"changed": True, "found": state, "healed": healed, "differs": names}
-    return {**result, "diff": {"prepared": text + "\n"}} if text else result
+    healed = [f"{params['release']} was {state}: {what} {revision or ''}".strip()] if what else []
+    drift = put_back(module, helm) if history and not what else Drift([], [], [], [])
+    healed += [f"{name}: not as {params['release']} has it, put back" for name in drift.names]
+    differs, texts = [f"! {name}" for name in drift.names], list(drift.diffs)
+    result: dict[str, Any] = {"ours": ours, "found": state, "healed": healed, "altered": drift.others}
+    result["upgrades"] = not params["upgrade"] or bool(what) or helm.upgrades(history[-1])
+    if result["upgrades"]:
+        live = helm.call("get", "manifest", params["release"], absent=True) if params["upgrade"] else ""
+        names, text = changes(live, helm.render(server_version(api), served(api)), params["namespace"])
+        differs += names
+        texts += [text] if text else []
+    result |= {"changed": result["upgrades"] or bool(drift.wanted), "differs": differs}
+    return {**result, "diff": {"prepared": "\n".join(texts) + "\n"}} if texts else result
 
 
 def main() -> None:
@@ -145,14 +183,21 @@ def main() -> None:
         "namespace": {"required": True},
         "chart": {"type": "path", "required": True},
         "values": {"type": "dict", "default": {}},
+        "role": {"required": True},
+        "mark": {"required": True},
     }
     module = AnsibleModule(options, supports_check_mode=True)
     try:
         result = work(module)
-    except (ReachError, HelmError, OSError, yaml.YAMLError) as error:
-        module.fail_json(msg=f"{error}. Fix: see `helm history {module.params['release']} --namespace {module.params['namespace']}`")
-    if result["healed"]:
-        module.warn(result["healed"])
+    except ReachError as error:
+        module.fail_json(msg=str(error))
+    except (HelmError, RefusedError, ApiException, HTTPError, OSError, yaml.YAMLError) as error:
+        why = reason_of(error) if isinstance(error, ApiException) else error
+        module.fail_json(msg=f"{why}. Fix: see `helm history {module.params['release']} --namespace {module.params['namespace']}`")
+    for one in result["healed"]:
+        module.warn(one)
+    if not result["ours"]:
+        module.warn(f"the release {module.params['release']} was there before: it follows hosts.yaml from now on, and a reset leaves it")
     module.exit_json(**result)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.kube_client import MANAGER, api_client, dynamic_client, reason_of, resource_of
 from ansible.module_utils.kube_fields import difference, holds, lost_fields, title, without_server_fields, written
+from ansible.module_utils.kube_mark import marked
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
 
@@ -36,7 +37,7 @@ class Cluster:
     def __init__(self, kubeconfig: str, *, look_only: bool) -> None:
         """Reach the server."""
         self.kinds = dynamic_client(api_client(kubeconfig))
-        self.look_only = look_only
+        self.look_only, self.manager = look_only, MANAGER
 
     def live(self, obj: dict[str, Any]) -> dict[str, Any] | None:
         """Return an object as it is, None where it, or its kind, is not there."""
@@ -63,7 +64,7 @@ class Cluster:
                     f"{title(obj)}: the API server knows no kind {obj['kind']} in {obj['apiVersion']}. Fix: apply what brings it first; "
                     "a built-in kind needs a newer Kubernetes"
                 )
-            query = [("fieldManager", MANAGER), ("force", "true"), *([("dryRun", "All")] if self.look_only else [])]
+            query = [("fieldManager", self.manager), ("force", "true"), *([("dryRun", "All")] if self.look_only else [])]
             try:
                 return self._patch(kind, obj, query)
             except (ApiException, DynamicApiError) as error:
@@ -123,14 +124,22 @@ def pod_complaints(pod: dict[str, Any]) -> Iterator[str]:
             yield f"not placed: {one.get('message') or one.get('reason')}"
 
 
-def have(cluster: Cluster, objects: list[dict[str, Any]], *, keep: bool = False) -> dict[str, Any]:
-    """Apply all; return what changed, what was dropped, and what another wrote over it. With `keep` one that is there stays as it is."""
+def have(cluster: Cluster, objects: list[dict[str, Any]], *, keep: bool = False, mark: str = "") -> dict[str, Any]:
+    """Apply all; return what changed, what was dropped, and what another wrote over it.
+
+    Args:
+        cluster: Where.
+        objects: What is asked for.
+        keep: Whether one that is there stays as it is.
+        mark: The cluster whose hosts.yaml asks for them, which may take away again what it brought; empty = nobody's.
+    """
     changed, diffs, dropped, altered = [], [], [], []
     for given in objects:
         obj = written(given)
         before = cluster.live(obj)
         if keep and before:
             continue
+        obj = marked(obj, before, mark, kept=keep)
         after = cluster.apply(obj)
         if after is not None:
             losses = list(lost_fields(obj, after))

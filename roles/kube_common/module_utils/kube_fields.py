@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import difflib
 import hashlib
 import re
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # What a server may leave out of its answer because it means the same as absence (Go's `omitempty`).
 _EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})
@@ -40,12 +41,16 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 class Lost(NamedTuple):
-    """A field that the server did not keep as it was asked to: dropped where it is absent, changed where it holds something else."""
+    """A field that the server did not keep as it was asked to: dropped where it is absent, changed where it holds something else.
+
+    `steps` leads to it in what was asked for: names, and the numbers of items.
+    """
 
     path: str
     asked: Any
     found: Any = None
     dropped: bool = True
+    steps: tuple[str | int, ...] = ()
 
 
 def title(obj: Mapping[str, Any]) -> str:
@@ -65,22 +70,22 @@ def written(obj: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def lost_fields(asked: Any, found: Any, path: str = "") -> Iterator[Lost]:
+def lost_fields(asked: Any, found: Any, path: str = "", steps: tuple[str | int, ...] = ()) -> Iterator[Lost]:
     """Yield each field that was asked for and is not there, or is another, at the top of what is missing."""
     if isinstance(asked, dict) and isinstance(found, dict):
         for name, value in asked.items():
             where = f"{path}.{name}" if path else str(name)
             if name in found:
-                yield from lost_fields(value, found[name], where)
+                yield from lost_fields(value, found[name], where, (*steps, name))
             elif value not in _EMPTY:
-                yield Lost(where, value)
+                yield Lost(where, value, steps=(*steps, name))
     elif isinstance(asked, list) and isinstance(found, list):
-        yield from _lost_items(asked, found, path)
+        yield from _lost_items(asked, found, path, steps)
     elif not same_value(asked, found) and not (asked in _EMPTY and found in _EMPTY):
-        yield Lost(path, asked, found, dropped=False)
+        yield Lost(path, asked, found, dropped=False, steps=steps)
 
 
-def _lost_items(asked: Sequence[Any], found: Sequence[Any], path: str) -> Iterator[Lost]:
+def _lost_items(asked: Sequence[Any], found: Sequence[Any], path: str, steps: tuple[str | int, ...]) -> Iterator[Lost]:
     key = next((key for key in _KEYS if asked and all(isinstance(item, dict) and key in item for item in asked)), "")
     for number, item in enumerate(asked):
         if key:
@@ -88,8 +93,19 @@ def _lost_items(asked: Sequence[Any], found: Sequence[Any], path: str) -> Iterat
             where = f"{path}[{key}={item[key]}]"
         else:
             others, where = list(found[number : number + 1]), f"{path}[{number}]"
-        losses = [list(lost_fields(item, other, where)) for other in others]
-        yield from min(losses, key=len) if losses else [Lost(where, item)]
+        losses = [list(lost_fields(item, other, where, (*steps, number))) for other in others]
+        yield from min(losses, key=len) if losses else [Lost(where, item, steps=(*steps, number))]
+
+
+def with_found(asked: Mapping[str, Any], losses: Iterable[Lost]) -> dict[str, Any]:
+    """Return what was asked for with some fields as they were found."""
+    result: dict[str, Any] = copy.deepcopy(dict(asked))
+    for one in losses:
+        inner: Any = result
+        for step in one.steps[:-1]:
+            inner = inner[step]
+        inner[one.steps[-1]] = one.found
+    return result
 
 
 def same_value(one: Any, other: Any) -> bool:

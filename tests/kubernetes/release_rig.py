@@ -1,0 +1,126 @@
+"""A cluster with one chart of ours for tests: the role jobset with a small chart in the place of JobSet's, and its hosts.yaml."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from tests.kubernetes.rest import Api
+
+HERE = Path(__file__).parent
+HELM = HERE / "helm"
+# The server is older than what the chart's role asks for, which is not what is tested.
+_OLD = "_jobset_least_version=1.20"
+DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/jobsets.jobset.x-k8s.io"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A folder with hosts.yaml and a chart, whose release lies in a namespace of its own."""
+
+    folder: Path
+    kubeconfig: Path
+    namespace: str
+
+    def write(self, **changed: Any) -> None:
+        """Write hosts.yaml: what every test states, then what is changed."""
+        variables = {
+            "cluster_name": "releases",
+            "kubernetes_provider": "existing",
+            "kubernetes_kubeconfig": str(self.kubeconfig),
+            "jobset_chart_file": "chart",
+            "jobset_namespace": self.namespace,
+            "jobset_replicas": 1,
+            "jobset_timeout_s": 60,
+            **changed,
+        }
+        children: dict[str, Any] = {
+            "kube_control_plane": {"hosts": {"cp1": {}}},
+            "etcd": {"hosts": {"cp1": {}}},
+            "jobset": {"children": {"kube_control_plane": {}}},
+        }
+        (self.folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"vars": variables, "children": children}}))
+
+    def play(self, *flags: str, playbook: str = "scheduling/jobs.yml") -> Played:
+        """Run a playbook of ours for the role."""
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("ansible-playbook"),
+            "-i",
+            self.folder / "hosts.yaml",
+            "--tags",
+            "jobset",
+            "-e",
+            _OLD,
+        ]
+        environment = {
+            **os.environ,
+            "ANSIBLE_CONFIG": str(content.ansible_cfg()),
+            "PRIMUS_HELM": str(HELM),
+            "PRIMUS_TEST_PYTHON": sys.executable,
+            "ANSIBLE_NOCOLOR": "1",
+        }
+        done = subprocess.run(
+            [*command, *flags, content.playbooks_dir() / playbook],
+            env=environment, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        return Played(done.returncode, done.stdout + done.stderr)
+
+    def applied(self, *flags: str) -> Played:
+        """Run the playbook, which has to end well."""
+        done = self.play(*flags)
+        assert done.code == 0, done.said[-3000:]
+        return done
+
+    def helm(self, *arguments: str) -> str:
+        """Run Helm for the release's namespace."""
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "HELM_NAMESPACE": self.namespace,
+            "PRIMUS_TEST_PYTHON": sys.executable,
+        }
+        done = subprocess.run([HELM, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """How a playbook ended, and what it said."""
+
+    code: int
+    said: str
+
+    @property
+    def changed(self) -> int:
+        """How many tasks changed something."""
+        return sum(int(number) for number in re.findall(r"changed=(\d+)", self.said))
+
+
+def new_site(folder: Path, kubeconfig: Path, namespace: str, **changed: Any) -> Site:
+    """Write chart and hosts.yaml into a folder."""
+    shutil.copytree(HERE / "charts/jobset", folder / "chart")
+    site = Site(folder, kubeconfig, namespace)
+    site.write(**changed)
+    return site
+
+
+def everything(api: Api, namespace: str) -> dict[str, str]:
+    """Return the version of each object of the kinds that the chart has: what a look must not change."""
+    paths = [DEFINITION.rpartition("/")[0]] + [
+        f"{group}/namespaces/{namespace}/{kind}"
+        for group, kind in (("/api/v1", "configmaps"), ("/api/v1", "secrets"), ("/apis/apps/v1", "deployments"))
+    ]
+    found = [one for path in paths for one in api.items(path)]
+    return {one["metadata"]["uid"]: yaml.safe_dump([one.get("spec"), one.get("data"), one["metadata"].get("labels")]) for one in found}

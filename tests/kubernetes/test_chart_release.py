@@ -1,0 +1,201 @@
+"""A Helm release by a chart's role on a real API server: brought, brought again, healed, looked at, and refused."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import gzip
+import hashlib
+import json
+import shutil
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.kubernetes import certificates
+from tests.kubernetes.api_server import free_ports
+from tests.kubernetes.fake_kubelet import running_pods
+from tests.kubernetes.fake_nodes import register_nodes
+from tests.kubernetes.release_rig import DEFINITION, Site, everything, new_site
+from tests.kubernetes.rest import ApiError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kubernetes.api_server import ApiServer
+    from tests.kubernetes.rest import Api
+
+
+@pytest.fixture
+def site(api: Api, api_server: ApiServer, tmp_path: Path, namespace: str) -> Iterator[Site]:
+    """A site whose pods run; the chart's definition goes with the test."""
+    register_nodes(api, {"chart1": {}}, gpus=0)
+    with running_pods(api):
+        yield new_site(tmp_path, api_server.kubeconfig, namespace)
+    for path in (DEFINITION, "/api/v1/nodes/chart1"):
+        try:
+            api.delete(path)
+        except ApiError as error:
+            assert error.status == 404  # noqa: PT017 - where a test installs nothing
+
+
+def settings(api: Api, site: Site) -> dict[str, str]:
+    """Return what the chart's ConfigMap says."""
+    found: dict[str, str] = api.get(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings")["data"]
+    return found
+
+
+def states(site: Site) -> list[str]:
+    """Return the states of the release's revisions."""
+    return [one["status"] for one in json.loads(site.helm("history", "jobset", "-o", "json"))]
+
+
+def test_a_release_is_brought_once_and_follows_its_values(api: Api, site: Site) -> None:
+    """A second run changes nothing, a look shows what would change and changes nothing, and a changed value is an upgrade."""
+    assert site.applied().changed > 0
+    assert site.applied().changed == 0
+    site.write(jobset_chart_values={"greeting": "good day"})
+    before = everything(api, site.namespace)
+    looked = site.applied("--check", "--diff")
+
+    assert everything(api, site.namespace) == before
+    assert "-  greeting: hello\n    +  greeting: good day" in looked.said or "-  greeting: hello\n+  greeting: good day" in looked.said
+    assert "of-the-chart" not in looked.said
+    assert site.applied().changed > 0
+    assert (settings(api, site)["greeting"], states(site)) == ("good day", ["superseded", "deployed"])
+
+
+def test_what_a_hand_deleted_or_changed_is_put_back(api: Api, api_server: ApiServer, site: Site) -> None:
+    """Each is named and as the chart has it; what a program of the cluster writes stays, and the run after changes nothing."""
+    site.applied()
+    where = ("--namespace", site.namespace)
+    api_server.kubectl("delete", "deployment", "jobset-controller", *where)
+    api_server.kubectl("patch", "configmap", "jobset-settings", *where, "--patch", '{"data": {"greeting": "mine"}}')
+    api_server.kubectl("annotate", "configmap", "jobset-settings", *where, "jobset.x-k8s.io/kept-")
+    api_server.kubectl("patch", "secret", "jobset-token", *where, "--patch", '{"stringData": {"token": "by-a-hand"}}')
+    # As a controller does: it names itself.
+    api.patch(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings", {"data": {"leader": "me"}}, fieldManager="controller")
+    looked = site.applied("--check", "--diff")
+    assert settings(api, site) == {"greeting": "mine", "leader": "me"}
+
+    healed = site.applied()
+    after = api.get(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings")
+    for played in (looked, healed):
+        assert f"Deployment {site.namespace}/jobset-controller is gone" in played.said
+        assert "annotations.jobset.x-k8s.io/kept" in played.said
+        assert "by-a-hand" not in played.said
+    assert after["data"] == {"greeting": "hello", "leader": "me"}
+    assert after["metadata"]["annotations"]["jobset.x-k8s.io/kept"] == "yes"
+    assert api.get(f"/api/v1/namespaces/{site.namespace}/secrets/jobset-token")["data"]["token"] == "b2YtdGhlLWNoYXJ0"
+    assert site.applied().changed == 0
+    assert states(site) == ["deployed"]
+    # Helm still takes what was put back for its own. Helm 4 refuses to write over what a program holds.
+    api.patch(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings", {"data": {"leader": "nobody"}}, fieldManager="controller")
+    site.write(jobset_chart_values={"greeting": "later"})
+    site.applied()
+    assert settings(api, site)["greeting"] == "later"
+
+
+@pytest.mark.parametrize("state", ["pending-install", "failed"])
+def test_a_first_install_that_was_left_half_done_is_followed_by_a_good_one(api: Api, site: Site, state: str) -> None:
+    """Helm alone would refuse to go on, or leave out what it did not get to."""
+    site.write(jobset_chart_values={"broken": state == "failed"})
+    if state == "failed":
+        refused = site.play()
+        assert refused.code != 0
+        assert "Not_A_Name" in refused.said
+        site.write()
+    else:
+        site.helm("install", "jobset", str(site.folder / "chart"))
+        leave_pending(api, site, 1, state)
+        api.delete(f"/apis/apps/v1/namespaces/{site.namespace}/deployments/jobset-controller")
+    assert states(site)[-1] == state
+
+    assert site.applied().changed > 0
+    assert (states(site)[-1], settings(api, site)["greeting"]) == ("deployed", "hello")
+    assert api.get(f"/apis/apps/v1/namespaces/{site.namespace}/deployments/jobset-controller")["status"]["readyReplicas"] == 1
+
+
+def test_an_upgrade_that_was_left_half_done_goes_back_and_on(api: Api, site: Site) -> None:
+    """A Helm that is killed in an upgrade leaves its revision pending; the last good one comes back, then the new one."""
+    site.helm("install", "jobset", str(site.folder / "chart"))
+    site.helm("upgrade", "jobset", str(site.folder / "chart"), "--set", "greeting=second")
+    leave_pending(api, site, 2, "pending-upgrade")
+    site.write(jobset_chart_values={"greeting": "third"})
+
+    assert site.applied().changed > 0
+    assert (states(site)[-1], settings(api, site)["greeting"]) == ("deployed", "third")
+
+
+def leave_pending(api: Api, site: Site, revision: int, state: str) -> None:
+    """Leave a revision as a Helm does that is killed: its record says that it is under way."""
+    path = f"/api/v1/namespaces/{site.namespace}/secrets/sh.helm.release.v1.jobset.v{revision}"
+    record = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(api.get(path)["data"]["release"]))))
+    record["info"]["status"] = state
+    data = base64.b64encode(base64.b64encode(gzip.compress(json.dumps(record).encode()))).decode()
+    api.patch(path, {"data": {"release": data}, "metadata": {"labels": {"status": state}}})
+
+
+def test_a_chart_with_another_sum_is_refused_before_anything_changes(api: Api, site: Site) -> None:
+    """The archive is named with both sums."""
+    archive = site.folder / "jobset-1.0.0.tgz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(site.folder / "chart", "jobset")
+    shutil.rmtree(site.folder / "chart")
+    right = hashlib.sha256(archive.read_bytes()).hexdigest()
+    before = everything(api, site.namespace)
+    site.write(jobset_chart_file=archive.name, jobset_chart_sha256="0" * 64)
+    refused = site.play()
+
+    assert refused.code != 0
+    assert f"has the SHA-256 {right}, not {'0' * 64}" in " ".join(refused.said.split())
+    assert "Fix: correct jobset_chart_file or jobset_chart_sha256" in " ".join(refused.said.split())
+    assert everything(api, site.namespace) == before
+
+
+def test_a_fetched_chart_with_another_sum_is_refused(api: Api, site: Site) -> None:
+    """What a server hands out in its place is not installed, and the message says what to do."""
+    archive = site.folder / "jobset-1.0.0.tgz"
+    with tarfile.open(archive, "w:gz") as packed:
+        packed.add(site.folder / "chart", "jobset")
+    before = everything(api, site.namespace)
+    site.write(jobset_chart_file="", jobset_chart_url=archive.as_uri(), jobset_chart_sha256="0" * 64)
+    refused = site.play()
+
+    assert refused.code != 0
+    assert "jobset_chart_sha256" in refused.said
+    assert "Fix:" in refused.said
+    assert everything(api, site.namespace) == before
+
+
+@pytest.mark.parametrize("what", ["expired", "unreachable", "missing"])
+def test_a_kubeconfig_that_cannot_be_used_is_refused(site: Site, tmp_path: Path, what: str) -> None:
+    """Within seconds, with the reason and what to do."""
+    other = tmp_path / "other"
+    other.mkdir()
+    if what != "missing":
+        ends = dt.timedelta(days=-2 if what == "expired" else 1)
+        certificates.write(other, f"https://127.0.0.1:{free_ports(1)[0]}", ends)
+    site.write(kubernetes_kubeconfig=str(other / "admin.conf"))
+    refused = site.play()
+    said = " ".join(refused.said.split())
+
+    assert refused.code != 0
+    assert refused.changed == 0
+    reason = {"expired": "the client certificate expired", "unreachable": "does not answer", "missing": "no kubeconfig at"}
+    assert reason[what] in said
+    assert "Fix:" in said
+
+
+def test_a_group_that_no_server_answers_for_stops_nothing(api: Api, site: Site) -> None:
+    """Metrics, and whatever else another server answers for, may be away."""
+    groups = "/apis/apiregistration.k8s.io/v1/apiservices"
+    away = {"group": "away.tests.primus", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1, "insecureSkipTLSVerify": True}
+    where = {"service": {"name": "nobody", "namespace": site.namespace}}
+    api.create(groups, {"metadata": {"name": "v1.away.tests.primus"}, "spec": {**away, **where}})
+    try:
+        assert site.applied().changed > 0
+    finally:
+        api.delete(f"{groups}/v1.away.tests.primus")
