@@ -72,12 +72,11 @@ def run(
     events: list[Event] | None = None,
     *,
     limit: str | None = None,
-    cancel: threading.Event | None = None,
 ) -> Report:
     """Plan and apply."""
     plan = make_plan(cluster, limit=limit)
     options = options or Options(limited=bool(limit))
-    return apply_plan(cluster, plan, options, on_event=(events if events is not None else []).append, cancel=cancel or threading.Event())
+    return apply_plan(cluster, plan, options, on_event=(events if events is not None else []).append, cancel=threading.Event())
 
 
 def use_playbooks(monkeypatch: pytest.MonkeyPatch, folder: Path, phases: Mapping[str, str]) -> None:
@@ -304,13 +303,17 @@ def test_cancel_ends_in_130_with_a_report(tmp_path: Path, monkeypatch: pytest.Mo
     use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
     cancel = threading.Event()
-    threading.Timer(3.0, cancel.set).start()
-    began = time.monotonic()
+    cancelled: list[float] = []
 
-    report = run(cluster, cancel=cancel)
+    def on_event(event: Event) -> None:
+        if isinstance(event, TaskStarted):
+            cancelled.append(time.monotonic())
+            cancel.set()
+
+    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=on_event, cancel=cancel)
 
     assert (report.exit_code, results(report), report.killed) == (130, {"a": "interrupted"}, False)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - cancelled[0] < 20
     assert last_report(cluster.state_dir) == report
     assert read_holder(cluster.state_dir) is None
 

@@ -49,15 +49,15 @@ def test_hosts_that_hang_delay_nobody(sshd: LoopbackSshd, silent_port: int) -> N
     """Sixty hosts that accept and stay silent, more than shake hands at once, delay neither the good ones nor the end."""
     good = [sshd.target(f"good{number}") for number in range(3)]
     bad = [replace(sshd.target(f"bad{number:02}"), port=silent_port) for number in range(60)]
-    task = Task("true", {}, 6.0, sshd.known_hosts())
+    task = Task("true", {}, 12.0, sshd.known_hosts())
     started = time.monotonic()
 
     order = [(answer.host, answer.cause, time.monotonic() - started) for answer in fanout.ask_all([*bad, *good], task)]
 
     assert {host for host, _, _ in order[:3]} == {"good0", "good1", "good2"}
-    assert max(seconds for _, _, seconds in order[:3]) < 5.5
+    assert max(seconds for _, _, seconds in order[:3]) < 11.5
     assert {cause for _, cause, _ in order[3:]} <= {"timeout", "protocol"}
-    assert order[-1][2] < 12
+    assert order[-1][2] < 24
 
 
 def test_each_way_not_to_answer_has_its_cause(sshd: LoopbackSshd, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_command_that_does_not_end_is_given_up(sshd: LoopbackSshd) -> None:
 
     assert (found.cause, found.exit_code) == ("timeout", None)
     assert "running the command" in found.detail
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30
 
 
 def test_any_output_is_survived(sshd: LoopbackSshd) -> None:
