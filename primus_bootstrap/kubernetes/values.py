@@ -115,6 +115,8 @@ def _api(cluster: Cluster) -> Iterator[Value]:
 # Kubernetes' own scalability tests: https://github.com/kubernetes/kubernetes/blob/master/cluster/gce/config-test.sh (MAX_INFLIGHT by size).
 _INFLIGHT = ((3000, "3000", "1000"), (1000, "1500", "500"))
 _TYPHA_FROM, _RUN_ONCE_FROM = 50, 50
+# Up to here the scheduler weighs every node: https://kubernetes.io/docs/concepts/scheduling-eviction/scheduler-perf-tuning/ (2026-11-23).
+_WEIGHED = 100
 
 
 def _size(nodes: int) -> Iterator[Value]:
@@ -128,6 +130,9 @@ def _size(nodes: int) -> Iterator[Value]:
         yield _value("typha_replicas", max(3, -(-nodes // 100)), "one for 100 nodes, three at least")
     if nodes > _RUN_ONCE_FROM:
         yield _value("download_run_once", value=True, reason=f"{nodes} nodes: fetched once and handed out")
+    if nodes > _WEIGHED:
+        reason = f"{nodes} nodes: it would look at some of them for each pod, and scatter a job that wants to be in few racks"
+        yield _value("kube_scheduler_config_extra_opts", {"percentageOfNodesToScore": 100}, reason)
 
 
 def _hosts(cluster: Cluster) -> Iterator[Value]:

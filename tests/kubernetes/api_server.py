@@ -25,7 +25,7 @@ from tests.kubernetes import certificates
 from tests.kubernetes.binaries import CannotError, kubernetes_programs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 # Seen: 6 s on two cores that have nothing else to do.
 _READY_LIMIT_S = 120
@@ -56,13 +56,15 @@ class ApiServer:
         return done.stdout
 
 
-def up(folder: Path, *, outlive_us: bool = False) -> ApiServer:
+def up(folder: Path, *, outlive_us: bool = False, more: Mapping[str, Sequence[str]] | None = None) -> ApiServer:
     """Start a server in a folder of its own and wait until it serves; one that is up there already is returned as it is.
 
     Args:
         folder: Its certificates, data, logs and process ids.
         outlive_us: Whether it stays when this process ends; otherwise the kernel ends it then, however we end.
+        more: Further arguments of the API server and the controllers, by the program's name.
     """
+    extra = more or {}
     folder = folder.absolute()
     programs = kubernetes_programs()
     if _running(folder):
@@ -75,9 +77,9 @@ def up(folder: Path, *, outlive_us: bool = False) -> ApiServer:
     try:
         start("etcd", *_etcd(programs, folder, etcd, etcd_peer))
         _wait(start, f"http://127.0.0.1:{etcd}/health", folder)
-        start("kube-apiserver", *_api_server(programs, folder, api, f"http://127.0.0.1:{etcd}"))
+        start("kube-apiserver", *_api_server(programs, folder, api, f"http://127.0.0.1:{etcd}"), *extra.get("kube-apiserver", ()))
         _wait(start, f"{server.url}/readyz", folder)
-        start("kube-controller-manager", *_controllers(programs, folder, controllers))
+        start("kube-controller-manager", *_controllers(programs, folder, controllers), *extra.get("kube-controller-manager", ()))
         start("kube-scheduler", *_scheduler(programs, folder, scheduler))
         # The controllers work when the first namespace has its account, without which no pod is admitted.
         _wait(start, f"{server.url}/api/v1/namespaces/default/serviceaccounts/default", folder)
@@ -87,6 +89,21 @@ def up(folder: Path, *, outlive_us: bool = False) -> ApiServer:
         raise
     (folder / "server.json").write_text(json.dumps({"url": server.url}))
     return server
+
+
+def restart_scheduler(server: ApiServer, *, score_percent: int) -> None:
+    """Have the scheduler weigh so many percent of the nodes for each pod, which it reads when it starts; it ends with this process."""
+    for process in _running(server.folder):
+        if Path(f"/proc/{process}/cmdline").read_bytes().partition(b"\0")[0].endswith(b"/kube-scheduler"):
+            os.kill(process, signal.SIGTERM)
+            if not _until(lambda process=process: not _began(process), lambda: False):  # type: ignore[misc]
+                raise CannotError(f"the scheduler {process} did not end within {_READY_LIMIT_S} s")
+            _reap([process])
+    start = _Starter(server.folder, outlive_us=False)
+    port, plain_port = free_ports(2)
+    config = _scheduler_config(server.folder, score_percent, plain_port)
+    start("kube-scheduler", *_scheduler(server.programs, server.folder, port), f"--config={config}")
+    _wait(start, f"https://127.0.0.1:{port}/healthz", server.folder)
 
 
 def down(folder: Path) -> None:
@@ -119,8 +136,7 @@ class _Starter:
     def __init__(self, folder: Path, *, outlive_us: bool) -> None:
         self._folder = folder
         self._prefix = () if outlive_us else ("setpriv", "--pdeathsig", "TERM")
-        self._started: dict[int, str] = {}
-        self._last: subprocess.Popen[bytes] | None = None
+        self._started = {process: _began(process) for process in _running(folder)}
 
     def __call__(self, name: str, *argv: str | Path) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -257,6 +273,23 @@ def _controllers(programs: Path, folder: Path, port: int) -> list[str | Path]:
 
 def _scheduler(programs: Path, folder: Path, port: int) -> list[str | Path]:
     return [programs / "kube-scheduler", *_client_of_the_server(folder, "scheduler", port), "--kube-api-qps=200", "--kube-api-burst=400"]
+
+
+def _scheduler_config(folder: Path, score_percent: int, plain_port: int) -> Path:
+    """Write a configuration; what it says, the scheduler's arguments cannot say beside it."""
+    file = folder / "scheduler.json"
+    config = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": str(folder / "scheduler.conf"), "qps": 200, "burst": 400},
+        "leaderElection": {"leaderElect": False},
+        # A configuration cannot say that there is to be none, as --port=0 does.
+        "healthzBindAddress": f"127.0.0.1:{plain_port}",
+        "metricsBindAddress": f"127.0.0.1:{plain_port}",
+        "percentageOfNodesToScore": score_percent,
+    }
+    file.write_text(json.dumps(config))
+    return file
 
 
 def _client_of_the_server(folder: Path, name: str, port: int) -> list[str]:

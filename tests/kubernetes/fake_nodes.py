@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING, Any
 from tests.kubernetes.rest import Api, in_parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _VERSION = "v1.20.2"
 
 
-def register_nodes(api: Api, labels_of: Mapping[str, Mapping[str, str]], *, gpus: int = 8, resource: str = "amd.com/gpu") -> None:
+def register_nodes(
+    api: Api,
+    labels_of: Mapping[str, Mapping[str, str]],
+    *,
+    gpus: int = 8,
+    resource: str = "amd.com/gpu",
+    conditions: Sequence[Mapping[str, Any]] = (),
+) -> None:
     """Register nodes that are Ready.
 
     Args:
@@ -26,11 +33,13 @@ def register_nodes(api: Api, labels_of: Mapping[str, Mapping[str, str]], *, gpus
         labels_of: The labels of each node, by its name.
         gpus: How many each offers; none at 0.
         resource: The name under which it offers them.
+        conditions: What each reports beside that it is Ready.
     """
-    in_parallel(lambda name: api.create("/api/v1/nodes", _node(name, labels_of[name], {resource: str(gpus)} if gpus else {})), labels_of)
+    devices = {resource: str(gpus)} if gpus else {}
+    in_parallel(lambda name: api.create("/api/v1/nodes", _node(name, labels_of[name], devices, conditions)), labels_of)
 
 
-def _node(name: str, labels: Mapping[str, str], devices: Mapping[str, str]) -> dict[str, Any]:
+def _node(name: str, labels: Mapping[str, str], devices: Mapping[str, str], conditions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastHeartbeatTime": now, "lastTransitionTime": now}
     offer = {"cpu": "96", "memory": "1536Gi", "pods": "110", "ephemeral-storage": "1Ti", **devices}
@@ -41,7 +50,7 @@ def _node(name: str, labels: Mapping[str, str], devices: Mapping[str, str]) -> d
             "name": name,
             "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64", **labels},
         },
-        "status": {"capacity": offer, "allocatable": offer, "conditions": [ready], "nodeInfo": _node_info()},
+        "status": {"capacity": offer, "allocatable": offer, "conditions": [ready, *conditions], "nodeInfo": _node_info()},
     }
 
 

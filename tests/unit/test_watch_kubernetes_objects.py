@@ -134,6 +134,18 @@ def test_a_queue_and_its_priority_are_labels_of_the_object_alone() -> None:
     assert making.QUEUE not in made["spec"]["template"]["metadata"]["labels"]
     assert pod_spec(priority="high")["priorityClassName"] == "high"
     assert "priorityClassName" not in made["spec"]["template"]["spec"]
+    assert "podAffinity" not in made["spec"]["template"]["spec"]["affinity"]
+
+
+def test_without_a_queue_the_scheduler_keeps_pods_near_each_other() -> None:
+    """By the label that is asked for, as a preference, of the job's own pods; nothing of it where none is asked for."""
+    affinity = pod_spec(topology="example.com/rack")["affinity"]
+    (near,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+
+    assert near["podAffinityTerm"]["topologyKey"] == "example.com/rack"
+    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"][making.JOB] == "try-0a1b2c"
+    assert affinity["podAntiAffinity"] == pod_spec()["affinity"]["podAntiAffinity"]
+    assert "podAffinity" not in pod_spec()["affinity"]
 
 
 @pytest.mark.parametrize(

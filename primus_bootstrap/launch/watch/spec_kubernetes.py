@@ -30,7 +30,8 @@ class Kubernetes:
 
     `storage` is the folder of the shared storage, the same in a pod as on the hosts; it comes from the hosts (hostPath), or from `claim`.
     `resources` are asked for and are the limit, GPUs included. `queue` and `priority` are Kueue's; without a queue `priority` is a
-    PriorityClass. `secrets` are Secrets whose keys become environment variables. `spares` are nodes that are taken last.
+    PriorityClass. `topology` is the label of nodes that the pods should have in common. `secrets` are Secrets whose keys become environment
+    variables. `spares` are nodes that are taken last.
     """
 
     image: str

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # What of a host's variables counts here. Only these are resolved: a host has hundreds.
 VARIABLES = ("rack", "slurm_switch", "gpu_env_model", "node_labels", "node_taints", "kube_override_hostname")
@@ -30,7 +33,7 @@ class ActionModule(ActionBase):
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, hostvars = self._task.args, (task_vars or {})["hostvars"]
-        known = {host: {name: hostvars[host][name] for name in VARIABLES if name in hostvars[host]} for host in args["hosts"]}
+        known = {host: _stated(hostvars[host]) for host in args["hosts"]}
         if not known:
             return {**result, "changed": False, "msg": "0 of 0 Nodes differ", "absent": []}
         try:
@@ -53,6 +56,11 @@ class ActionModule(ActionBase):
             "absent": list(outcome.absent),
             **({"diff": shown} if shown else {}),
         }
+
+
+def _stated(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what counts of a host; its variables are put together anew each time that hostvars is asked for them."""
+    return {name: variables[name] for name in VARIABLES if name in variables}
 
 
 def _text(what: dict[str, Any]) -> str:

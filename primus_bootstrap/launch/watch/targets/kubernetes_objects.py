@@ -269,9 +269,12 @@ def _device_tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
 
 
 def _affinity(start: Start) -> dict[str, Any]:
-    """Have one pod a node, keep off the nodes that are left out, and take spares last."""
-    alone = {"topologyKey": _HOSTNAME, "labelSelector": {"matchLabels": {MANAGED: MANAGER, JOB: start.job.id}}}
-    made: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [alone]}}
+    """Have one pod a node, near each other where no queue sees to that, keep off the nodes that are left out, and take spares last."""
+    own = {"labelSelector": {"matchLabels": {MANAGED: MANAGER, JOB: start.job.id}}}
+    made: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**own, "topologyKey": _HOSTNAME}]}}
+    if (level := start.job.pods.topology) and not start.job.pods.queue:
+        near = {"weight": 100, "podAffinityTerm": {**own, "topologyKey": level}}
+        made["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [near]}
     nodes: dict[str, Any] = {}
     if start.excluded:
         off = [_off("metadata.name", [name]) for name in start.excluded]  # by its name: a label may be another's
