@@ -158,7 +158,8 @@ def down(folder: Path) -> None:
         run([*machine.engine_argv, "rm", "--force", "--volumes", "--time=0", *listed], timeout_s=120)
     (folder / "cluster.json").unlink(missing_ok=True)
     if (_CPU_GROUPS / name).is_dir():
-        run([*machine.sudo, "sh", "-c", f"rmdir /sys/fs/cgroup/*/{name}"], timeout_s=60, check=False)
+        # Podman leaves the group of its own processes behind in each hierarchy.
+        run([*machine.sudo, "sh", "-c", f"rmdir /sys/fs/cgroup/*/{name}/conmon /sys/fs/cgroup/*/{name}"], timeout_s=60, check=False)
     if network_subnet(machine, name):
         run([*machine.engine_argv, "network", "rm", name], timeout_s=60)
 
