@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 # Beside the lab's own 10.187.0.0/16; private (RFC 1918), and clear of the defaults of podman and docker.
 _SPACE = IPv4Network("10.186.0.0/16")
 _FIRST_NODE = 11
+# Where nodes see shared storage, and torch, as the fixture mounts them.
+STORAGE = "/jfs"
+VENV = f"{STORAGE}/train"
+PACKAGES = f"{VENV}/lib/python3.11/site-packages"
 _PODS, _SERVICES = "10.244.0.0/16", "10.96.0.0/16"
 _TOKEN = "abcdef.0123456789abcdef"
 _SOCKET = "/run/containerd/containerd.sock"

@@ -16,11 +16,10 @@ import pytest
 from primus_bootstrap.lab.values import MachineError
 from tests.kubernetes.api_server import ApiServer, down, up
 from tests.kubernetes.binaries import CannotError
-from tests.kubernetes.kubeadm_cluster import Cluster, formed
+from tests.kubernetes.kubeadm_cluster import PACKAGES, STORAGE, Cluster, formed
 from tests.kubernetes.kubeadm_cluster import down as take_down
 from tests.kubernetes.kubeadm_cluster import up as form
 from tests.kubernetes.rest import Api
-from tests.kubernetes.training_rig import PACKAGES, STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

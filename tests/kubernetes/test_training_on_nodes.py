@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kubernetes.kubeadm_cluster import wait_for
-from tests.kubernetes.training_rig import PACKAGES, STEPS, UNENDING, Nodes
+from tests.kubernetes.kubeadm_cluster import PACKAGES, wait_for
+from tests.kubernetes.training_rig import STEPS, UNENDING, Nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

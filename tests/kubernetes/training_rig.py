@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
-from tests.kubernetes.kubeadm_cluster import wait_for
+from tests.kubernetes.kubeadm_cluster import STORAGE, VENV, wait_for
 from tests.kubernetes.node_image import PYTHON_IMAGE
 from tests.lab.lab_rig import run_cli
 from tests.unit.fleet_rig import make_key
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
     from tests.kubernetes.kubeadm_cluster import Cluster
 
-STORAGE = "/jfs"
 JOBS = f"{STORAGE}/primus/jobs"
-VENV = f"{STORAGE}/train"
-PACKAGES = f"{VENV}/lib/python3.11/site-packages"
 NAMESPACE = "primus-jobs"
 ENDED = ("done", "failed", "cancelled")
 _USER, _UID = "ada", 4101
