@@ -18,6 +18,7 @@ gather() {
 target=/opt/roots/$1
 shift
 mkdir -p "$target/tmp" "$target/etc" "$target/run"
+chmod 1777 "$target/tmp"
 for program; do
     { echo "$program"; ldd "$program" | grep -o '/[^ ]*'; } | while read -r file; do
         mkdir -p "$target$(dirname "$file")"
@@ -28,10 +29,18 @@ INSIDE
 }
 
 gather etcd /usr/bin/etcd
-gather kube-proxy /usr/sbin/xtables-nft-multi /usr/sbin/conntrack /usr/sbin/ipset
-gather busybox /bin/busybox
 modules=usr/lib/$(uname -m)-linux-gnu
-mkdir -p "$root/opt/roots/kube-proxy/$modules"
+# The match by which a service chooses among its pods needs more than the program itself.
+gather kube-proxy /usr/sbin/xtables-nft-multi /usr/sbin/conntrack /usr/sbin/ipset "/$modules/xtables/libxt_statistic.so"
+gather busybox /bin/busybox
+# torch names libraries that are a part of the C library by now.
+chroot "$root" sh -c 'cd /lib/*-linux-gnu && echo /usr/bin/python3.11 /usr/lib/python3.11/lib-dynload/*.so \
+    "$PWD"/libstdc++.so.6 "$PWD"/libdl.so.2 "$PWD"/libpthread.so.0 "$PWD"/librt.so.1' > "$root/python"
+# shellcheck disable=SC2046 # a word each
+gather python $(cat "$root/python")
+rm "$root/python"
+cp -r "$root/usr/lib/python3.11" "$root/opt/roots/python/usr/lib/"
+ln -s python3.11 "$root/opt/roots/python/usr/bin/python3"
 cp -r "$root/$modules/xtables" "$root/opt/roots/kube-proxy/$modules/"
 cp "$root/etc/protocols" "$root/opt/roots/kube-proxy/etc/"
 for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
@@ -40,4 +49,6 @@ done
 for name in $(chroot "$root" busybox --list); do
     [ "$name" = busybox ] || ln -s busybox "$root/opt/roots/busybox/bin/$name"
 done
+# Each node makes its own.
+rm -f "$root"/etc/ssh/ssh_host_*
 rm -rf "$root"/var/cache/apt/*.bin "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*

@@ -35,10 +35,17 @@ if TYPE_CHECKING:
 # Beside the lab's own 10.187.0.0/16; private (RFC 1918), and clear of the defaults of podman and docker.
 _SPACE = IPv4Network("10.186.0.0/16")
 _FIRST_NODE = 11
+# Where nodes see shared storage, and torch, as the fixture mounts them.
+STORAGE = "/jfs"
+VENV = f"{STORAGE}/train"
+PACKAGES = f"{VENV}/lib/python3.11/site-packages"
 _PODS, _SERVICES = "10.244.0.0/16", "10.96.0.0/16"
 _TOKEN = "abcdef.0123456789abcdef"
 _SOCKET = "/run/containerd/containerd.sock"
 _LIMIT_S = 300.0
+# Control groups of version 1 put all containers of podman into one group, which gets as much of a processor as one process beside it:
+# on a busy machine a control plane starves. A node gets as much as four.
+_CPU_GROUPS, _SHARES = Path("/sys/fs/cgroup/cpu"), 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +161,9 @@ def down(folder: Path) -> None:
     if listed:
         run([*machine.engine_argv, "rm", "--force", "--volumes", "--time=0", *listed], timeout_s=120)
     (folder / "cluster.json").unlink(missing_ok=True)
+    if (_CPU_GROUPS / name).is_dir():
+        # Podman leaves the group of its own processes behind in each hierarchy.
+        run([*machine.sudo, "sh", "-c", f"rmdir /sys/fs/cgroup/*/{name}/conmon /sys/fs/cgroup/*/{name}"], timeout_s=60, check=False)
     if network_subnet(machine, name):
         run([*machine.engine_argv, "network", "rm", name], timeout_s=60)
 
@@ -187,6 +197,7 @@ def _start_containers(cluster: Cluster, image: NodeImage, mounts: Sequence[str])
     # Limits that no container here may raise; containerd's snapshots lie on an overlay, and so need a file system beneath that is none.
     limits = ("--privileged", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096", "--volume=/var")
     shared = (f"--volume={image.programs.resolve()}:/opt/kubernetes:ro", f"--volume={image.images}:/opt/images:ro")
+    share = (f"--cgroup-parent=/{name}",) if _CPU_GROUPS.is_dir() else ()
     for node in cluster.nodes:
         own = (
             f"--name={node}",
@@ -195,8 +206,11 @@ def _start_containers(cluster: Cluster, image: NodeImage, mounts: Sequence[str])
             f"--network={name}",
             f"--ip={cluster.address(node)}",
         )
-        flags = (*own, *systemd, *scratch, *limits, *shared, *(f"--volume={mount}" for mount in mounts))
+        flags = (*own, *share, *systemd, *scratch, *limits, *shared, *(f"--volume={mount}" for mount in mounts))
         run([*engine, "--runtime=runc", "run", "--detach", *flags, image.reference], timeout_s=120)
+    if share:
+        write = f"echo {_SHARES * cluster.count} > {_CPU_GROUPS / name}/cpu.shares"
+        run([*cluster.machine.sudo, "sh", "-c", write], timeout_s=60)
     for node in cluster.nodes:
         is_up = _asks(cluster, node, "systemctl", "is-active", "--quiet", "containerd")
         wait_for(is_up, f"containerd does not run on {node}", 60)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
+import sys
 import time
 import uuid
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 from primus_bootstrap.lab.values import MachineError
 from tests.kubernetes.api_server import ApiServer, down, up
 from tests.kubernetes.binaries import CannotError
-from tests.kubernetes.kubeadm_cluster import Cluster, formed
+from tests.kubernetes.kubeadm_cluster import PACKAGES, STORAGE, Cluster, formed
 from tests.kubernetes.kubeadm_cluster import down as take_down
 from tests.kubernetes.kubeadm_cluster import up as form
 from tests.kubernetes.rest import Api
@@ -68,6 +70,17 @@ def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
     api.delete(f"/api/v1/namespaces/{name}")
 
 
+def _mounts(folder: Path) -> list[str]:
+    """Return what the nodes see of this machine: shared storage, and torch where it is installed for their Python."""
+    shared = folder.absolute() / "shared"
+    shared.mkdir(parents=True, exist_ok=True)
+    mounts = [f"{shared}:{STORAGE}"]
+    torch = importlib.util.find_spec("torch")
+    if torch and torch.origin and sys.version_info[:2] == (3, 11):
+        mounts.append(f"{Path(torch.origin).parents[1]}:{PACKAGES}:ro")
+    return mounts
+
+
 @pytest.fixture(scope="session")
 def kubeadm_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three real nodes that kubeadm formed a cluster of; its tests are faults, since it takes a minute and all of the machine."""
@@ -76,7 +89,7 @@ def kubeadm_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
     capture = request.config.pluginmanager.getplugin("capturemanager")
     try:
         with capture.global_and_fixture_disabled():
-            cluster = formed(folder) or form(folder)
+            cluster = formed(folder) or form(folder, mounts=_mounts(folder))
         yield cluster
     except (CannotError, MachineError) as error:
         pytest.skip(str(error))

@@ -25,14 +25,17 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.machine import Machine
 
 TEST_IMAGE = "localhost/busybox:1"
+# Python with what torch is linked with; torch itself comes by a mount.
+PYTHON_IMAGE = "localhost/python:1"
 _HERE = Path(__file__).parent
 _SCRIPT = _HERE / "customize_node.sh"
 _REGISTRY = "k8s.gcr.io"
-# What 1.20's kubelet and kubeadm call, then what the images are gathered from.
+# What 1.20's kubelet and kubeadm call, then what the images are gathered from, then what makes a host of it that Ansible reaches.
 _PACKAGES = (
     "ca-certificates", "conntrack", "containerd", "containernetworking-plugins", "curl", "dbus", "ebtables", "ethtool", "iproute2", "ipset",
     "iptables", "kmod", "mount", "procps", "runc", "socat", "systemd", "systemd-sysv", "util-linux",
-    "busybox", "etcd-server",
+    "bash", "busybox", "etcd-client", "etcd-server", "libstdc++6",
+    "openssh-client", "openssh-server", "python3", "sudo",
 )  # fmt: skip
 _SUITE = "bookworm"
 
@@ -93,6 +96,7 @@ def _write_images(programs: Path, folder: Path) -> None:
     proxy = [*_gathered(node, "kube-proxy"), *_program(programs / "kube-proxy")]
     _write(folder, f"{_REGISTRY}/kube-proxy:v{VERSION}", [], proxy)
     _write(folder, TEST_IMAGE, [], _gathered(node, "busybox"))
+    _write(folder, PYTHON_IMAGE, [], [*_gathered(node, "busybox"), *_gathered(node, "python")])
 
 
 def _program(path: Path, target: str = "") -> list[tuple[tarfile.TarInfo, bytes]]:

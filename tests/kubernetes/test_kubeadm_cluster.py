@@ -1,4 +1,4 @@
-"""Three real nodes: kubelets run pods, and a node that died is NotReady."""
+"""Three real nodes: kubelets run pods, a service reaches them on every node, and a node that died is NotReady until it is back."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def web(kubeadm_cluster: Cluster) -> Cluster:
     spec = {"tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1, "containers": [container]}
     pods = {"selector": {"matchLabels": WEB}, "template": {"metadata": {"labels": WEB}, "spec": spec}}
     servers = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "web"}, "spec": pods}
-    kubeadm_cluster.kubectl("apply", "--filename=-", stdin=json.dumps(servers))
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}, "spec": {"selector": WEB, "ports": [{"port": 80}]}}
+    for made in (servers, service):
+        kubeadm_cluster.kubectl("apply", "--filename=-", stdin=json.dumps(made))
     kubeadm_cluster.kubectl("rollout", "status", "daemonset/web", f"--timeout={LIMIT_S}s")
     return kubeadm_cluster
 
@@ -39,6 +41,13 @@ def pods_of(cluster: Cluster) -> dict[str, str]:
     """Return the web servers' pods, by their node."""
     items = json.loads(cluster.kubectl("get", "pods", "--selector=app=web", "--output=json"))["items"]
     return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in items}
+
+
+def seen_from(cluster: Cluster, pod: str) -> set[str]:
+    """Return who answers at the service's address, asked often enough from one pod that each has its turn."""
+    address = cluster.kubectl("get", "service", "web", "--output=jsonpath={.spec.clusterIP}")
+    ask = f"for n in $(seq 40); do wget -q -O - http://{address}/ || true; done"
+    return set(cluster.kubectl("exec", pod, "--", "sh", "-c", ask, check=False).split())
 
 
 def test_every_node_is_ready(kubeadm_cluster: Cluster) -> None:
@@ -53,11 +62,23 @@ def test_a_pod_runs_on_every_node(web: Cluster) -> None:
     assert [web.kubectl("exec", name, "--", "hostname").strip() for name in pods.values()] == list(pods.values())
 
 
-def test_a_killed_node_is_not_ready(web: Cluster) -> None:
-    """A node without power is found out and tainted, and the others stay as they are."""
+def test_a_service_reaches_the_pods_of_all_nodes(web: Cluster) -> None:
+    """From a pod of each node, since what leads there is each node's own."""
+    pods = pods_of(web)
+    for pod in pods.values():
+        wait_for(lambda pod=pod: seen_from(web, pod) == set(pods.values()), f"{pod} does not reach all of {pods}", 60)  # type: ignore[misc]
+
+
+def test_a_killed_node_is_not_ready_until_it_is_back(web: Cluster) -> None:
+    """A node without power is found out and tainted, and the others stay as they are; back again, its pod serves once more."""
     node = web.nodes[2]
     web.kill(node)
     wait_for(lambda: not web.ready()[node], f"{node} is still Ready", LIMIT_S)
     wait_for(lambda: "unreachable" in web.kubectl("get", "node", node, "--output=jsonpath={.spec.taints[*].key}"), "no taint", LIMIT_S)
     assert web.ready() == {other: other != node for other in web.nodes}
+    others = {pod for own, pod in pods_of(web).items() if own != node}
+    first = min(others)
+    wait_for(lambda: seen_from(web, first) == others, "the service still leads to the dead node", LIMIT_S)
     web.start(node)
+    wait_for(lambda: web.ready()[node], f"{node} does not come back", LIMIT_S)
+    wait_for(lambda: seen_from(web, first) == {*others, pods_of(web)[node]}, "the pod of the node does not serve again", LIMIT_S)
