@@ -161,7 +161,7 @@ def test_a_dead_node_is_replaced_and_its_job_runs_elsewhere(small: RunningLab, j
     """The power of node3 is cut under a job: without --dead it is refused; the spare takes its place, the job runs again."""
     # A job that asks for the very node that goes would end with it.
     small.sh("node1", "scontrol update nodename=node2 state=drain reason=test")
-    job = hold(small, "", seconds=5)
+    job = hold(small, "", seconds=40)
     small.sh("node1", "scontrol update nodename=node2 state=resume")
     small.fault("kill", "node3")
     words = ("node3", SPARE, "--host", spare_address(small), "--confirm", small.name)
