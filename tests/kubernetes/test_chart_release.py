@@ -67,6 +67,7 @@ def test_a_release_is_brought_once_and_follows_its_values(api: Api, site: Site) 
     assert (settings(api, site)["greeting"], states(site)) == ("good day", ["superseded", "deployed"])
 
 
+@pytest.mark.fault
 def test_what_a_hand_deleted_or_changed_is_put_back(api: Api, api_server: ApiServer, site: Site) -> None:
     """Each is named and as the chart has it; what a program of the cluster writes stays, and the run after changes nothing."""
     site.applied()
@@ -98,6 +99,7 @@ def test_what_a_hand_deleted_or_changed_is_put_back(api: Api, api_server: ApiSer
     assert settings(api, site)["greeting"] == "later"
 
 
+@pytest.mark.fault
 @pytest.mark.parametrize("state", ["pending-install", "failed"])
 def test_a_first_install_that_was_left_half_done_is_followed_by_a_good_one(api: Api, site: Site, state: str) -> None:
     """Helm alone would refuse to go on, or leave out what it did not get to."""
@@ -118,6 +120,7 @@ def test_a_first_install_that_was_left_half_done_is_followed_by_a_good_one(api: 
     assert api.get(f"/apis/apps/v1/namespaces/{site.namespace}/deployments/jobset-controller")["status"]["readyReplicas"] == 1
 
 
+@pytest.mark.fault
 def test_an_upgrade_that_was_left_half_done_goes_back_and_on(api: Api, site: Site) -> None:
     """A Helm that is killed in an upgrade leaves its revision pending; the last good one comes back, then the new one."""
     site.helm("install", "jobset", str(site.folder / "chart"))

@@ -94,6 +94,7 @@ def quickly(api_server: ApiServer) -> list[str]:
     return ["-e", json.dumps({"kube_common_reset": told})]
 
 
+@pytest.mark.fault
 def test_only_what_hosts_yaml_brought_goes(api: Api, api_server: ApiServer, folder: Path) -> None:
     """Custom resources, releases, definitions, namespaces, in this order; what others have there stays and is named."""
     applied = play(folder, "scheduling/jobs.yml", "kueue,jobset")
@@ -146,6 +147,7 @@ def test_only_what_hosts_yaml_brought_goes(api: Api, api_server: ApiServer, fold
     assert is_there(api, "/api/v1/namespaces/jobset-system/configmaps/theirs")
 
 
+@pytest.mark.fault
 def test_a_release_that_was_there_before_stays(api: Api, api_server: ApiServer, folder: Path) -> None:
     """Somebody's release of the same name follows hosts.yaml, which is said, and is nobody's to uninstall but theirs."""
     theirs = {"KUBECONFIG": str(api_server.kubeconfig), "HELM_NAMESPACE": "jobset-system"}
