@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,22 +90,33 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(300)
+def play(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the role once no job runs on this machine; other tests may start some."""
+    end = time.monotonic() + 120
+    while NODE.running_jobs() and time.monotonic() < end:
+        time.sleep(1)
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "PYTHONPATH": str(content.content_root())}
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
+    return subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not can_have_own_run(), reason="no process may have mounts of its own here: run it as root")
 def test_every_round_runs_and_the_host_that_breaks_pairs_fails(folder: Path) -> None:
     """Six rounds of one pair, and the three that failed once more: more than one inclusion holds.
 
     What ran is kept, and nothing is left on the hosts.
     """
-    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "PYTHONPATH": str(content.content_root())}
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
-    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=280)
-    if NODE.running_jobs():
+    for _ in range(3):
+        done = play(folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        report = last_run(folder / "bench")
+        said: list[dict[str, Any]] = json.loads((report / "bench.json").read_text())["verdicts"]
+        if not any("jobs run on it" in one.get("reason", "") for one in said):
+            break
+    else:
         pytest.skip("jobs run on this machine, which a bench does not disturb")
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = last_run(folder / "bench")
     ran = [json.loads(each) for each in (report / "fabric.jsonl").read_text().splitlines()]
-    said: list[dict[str, Any]] = json.loads((report / "bench.json").read_text())["verdicts"]
 
     assert [f"Start collectives on 1 pair, round {number}]" in done.stdout for number in range(1, 11)] == [True] * 9 + [False]
     assert len(ran) == 9
