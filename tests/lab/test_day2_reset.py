@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(5400)]
 NODES = ("node1", "node2")
 # What docs/reset.md says is kept: data, the accounts that own them, home folders, and the note of what was kept.
 KEPT = re.compile(
-    r"^/(var/lib/(redis|mysql|slurm|primus|containers)|var/backups/(redis|slurm_accounting)|srv/juicefs|home/ada)(/|$)"
+    r"^/(var/lib/(redis|mysql|slurm|primus|containers|docker-registry|prometheus)|var/backups/(redis|slurm_accounting)|srv/juicefs|home/ada)(/|$)"
     r"|^/etc/(passwd|group|shadow|gshadow)$"
 )
 
