@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -55,24 +56,13 @@ def resolve(need: Need) -> Locked | Unresolved:
     done = run(argv, timeout_s=_LIMIT_S)
     if done.code:
         return Unresolved(need.name, done.why, "see that pip reaches its index (`pip config list`), and that it carries this version")
-    found = json.loads(done.out)["install"][0]
-    url, sha256 = found["download_info"]["url"], found["download_info"]["archive_info"]["hashes"].get("sha256", "")
-    if need.sha256 and need.sha256 != sha256:
-        reason = f"the index's file has the sum {sha256 or 'of no known kind'}, the role expects {need.sha256}"
+    found = _locked(json.loads(done.out)["install"][0])
+    if need.sha256 and need.sha256 != found.sha256:
+        reason = f"the index's file has the sum {found.sha256 or 'of no known kind'}, the role expects {need.sha256}"
         return Unresolved(need.name, reason, "find out which one is right; the role's sum is a variable of hosts.yaml")
-    if not sha256:
+    if not found.sha256:
         return Unresolved(need.name, "the index states no SHA-256", "use an index that does")
-    file = Path(unquote(urlsplit(url).path)).name
-    return Locked(
-        "wheel",
-        need.name,
-        found["metadata"]["version"],
-        url=_plain(url),
-        sha256=sha256,
-        size_bytes=0,
-        path=f"wheels/{file}",
-        pinned=bool(need.sha256),
-    )
+    return replace(found, name=need.name, pinned=bool(need.sha256))
 
 
 def fetch(item: Locked, part: Path) -> str:
