@@ -136,10 +136,12 @@ class ManagersView:
             ValueError: by the returned function: a template uses what is not known without the host, or fails.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415
+        from ansible.plugins.loader import filter_loader  # noqa: PLC0415
         from ansible.template import Templar  # noqa: PLC0415
 
         variables: dict[str, Any] = {}
         for path in sources.defaults:
+            filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # the role's own, which its variables use
             variables |= self.read_templates(path) or {}
         with _quiet():
             variables |= self.managers.get_vars(host=self.inventory.get_host(host))

@@ -11,12 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import container_devices, handed_on, host_profile, process
+from primus_bootstrap.launch import container_devices, container_limits, handed_on, host_profile, process
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.plan import RUN, USER, Plan, Variable
 from primus_bootstrap.launch.run_folder import make_run_folder, preparing
-from primus_bootstrap.launch.settings import shown
+from primus_bootstrap.launch.settings import schema, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,11 +55,10 @@ def make_plan(_line: CommandLine, asked: Asked) -> Plan:
     names = sorted({*_passed(asked), *inside})
     folders = tuple(mounts(asked, run_dir))
     make = _apptainer_words if engine == "apptainer" else _docker_words
-    prefix = (
-        shutil.which(engine) or engine,
-        *make(asked, engine, container_devices.words(engine, whose, asked.root), (folders, names, run_dir)),
-        image,
-    )
+    built_in = schema()["container.ulimit"].default
+    limits, lowered = container_limits.words(engine, settings["container.ulimit"], built_in, asked.root)
+    host_words = (*container_devices.words(engine, whose, asked.root), *limits)
+    prefix = (shutil.which(engine) or engine, *make(asked, engine, host_words, (folders, names, run_dir)), image)
     return Plan(
         runtime="container",
         task=task.name,
@@ -78,7 +77,7 @@ def make_plan(_line: CommandLine, asked: Asked) -> Plan:
         environment=_client_environment(engine, asked, inside, names),
         inherited=handed_on.without_settings(asked.environment),
         settings=shown_settings(asked),
-        notes=(f"devices: {whose}", f"engine: {engine}"),
+        notes=(f"devices: {whose}", f"engine: {engine}", *lowered),
     )
 
 
@@ -153,12 +152,11 @@ def _refuse_separators(path: Path, given: str) -> None:
         )
 
 
-def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]) -> tuple[str, ...]:
+def _docker_words(asked: Asked, engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]) -> tuple[str, ...]:
     mounts, names, run_dir = parts
     settings = asked.settings
     one = {"ipc": "ipc", "network": "network", "shm_size": "shm-size", "pull": "pull"}
     many = {"device": "device", "cap_add": "cap-add", "security_opt": "security-opt"}
-    limits = {value.partition("=")[0]: value for value in settings["container.ulimit"]}  # the last one of a name holds
     return (
         "run",
         "--rm",
@@ -167,9 +165,8 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
         f"--cidfile={cid_file(run_dir, asked)}",
         f"--workdir={asked.cwd}",
         *(f"--{word}={settings[f'container.{key}']}" for key, word in one.items() if settings[f"container.{key}"]),
-        *devices,
+        *host_words,
         *(f"--{word}={value}" for key, word in many.items() for value in settings[f"container.{key}"]),
-        *(f"--ulimit={value}" for value in limits.values()),
         *(("--privileged",) if settings["container.privileged"] else ()),
         *(("--security-opt=label=disable",) if engine == "podman" or (asked.root / _SELINUX).is_dir() else ()),  # it would deny the mounts
         *(f"--volume={mount}" for mount in mounts),
@@ -180,14 +177,14 @@ def _docker_words(asked: Asked, engine: str, devices: Sequence[str], parts: tupl
 
 
 def _apptainer_words(
-    asked: Asked, _engine: str, devices: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]
+    asked: Asked, _engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]
 ) -> tuple[str, ...]:
     mounts, _, _ = parts
     return (
         "exec",
         "--cleanenv",
         f"--pwd={asked.cwd}",
-        *devices,
+        *host_words,
         *(f"--bind={mount}" for mount in mounts),
         *asked.settings["container.engine_arg"],
     )

@@ -80,13 +80,17 @@ def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) 
 
 
 def documented_values(path: Path) -> dict[str, Any]:
-    """Return all that a chart's values.yaml names, with those of its subcharts under their names or aliases."""
+    """Return all that a chart's values.yaml names, those of its subcharts under their names or aliases, their `global` at the top."""
     texts = dict(_texts(path))
     values = yaml.safe_load(texts.get("values.yaml", "")) or {}
     for name, text in texts.items():
         parts = Path(name).parts
         if len(parts) == 3 and parts[0] == "charts" and parts[2] == "values.yaml":
-            values[parts[1]] = _under(yaml.safe_load(text) or {}, values.get(parts[1]) or {})
+            inner = yaml.safe_load(text) or {}
+            values[parts[1]] = _under(inner, values.get(parts[1]) or {})
+            # Helm hands a chart's `global` down to its subcharts, so that what they name there is known above.
+            if "global" in inner:
+                values["global"] = _under(inner["global"] or {}, values.get("global") or {})
     for dependency in (yaml.safe_load(texts["Chart.yaml"]).get("dependencies")) or ():
         if alias := dependency.get("alias"):
             values[alias] = _under(values.get(dependency["name"]) or {}, values.get(alias) or {})
