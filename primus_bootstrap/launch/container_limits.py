@@ -13,7 +13,7 @@ _SYS_RESOURCE = 1 << 24
 _FIRST_NAMESPACE = ["0", "0", "4294967295"]
 # As /proc/self/limits calls them.
 _NAMES = {"memlock": "Max locked memory", "stack": "Max stack size", "nofile": "Max open files", "nproc": "Max processes"}
-# What podman asks for itself when root starts it: RLimitDefaultValue in containers/podman, libpod/define/config.go.
+# What podman asks for by itself: https://docs.podman.io/en/latest/markdown/podman-run.1.html#ulimit-option
 _OF_PODMAN = {"nofile": 1048576, "nproc": 1048576}
 _UNLIMITED = -1
 
@@ -56,15 +56,15 @@ def _may_raise(root: Path) -> bool:
 
 
 def _hard_limits(root: Path) -> dict[str, int]:
-    """Return the highest value of each limit that this process may have, -1 = unlimited."""
+    """Return the highest value of each limit that this process, and so podman, may have; -1 = unlimited."""
     try:
         lines = (root / "proc/self/limits").read_text("utf-8").splitlines()
-    except OSError:
+        # podman gives up what it has beyond the highest number of a process (seen with 4.3).
+        processes = int((root / "proc/sys/kernel/pid_max").read_text("utf-8"))
+    except (OSError, ValueError):
         return {}
-    found = {}
-    for name, words_ in _NAMES.items():
-        for line in lines:
-            if line.startswith(words_):
-                hard = line[len(words_) :].split()[1]
-                found[name] = _UNLIMITED if hard == "unlimited" else int(hard)
+    hard = {name: line[len(title) :].split()[1] for name, title in _NAMES.items() for line in lines if line.startswith(title)}
+    found = {name: _UNLIMITED if value == "unlimited" else int(value) for name, value in hard.items()}
+    if "nproc" in found:
+        found["nproc"] = processes if found["nproc"] == _UNLIMITED else min(found["nproc"], processes)
     return found

@@ -31,6 +31,8 @@ def host(root: Path, rights: str, namespace: str = FIRST_NAMESPACE, limits: str 
     (folder / "status").write_text(f"Name:\tpython3\nCapEff:\t{rights}\n")
     (folder / "uid_map").write_text(namespace)
     (folder / "limits").write_text(limits)
+    (root / "proc/sys/kernel").mkdir(parents=True)
+    (root / "proc/sys/kernel/pid_max").write_text("32768\n")
     return root
 
 
@@ -48,9 +50,9 @@ def test_podman_gives_no_more_than_this_process_has(tmp_path: Path, rights: str,
         "--ulimit=memlock=8388608:8388608",
         "--ulimit=stack=67108864",
         "--ulimit=nofile=20000:20000",
-        "--ulimit=nproc=96364:96364",
+        "--ulimit=nproc=32768:32768",
     }
-    assert [note.partition(" ")[0] for note in notes] == ["memlock=8388608", "nofile=20000", "nproc=96364"]
+    assert [note.partition(" ")[0] for note in notes] == ["memlock=8388608", "nofile=20000", "nproc=32768"]
 
 
 def test_what_somebody_asks_for_stays(tmp_path: Path) -> None:
@@ -59,7 +61,7 @@ def test_what_somebody_asks_for_stays(tmp_path: Path) -> None:
     words, notes = container_limits.words("podman", wanted, BUILT_IN, host(tmp_path, WITHOUT_RAISING))
 
     assert {"--ulimit=memlock=99999999", "--ulimit=nofile=1048576:1048576"} <= set(words)
-    assert [note.partition(" ")[0] for note in notes] == ["nproc=96364"]
+    assert [note.partition(" ")[0] for note in notes] == ["nproc=32768"]
 
 
 def test_docker_gets_the_limits_of_its_own_daemon(tmp_path: Path) -> None:
@@ -70,10 +72,10 @@ def test_docker_gets_the_limits_of_its_own_daemon(tmp_path: Path) -> None:
     assert container_limits.words("apptainer", BUILT_IN, BUILT_IN, root) == ((), ())
 
 
-@pytest.mark.parametrize("missing", ["status", "uid_map", "limits"])
+@pytest.mark.parametrize("missing", ["self/status", "self/uid_map", "self/limits", "sys/kernel/pid_max"])
 def test_nothing_is_lowered_where_nobody_can_tell(tmp_path: Path, missing: str) -> None:
     """No /proc (macOS, where podman runs in a machine of its own) is no proof of low limits."""
     root = host(tmp_path, WITHOUT_RAISING)
-    (root / "proc/self" / missing).unlink()
+    (root / "proc" / missing).unlink()
 
     assert container_limits.words("podman", BUILT_IN, BUILT_IN, root) == (AS_THEY_ARE, ())

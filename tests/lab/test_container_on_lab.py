@@ -1,0 +1,103 @@
+"""`primus-cli container` with the engine of this machine, in the image of a lab's host: the run on the host, and nothing else touched."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_rig import ROOT, RunningLab, engine_argv, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+
+PACKAGES = "/opt/packages"
+
+
+def ask_engine(*words: str) -> str:
+    """Return what the engine prints."""
+    return subprocess.run([*engine_argv(), *words], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+
+
+@pytest.fixture
+def image(lab: RunningLab) -> Iterator[str]:
+    """Give the image of a host with this machine's Python, and see that no container of the lab was touched."""
+    if engine_argv()[0] == "sudo":
+        pytest.skip("the lab's image belongs to root's engine, and this account's engine has another one")
+    torch = importlib.util.find_spec("torch")
+    if torch is None or sys.version_info[:2] != (3, 11):
+        pytest.skip("the image has Python 3.11, and torch is not installed here for it")
+    before = ask_engine("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}")
+    assert "bookworm" in lab.sh("node1", "cat /etc/os-release")
+    yield ask_engine("inspect", "--format", "{{.Image}}", lab.container("node1"))
+
+    assert ask_engine("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}") == before
+
+
+def words(folder: Path, *runtime: str, settings: tuple[str, ...] = ()) -> list[str]:
+    """Return the command line of a run of two ranks."""
+    train = ["train", "pretrain", "--config", "debug-dense", *settings]
+    return [sys.executable, "-m", "primus_bootstrap.launch", "--output", str(folder), *runtime, "--nproc", "2", "--", *train]
+
+
+def inside(image: str) -> tuple[str, ...]:
+    """Return the options of a run in an image that sees this machine's torch."""
+    packages = Path(str(importlib.util.find_spec("torch").origin)).parents[1]  # type: ignore[union-attr] - the fixture looked
+    volume = f"{packages}:{PACKAGES}:ro"
+    return ("container", "--engine", engine_argv()[-1], "--image", image, "--volume", volume, "--env", f"PYTHONPATH={PACKAGES}")
+
+
+def losses(folder: Path) -> list[float]:
+    """Return the loss of each step."""
+    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
+
+
+def left_over(folder: Path) -> str:
+    """Return the containers of a run that are still there, in whatever state."""
+    return ask_engine("ps", "--all", "--filter", f"label=primus.run={folder}", "--format", "{{.ID}}")
+
+
+def test_a_run_in_an_image_learns_what_a_run_on_the_host_learns(image: str, tmp_path: Path) -> None:
+    """With no option about limits, also where this machine may not raise any: the same losses, and the container is gone."""
+    folders = [tmp_path / "host", tmp_path / "image"]
+    for folder, runtime in zip(folders, [("direct", f"--python={sys.executable}"), inside(image)], strict=True):
+        done = subprocess.run(
+            words(folder, *runtime, settings=("train.steps=3",)), cwd=ROOT, capture_output=True, text=True, timeout=400, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    assert losses(folders[0]) == losses(folders[1])
+    assert len(losses(folders[0])) == 3
+    assert left_over(folders[1]) == ""
+
+
+@pytest.mark.fault
+def test_sigterm_ends_the_container_with_a_checkpoint(image: str, tmp_path: Path) -> None:
+    """The signal reaches the ranks inside, exit code 75 comes out, and the same command goes on where they stopped."""
+    folder = tmp_path / "run"
+    argv = words(folder, *inside(image), settings=("train.steps=60",))
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:
+        try:
+            assert wait_for(lambda: (folder / "steps.jsonl").exists() and len(losses(folder)) > 2, timeout_s=300, every_s=0.1)
+            running = left_over(folder)
+            child.send_signal(signal.SIGTERM)
+            said, _ = child.communicate(timeout=200)
+        finally:
+            child.kill()
+    stopped_at = len(losses(folder))
+    again = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
+
+    assert running
+    assert child.returncode == 75, said
+    assert 2 < stopped_at < 60
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert len(losses(folder)) == 60
+    assert left_over(folder) == ""
