@@ -40,6 +40,16 @@ app = typer.Typer(
     "130 interrupted.",
 )
 
+# How the help groups the verbs, in this order; a verb that stands nowhere here is an error at the start.
+_PANELS = {
+    "Describe a cluster": ("init", "import", "validate", "schema", "secrets", "bundle"),
+    "Bring it up": ("doctor", "probe", "plan", "diff", "apply", "verify", "bench"),
+    "Look at it": ("status", "report", "runs", "ssh", "exec"),
+    "Look after it": ("node", "upgrade", "renew", "backup", "restore", "reset"),
+    "Use it": ("workload",),
+    "Try it on this machine": ("lab",),
+}
+
 
 def _version(value: bool) -> None:  # noqa: FBT001 (typer calls it so)
     if value:
@@ -72,6 +82,21 @@ app.add_typer(day2.node_app, name="node")
 app.add_typer(workload_verbs.app, name="workload")
 app.add_typer(bundle_verbs.app, name="bundle")
 app.add_typer(lab_verbs.app, name="lab")
+
+
+def _arrange() -> None:
+    """Put the verbs into their panels."""
+    panels = {verb: panel for panel, verbs in _PANELS.items() for verb in verbs}
+    order = list(panels)
+    for verb in app.registered_commands:
+        verb.rich_help_panel = panels[str(verb.name)]
+    for family in app.registered_groups:
+        family.rich_help_panel = panels[str(family.name)]
+    app.registered_commands.sort(key=lambda verb: order.index(str(verb.name)))
+    app.registered_groups.sort(key=lambda family: order.index(str(family.name)))
+
+
+_arrange()
 
 
 def main(argv: list[str] | None = None) -> None:
