@@ -256,6 +256,26 @@ def chart_tasks() -> list[tuple[str, dict[str, Any]]]:
     return list({task["vars"]["kube_common_chart"]["role"]: (role, task) for role, task in tasks}.values())
 
 
+def included(role: str) -> list[str]:
+    """Return what a role includes of kube_common, in order."""
+    words = [task.get("ansible.builtin.include_role") or {} for task in tasks_of(role, "main.yml")]
+    return [str(one["tasks_from"]) for one in words if one.get("name") == "kube_common"]
+
+
+def writes_before_its_chart(role: str) -> bool:
+    """Tell whether a role writes objects, and brings a chart afterwards."""
+    order = included(role)
+    return {"kube_objects", "chart_release"} <= set(order) and order.index("kube_objects") < order.index("chart_release")
+
+
+@pytest.mark.parametrize("role", [role for role in ROLES if writes_before_its_chart(role)])
+def test_a_chart_is_known_before_objects_are_written(role: str) -> None:
+    """A chart with another sum ends the run before a Secret or a namespace is there."""
+    order = included(role)
+
+    assert order.index("chart_file") < order.index("kube_objects")
+
+
 @pytest.mark.parametrize(("role", "task"), chart_tasks(), ids=lambda one: one if isinstance(one, str) else "")
 def test_charts_are_rendered_for_a_bundle_as_they_are_installed(role: str, task: dict[str, Any]) -> None:
     """The chart, its values, and the names of release and namespace are the same words in both places."""
