@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 
 _LOOK_S, _START_S = 12.0, 30.0
 AT_ONCE = 32
+# A connection costs the service host some 60 ms of a processor, and its node a process: with more hosts, each is asked less often.
+ASKED_A_LOOK = 16
 
 
 @dataclass
 class DirectTarget:
-    """The hosts of one job. `refused` keeps what hosts said to the newest start, for people."""
+    """The hosts of one job. `refused` keeps what hosts said to the newest start, for people.
+
+    `running` keeps the answers of the hosts of the newest attempt that run it, in the order in which they were asked.
+    """
 
     job: Job
     folder: JobFolder
     channel: Channel
     refused: dict[str, str] = field(default_factory=dict)
+    running: dict[Host, dict[str, Any]] = field(default_factory=dict)
 
     def candidates(self) -> Candidates:
         """Ask every host and spare whether it is there, healthy and free."""
@@ -44,6 +50,7 @@ class DirectTarget:
 
     def start(self, state: State) -> None:
         """Start the launcher on each host of the attempt; a host where it runs or has run says so and does nothing."""
+        self.running = {}
 
         def one(host: Host) -> str:
             rank = state.hosts.index(host)
@@ -57,8 +64,8 @@ class DirectTarget:
         self.refused = {host.name: answer for host, answer in answers.items() if answer}
 
     def observe(self, state: State) -> Seen:
-        """Ask each host of the attempt, and read what the launchers wrote."""
-        answers = _each(state.hosts, lambda host: self._status(host, state))
+        """Ask the hosts of the attempt, and read what the launchers wrote."""
+        answers = self._answers(state)
         records = node_record.read_all(self.folder.attempt(state.attempt))
         nodes = tuple(self._node(host, answers[host], records.get(rank), state) for rank, host in enumerate(state.hosts))
         return Seen(_status(nodes), nodes, hosts=state.hosts)
@@ -73,6 +80,17 @@ class DirectTarget:
                 self.refused[host.name] = str(error)
 
         _each(state.hosts, one)
+
+    def _answers(self, state: State) -> dict[Host, dict[str, Any] | str]:
+        """Ask every host that is not known to run the attempt, and of the others those that were asked longest ago."""
+        kept = {host: answer for host, answer in self.running.items() if host in state.hosts and state.phase == states.RUNNING}
+        others = [host for host in state.hosts if host not in kept]
+        asked = _each([*others, *list(kept)[:ASKED_A_LOOK]], lambda host: self._status(host, state))
+        answers = {**{host: answer for host, answer in kept.items() if host not in asked}, **asked}
+        self.running = {
+            host: answer for host, answer in answers.items() if not isinstance(answer, str) and answer.get("state") == "running"
+        }
+        return answers
 
     def _ask(self, host: Host, verb: str, state: State, timeout_s: float, **more: Any) -> dict[str, Any]:
         request = {"verb": verb, "job": self.job.id, "attempt": state.attempt, "key": self.folder.key(), **more}

@@ -1,0 +1,99 @@
+"""primus_bootstrap.launch.watch.targets.direct: how often the hosts of a large job are asked, and how soon a silent one is seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.launch.watch import seen
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.spec import DIRECT, Host, Job
+from primus_bootstrap.launch.watch.ssh import NoAnswerError
+from primus_bootstrap.launch.watch.targets.direct import ASKED_A_LOOK, DirectTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass
+class Site:
+    """Stands in for SSH: every host runs the attempt, but those that are `dead`. `asked` keeps who was asked since the last look."""
+
+    dead: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+    def ask(self, address: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Answer as the program of the host does."""
+        assert (request["verb"], timeout_s > 0) == ("status", True)
+        self.asked.append(address)
+        if address in self.dead:
+            raise NoAnswerError("no answer")
+        return {"ok": True, "state": "running", "boot_id": "b"}
+
+
+@dataclass
+class Large:
+    """A job on many hosts that runs."""
+
+    target: DirectTarget
+    site: Site
+    state: states.State
+
+    def look(self, phase: str = states.RUNNING) -> tuple[set[str], set[str]]:
+        """Look once; return who was asked, and who is silent."""
+        self.site.asked.clear()
+        nodes = self.target.observe(states.State(self.state.job, phase=phase, attempt=1, hosts=self.state.hosts)).nodes
+        return set(self.site.asked), {node.host for node in nodes if node.state == seen.SILENT}
+
+
+def large(folder: Path, count: int) -> Large:
+    """Return such a job."""
+    site = Site()
+    hosts = tuple(Host(f"gpu{number:03d}", f"gpu{number:03d}") for number in range(count))
+    (folder / "key").write_text("secret")
+    target = DirectTarget(Job("j", "j", "ada", DIRECT, count, ("train",)), JobFolder(folder), site)  # type: ignore[arg-type]
+    return Large(target, site, states.State("j", hosts=hosts))
+
+
+@pytest.mark.parametrize("count", [2, ASKED_A_LOOK])
+def test_few_hosts_are_asked_at_every_look(tmp_path: Path, count: int) -> None:
+    """There is nothing to be saved, and each is seen at once."""
+    job = large(tmp_path, count)
+
+    assert [len(job.look()[0]) for _ in range(3)] == [count] * 3
+
+
+def test_many_hosts_are_asked_in_turn(tmp_path: Path) -> None:
+    """After the first look each costs its share only: all have been asked again when the turn is over."""
+    job = large(tmp_path, 4 * ASKED_A_LOOK)
+    first, *turn = [job.look()[0] for _ in range(5)]
+
+    assert len(first) == 4 * ASKED_A_LOOK
+    assert [len(asked) for asked in turn] == [ASKED_A_LOOK] * 4
+    assert set().union(*turn) == first
+
+
+def test_a_host_that_is_silent_is_asked_until_it_speaks(tmp_path: Path) -> None:
+    """It is found within one turn; from then on its silence, and its end, are of this moment."""
+    job = large(tmp_path, 4 * ASKED_A_LOOK)
+    job.look()
+    job.site.dead = {"gpu063"}
+    looks = [job.look() for _ in range(6)]
+    job.site.dead = set()
+
+    assert [silent for _, silent in looks] == [set()] * 3 + [{"gpu063"}] * 3
+    assert all("gpu063" in asked for asked, _ in looks[3:])
+    assert "gpu063" in job.look()[0]
+    assert job.look()[1] == set()
+
+
+def test_all_are_asked_while_an_attempt_is_stopped(tmp_path: Path) -> None:
+    """What runs still, and where, decides when the next one may begin."""
+    job = large(tmp_path, 3 * ASKED_A_LOOK)
+    job.look()
+
+    assert len(job.look(states.STOPPING)[0]) == 3 * ASKED_A_LOOK
