@@ -72,10 +72,12 @@ def test_a_name_that_is_none_is_told() -> None:
 
 
 def test_spare_hosts_have_a_partition_of_their_own() -> None:
-    """It is made where no partition holds one of them, and is nobody's default."""
-    main = {"name": "main", "nodes": "all", "default": True}
+    """It is made where no partition holds one of them, under the rules of the default one, whose hosts it holds too, and is no default."""
+    main = {"name": "main", "nodes": "nodes", "default": True, "max_time": "1-00:00:00"}
+    first = {"name": "debug", "nodes": "n1"}
     own = {"name": "night", "nodes": "n3"}
+    fleet = wishes.Fleet(("n1", "n2", "n3"), {"nodes": ["n1", "n2", "n3"]}, ("n3",))
 
-    assert wishes.with_spare([main], FLEET) == [main, {"name": "spare", "nodes": ["n3"]}]
-    assert wishes.with_spare([main, own], FLEET) == [main, own]
+    assert wishes.with_spare([first, main], fleet)[2:] == [{**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}]
+    assert wishes.with_spare([main, own], fleet) == [main, own]
     assert wishes.with_spare([main], wishes.Fleet(("n1",))) == [main]

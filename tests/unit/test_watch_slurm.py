@@ -382,3 +382,48 @@ def test_hosts_are_left_out_only_as_long_as_enough_remain(site: Site, slurm: Slu
     assert [item.host for item in choose(folder.job(), state, candidates).excluded] == ["n3"]
     assert choose(folder.job(), hardware, candidates).returned == ("n1",)
     assert json.loads(folder.job_file.read_text())["nodes"] == 2
+
+
+# One partition with all but the spare node, and that of the spare nodes, which holds the others as well; and a foreign one.
+SPARES = {"main*": ["n1", "n2"], "spare": ["n1", "n2", "n3"], "debug": ["n4"]}
+
+
+@pytest.mark.parametrize(
+    ("down", "excluded", "partition", "expected"),
+    [
+        ((), [], "", (False, [])),  # enough without it
+        ((), ["n1"], "", (True, ["n1"])),
+        (("n1",), [], "", (True, [])),
+        (("n3",), ["n1"], "", (False, [])),  # the spare one is gone as well: back to what there is
+        ((), ["n1"], "main", (False, [])),  # who names a partition gets its nodes
+    ],
+)
+def test_a_spare_node_is_taken_where_the_others_are_too_few(  # noqa: PLR0917 - the cases
+    site: Site,
+    slurm: SlurmStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    down: tuple[str, ...],
+    excluded: list[str],
+    partition: str,
+    expected: tuple[bool, list[str]],
+) -> None:
+    """Nodes of other partitions never count: Slurm would refuse a job that leaves out the last ones of its own."""
+    monkeypatch.setenv("PATH", slurm.path)
+    slurm.nodes(n4="idle", **dict.fromkeys(down, "down*"))
+    slurm.partitions(**SPARES)
+    folder = site.submit({**job(site, nodes=2), "slurm": {"partition": partition, "options": []}})
+    out = tuple(states.Excluded(name, number, "x", "y") for number, name in enumerate(excluded))
+    found = choose(folder.job(), states.State("small-0a1b2c", excluded=out), SlurmTarget(folder.job(), folder).candidates())
+
+    assert (found.spares, [item.host for item in found.excluded]) == expected
+
+
+def test_a_job_on_spare_nodes_goes_to_their_partition(site: Site, slurm: SlurmStandIn) -> None:
+    """A node is lost, the spare one takes its place, and what Slurm is told can run: no start is refused."""
+    slurm.partitions(**{"main*": ["n1"], "spare": ["n1", "n3"]})
+    out = [{"host": "n1", "reason": "is quarantined"}]
+    folder = site.submit({**job(site, words=["3", "0.05"]), "slurm": {"partition": "", "options": []}, "left_out": out})
+
+    assert site.watch(folder, PATH=slurm.path).wait(90) == 0
+    assert [one["nodes"] for one in slurm.jobs()] == [["n3"]]
+    assert {"--partition=spare", "--exclude=n1"} <= set(slurm.calls("sbatch")[0])

@@ -168,13 +168,13 @@ def test_hosts_that_a_submission_found_out_of_service_are_handed_to_the_watcher(
     [
         ({"gpus_per_node": 8}, (["n1", "n2"], ["n4"])),
         ({"hosts": ["n3"], "spares": ["n1"]}, (["n3"], ["n1"])),
-        ({"target": "slurm"}, (["n1", "n2", "n3"], [])),
+        ({"target": "slurm"}, (["n1", "n2", "n3"], ["n4"])),
         ({"target": "slurm", "slurm_partition": "spare"}, (["n1", "n2", "n3", "n4"], [])),
         ({"target": "kubernetes", **PODS}, (["n1", "n2", "n3"], ["n4"])),
     ],
 )
 def test_who_may_become_a_host_of_a_job(given: dict[str, Any], expected: tuple[list[str], list[str]]) -> None:
-    """Of these a submission asks who is in service; Slurm puts no spare in another's place by itself."""
+    """Of these a submission asks who is in service; who names a partition of Slurm's gets no spare beside it."""
     assert ROLE.candidates(a_job(**given), GROUPS, HOSTVARS) == expected
 
 

@@ -51,15 +51,22 @@ def save(job):
 def nodes():
     return json.loads((folder / "nodes.json").read_text())
 
+def partitions():
+    path = folder / "partitions.json"
+    return json.loads(path.read_text()) if path.exists() else {{"gpu*": list(nodes())}}
+
 if name == "sinfo":
     wanted = given.get("--nodes", "").split(",")
-    for node, state in nodes().items():
-        if node in wanted or wanted == [""]:
-            print(f"{{node}}|{{state}}")
+    for partition, members in partitions().items():
+        for node, state in nodes().items():
+            if node in members and (node in wanted or wanted == [""]):
+                print({{"%N|%T": f"{{node}}|{{state}}", "%N|%P|%T": f"{{node}}|{{partition}}|{{state}}"}}[given["--format"]])
 elif name == "sbatch":
     out = set(given.get("--exclude", "").split(","))
-    free = [node for node, state in nodes().items() if state == "idle" and node not in out]
-    everybody = [node for node in nodes() if node not in out]
+    here = {{name.rstrip("*"): members for name, members in partitions().items()}}
+    usual = next(name for name in partitions() if name.endswith("*")).rstrip("*")
+    everybody = [node for node in here[given.get("--partition", usual)] if node not in out]
+    free = [node for node in everybody if nodes()[node] == "idle"]
     count = int(given["--nodes"])
     if len(everybody) < count:
         sys.exit("sbatch: error: Batch job submission failed: Requested node configuration is not available")
@@ -129,6 +136,10 @@ class SlurmStandIn:
         path = self.folder / "nodes.json"
         before = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps({**before, **states}))
+
+    def partitions(self, **members: list[str]) -> None:
+        """State who is in which partition; a star behind its name makes it the default one."""
+        (self.folder / "partitions.json").write_text(json.dumps(members))
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return the jobs that were handed in."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch.watch.seen import FAIL, PASS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from primus_bootstrap.launch.watch.seen import Candidate, Candidates
     from primus_bootstrap.launch.watch.spec import Host, Job
     from primus_bootstrap.launch.watch.state import Excluded, State
@@ -15,12 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """The hosts of the next attempt (none where the target chooses), and what stays excluded; `why` says why there are not enough."""
+    """The hosts of the next attempt, and what stays excluded; `why` says why there are not enough.
+
+    Where the target takes the hosts itself there are none, and `spares` says whether spare ones may be among them.
+    """
 
     hosts: tuple[Host, ...] = ()
     excluded: tuple[Excluded, ...] = ()
     returned: tuple[str, ...] = ()
     why: str = ""
+    spares: bool = False
 
 
 def choose(job: Job, state: State, candidates: Candidates) -> Choice:
@@ -72,20 +78,28 @@ def _too_few(job: Job, wrong: dict[str, str]) -> str:
 
 
 def _left_out(job: Job, state: State, candidates: Candidates) -> Choice:
-    """Trim the list of hosts that Slurm is told to leave out, so that enough remain.
+    """Trim the list of hosts that Slurm is told to leave out, so that enough remain, and say whether spare hosts are needed.
 
-    Slurm refuses a job that could never run. Hosts that Slurm can use now come back first, those for broken hardware last; hosts that
-    are down come back only where the partition would be too small without them.
+    Slurm refuses a job that could never run. Spare hosts take the place of others where those that Slurm can use now are too few and
+    become enough with them. Else hosts that are left out and that Slurm can use now come back first, those for broken hardware last;
+    hosts that are down come back only where the partition would be too small without them.
     """
-    able = {item.host.name for item in candidates.hosts if item.answers}
-    everybody = {item.host.name for item in candidates.hosts}
+    left = {item.host for item in state.excluded}
+    usual = tuple(item for item in candidates.hosts if not item.spare)
+    spares = _able(usual, left) < job.nodes <= _able(candidates.hosts, left)
+    pool = candidates.hosts if spares else usual
     kept = list(state.excluded)
     returned: list[str] = []
-    for pool in (able, everybody):
+    for names in ({item.host.name for item in pool if item.answers}, {item.host.name for item in pool}):
         for item in sorted(state.excluded, key=lambda item: (item.hardware, item.since)):
-            if len(pool - {left.host for left in kept}) >= job.nodes:
+            if len(names - {one.host for one in kept}) >= job.nodes:
                 break
-            if item in kept and item.host in pool:
+            if item in kept and item.host in names:
                 kept.remove(item)
                 returned.append(item.host)
-    return Choice(excluded=tuple(kept), returned=tuple(returned))
+    return Choice(excluded=tuple(kept), returned=tuple(returned), spares=spares)
+
+
+def _able(hosts: Iterable[Candidate], left: set[str]) -> int:
+    """Count the hosts that can be used now and are not left out."""
+    return sum(item.answers and item.host.name not in left for item in hosts)

@@ -120,6 +120,7 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, ste
         revoked_at=0.0,
         hosts=choice.hosts,
         target_id="",
+        spares=choice.spares,
         stopping="",
         deadline=0.0,
         verdict="",

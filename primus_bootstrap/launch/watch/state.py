@@ -60,7 +60,7 @@ class State:
     `stops` counts attempts that were stopped from outside since the last progress, and cost no restart.
     `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
     called lost, `absent` where it never started. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when
-    it was made.
+    it was made. `spares` lets a target that takes the hosts itself take spare ones for the newest attempt.
     """
 
     job: str
@@ -82,6 +82,7 @@ class State:
     checkpoint: int | None = None
     hosts: tuple[Host, ...] = ()
     target_id: str = ""
+    spares: bool = False
     stopping: str = ""
     deadline: float = 0.0
     cancel: bool = False

@@ -90,7 +90,7 @@ def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet)
     text = "".join(f"{key}={content}\n" for key, content in lines.items())
     hosts = "".join(f"SlurmctldHost={one['name']}({one['address']})\n" for one in settings["controllers"])
     known = {node.name for node in nodes}
-    described = "".join(f"{node.line()}\n" for node in nodes) or NO_NODE
+    described = "".join(f"{node.line(spare=node.name in fleet.spare)}\n" for node in nodes) or NO_NODE
     return "\n".join([HEADER + hosts + text, described, "".join(_partition(one, fleet, known) for one in partitions)])
 
 

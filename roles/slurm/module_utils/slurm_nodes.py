@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SCHEMA = "primus.slurm_node/1"
 UNPLACED = "unplaced"
 FABRIC = "fabric"
+# Jobs get the nodes of the lowest weight that serve; without a word it is 1: slurm.conf(5), "Weight".
+SPARE_WEIGHT = 1000
 # Which variables tell a job its GPUs. Without one Slurm sets those of every vendor, and HIP, which reads CUDA_VISIBLE_DEVICES too, counts
 # it among what ROCR_VISIBLE_DEVICES has left: a job with GPUs 4 to 7 sees none. gres.conf(5) of Slurm 21.08 and later, "Flags", and
 # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html.
@@ -46,14 +48,15 @@ class Node:
     release: str
     gpu_vendor: str = ""
 
-    def line(self) -> str:
-        """Return the node's line in slurm.conf."""
+    def line(self, *, spare: bool = False) -> str:
+        """Return the node's line in slurm.conf; spare nodes are taken last."""
         words = [f"NodeName={self.name}"]
         words += [f"NodeHostname={self.hostname}"] if self.hostname and self.hostname != self.name else []
         words += [f"NodeAddr={self.address}"] if self.address and self.address != self.name else []
         words += [f"CPUs={self.cpus}", f"Sockets={self.sockets}", f"CoresPerSocket={self.cores_per_socket}"]
         words += [f"ThreadsPerCore={self.threads_per_core}", f"RealMemory={self.memory_mib}"]
         words += [f"Gres=gpu:{self.gpu_type}:{self.gpu_count}"] if self.gpu_count else []
+        words += [f"Weight={SPARE_WEIGHT}"] if spare else []
         return " ".join([*words, "State=UNKNOWN"])
 
 

@@ -136,8 +136,16 @@ def choose(wanted: Any, fleet: Fleet) -> Chosen:
 
 
 def with_spare(partitions: Sequence[Mapping[str, Any]], fleet: Fleet) -> list[Mapping[str, Any]]:
-    """Return the partitions, and one for the spare hosts where none of them holds a spare host or bears its name."""
+    """Return the partitions, and one with the spare hosts where none of them holds a spare host or bears its name.
+
+    It holds the hosts of the default partition as well, under the same rules: a job whose hosts became too few runs there, on spare
+    ones beside others. A job of Slurm takes all its nodes from one partition.
+    """
     idle = set(fleet.spare).intersection(fleet.members)
     held = any(idle.intersection(choose(one.get("nodes", "all"), fleet).nodes) for one in partitions)
     named = any(one.get("name") == SPARE for one in partitions)
-    return [*partitions] if not idle or held or named else [*partitions, {"name": SPARE, "nodes": sorted(idle)}]
+    if not idle or held or named:
+        return [*partitions]
+    usual = next((one for one in partitions if one.get("default")), partitions[0] if partitions else {})
+    nodes = choose(usual.get("nodes", "all"), fleet).nodes
+    return [*partitions, {**usual, "name": SPARE, "default": False, "nodes": [*nodes, *sorted(idle)]}]

@@ -141,10 +141,7 @@ def target(job: Values, groups: Groups) -> str:
 
 
 def candidates(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tuple[list[str], list[str]]:
-    """Return the hosts of which a job is given its own, and the spares that may take the place of others; Slurm puts in none by itself.
-
-    Of a cluster of Kubernetes that the inventory does not know there are none.
-    """
+    """Return the hosts of which a job is given its own, and the spares; none where the inventory does not know the cluster's hosts."""
     wanted = target(job, groups)
     if wanted == spec.DIRECT:
         return _chosen(job, groups, hostvars)
@@ -152,7 +149,8 @@ def candidates(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> t
         nodes = _kube_nodes(job, groups, hostvars)
         spare = _kube_spares(groups)
         return [host for host in nodes if host not in spare], [host for host in nodes if host in spare]
-    return _slurm_nodes(job, groups), []
+    nodes = _slurm_nodes(job, groups)
+    return nodes, [host for host in groups.get("slurm_node") or () if host not in nodes]
 
 
 def _kinds(job: Values) -> Iterator[Finding]:
@@ -196,7 +194,7 @@ def _target(job: Values, groups: Groups, _hostvars: Mapping[str, Values]) -> Ite
 
 
 def _slurm_nodes(job: Values, groups: Groups) -> list[str]:
-    """Return the nodes that may run a job; spares have a partition of their own. Which nodes another partition has Slurm alone knows."""
+    """Return the nodes that may run a job; spares are for when these are too few. Which nodes another partition has Slurm alone knows."""
     spare = set() if job["workload_slurm_partition"] else set(groups.get(SPARES) or ())
     return [host for host in groups.get("slurm_node") or () if host not in spare]
 

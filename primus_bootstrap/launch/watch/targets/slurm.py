@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.state import State
 
+# Which the role slurm makes where the group spare has hosts: those of the default partition, and spare ones, which Slurm takes last.
+SPARE_PARTITION = "spare"
 _COMMAND_S = 20.0
 _SHOWN = 300
 _COLUMNS = 3
@@ -77,15 +79,24 @@ class SlurmTarget:
     refused: str = ""
 
     def candidates(self) -> Candidates:
-        """Ask which nodes the partition has, and which Slurm can use now."""
-        wanted = self.job.slurm.partition
-        words = ["sinfo", "--noheader", "--Node", "--format=%N|%T", *([f"--partition={wanted}"] if wanted else [])]
+        """Ask which nodes the job's partition has, which only that of the spare hosts, and which of them Slurm can use now."""
         try:
-            lines = _run(words).splitlines()
+            lines = _run(["sinfo", "--noheader", "--Node", "--format=%N|%P|%T"]).splitlines()
         except SlurmSilentError as error:
             return Candidates(chosen_by_target=True, why=str(error))
-        usable = {name: _usable(state) for name, _, state in (line.partition("|") for line in lines if line)}
-        return Candidates(tuple(Candidate(Host(name, name), answers=able) for name, able in usable.items()), chosen_by_target=True)
+        rows = [line.split("|") for line in lines if line.count("|") == _COLUMNS - 1]
+        mine = {name: _usable(state) for name, partition, state in rows if self._is_mine(partition)}
+        others = {name: _usable(state) for name, partition, state in rows if partition == SPARE_PARTITION}
+        # Who names a partition, and so nodes, wants no others; and a job takes all its nodes from one partition.
+        spare = {} if self.job.slurm.partition or not mine.keys() <= others.keys() else others
+        found = [Candidate(Host(name, name), answers=able) for name, able in mine.items()]
+        found += [Candidate(Host(name, name), answers=able, spare=True) for name, able in spare.items() if name not in mine]
+        return Candidates(tuple(found), chosen_by_target=True)
+
+    def _is_mine(self, partition: str) -> bool:
+        """Tell whether jobs go there: the one that is stated, else the default one, which sinfo marks with a star."""
+        wanted = self.job.slurm.partition
+        return partition.rstrip("*") == wanted if wanted else partition.endswith("*")
 
     def start(self, state: State) -> None:
         """Hand the attempt to Slurm unless Slurm has it already; where that cannot be found out, nothing is handed in."""
@@ -171,7 +182,8 @@ class SlurmTarget:
             f"--job-name={job.unit(state.attempt)}", f"--comment=primus:{job.id}:{state.attempt}", f"--output={attempt}/slurm-%j.out",
         ]  # fmt: skip
         words += [f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []
-        words += [f"--partition={job.slurm.partition}"] if job.slurm.partition else []
+        partition = SPARE_PARTITION if state.spares else job.slurm.partition
+        words += [f"--partition={partition}"] if partition else []
         words += [f"--exclude={excluded}"] if excluded else []
         return [*words, *job.slurm.options, str(script)]
 
