@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.lab_rig import wait_for
+from tests.lab.workload_fixture import SPARE
 from tests.lab.workload_rig import HANG_DRILL, HANGS, SERVICE
 
 if TYPE_CHECKING:
@@ -102,6 +103,37 @@ def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
     assert {one["exit_code"] for one in state["attempts"]} == {74}, state["attempts"]
     assert "disk" in state["reason"].lower() or "space" in state["reason"].lower(), state["reason"]
     assert state["excluded"] == []
+    assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
+
+
+def test_a_spare_takes_the_place_where_every_other_host_is_needed(training: Training) -> None:
+    """Three hosts of the partition, one of them in quarantine: the job goes where the spare one is beside the others."""
+    found, said = training.submit_beside("slurm", 3, "node3")
+    state = training.finish(found["id"])
+
+    assert f"spare {SPARE} takes its place" in said
+    assert {host["name"] for host in state["hosts"]} == {"node2", "node4", SPARE}
+
+
+def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer's 75 comes through srun; sbatch ends well, so that Slurm itself does not requeue, and the watcher goes on at once."""
+    job = training.submit("slurm")
+    training.wait_for_step(job, 12)
+    training.kill_ranks(training.hosts(job)[0], signal="TERM")
+    state = training.finish(job)
+
+    assert state["attempts"][0]["exit_code"] == 75, state["attempts"]
+    assert (state["restarts_without_progress"], state["excluded"]) == (0, [])
+    assert training.losses(job) == undisturbed
+
+
+def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
+    """The budget ends it, with the reason, and nothing of it is left in Slurm."""
+    job = training.submit("slurm", "workload_backoff_s=[0, 1, 1]", settings="drill: {kind: crash, step: 1, rank: 0, once: false}")
+    state = training.wait_for_phase(job, "failed", "done")
+
+    assert (state["phase"], state["restarts"]) == ("failed", 3)
+    assert "3 restarts without progress" in state["reason"], state["reason"]
     assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
 
 

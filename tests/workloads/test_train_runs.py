@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 DENSE = ("--config", "debug-dense", "train.steps=8", "checkpoint.every_steps=4")
 FSDP = "parallel.strategy=fsdp"
+TENSOR = "parallel.tensor=2"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def test_the_loss_goes_down(undisturbed: Run) -> None:
         (1, ()),
         (1, ("train.micro_batch=8",)),
         (2, (FSDP,)),
-        (2, (FSDP, "parallel.tensor=2")),
+        (2, (FSDP, TENSOR)),
         (2, (FSDP, "compute.recompute=full", "parallel.reshard_after_forward=false")),
         (2, ("compute.recompute=selective", "compute.attention=math")),
     ],
@@ -78,6 +79,31 @@ def test_a_run_resumes_on_another_number_of_ranks(undisturbed: Run, tmp_path: Pa
     assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((FSDP, TENSOR), (FSDP, TENSOR)), ((FSDP, TENSOR), (FSDP,)), ((FSDP,), (FSDP, TENSOR))],
+    ids=["tensor", "tensor to fsdp", "fsdp to tensor"],
+)
+def test_a_run_resumes_with_other_parallelism(undisturbed: Run, tmp_path: Path, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """What tensor parallelism cuts is put together again by the next run, however that one cuts it."""
+    train(tmp_path, 2, *DENSE, *before, "train.steps=4", "optimizer.decay_steps=8")
+    run = train(tmp_path, 2, *DENSE, *after)
+
+    assert "resumed from" in run.outputs[0]
+    assert run.losses() == pytest.approx(undisturbed.losses(), rel=2e-6)
+
+
+def test_experts_resume_to_the_bit(tmp_path: Path) -> None:
+    """Routing and the experts' own states go on where the checkpoint ends."""
+    arguments = ("--config", "debug-moe", "train.steps=8")
+    whole = train(tmp_path / "whole", 2, *arguments)
+    train(tmp_path / "parts", 2, *arguments, "train.steps=4", "optimizer.decay_steps=8")
+    second = train(tmp_path / "parts", 2, *arguments)
+
+    assert "resumed from" in second.outputs[0]
+    assert second.losses() == whole.losses()
+
+
 def test_checkpoints_beyond_the_newest_are_removed(tmp_path: Path) -> None:
     """`keep` complete checkpoints stay, `latest` names the newest, and none is left half written."""
     run = train(tmp_path, 1, *DENSE, "checkpoint.every_steps=2", "checkpoint.keep=2")
@@ -106,7 +132,7 @@ def test_bf16_learns_with_ddp_and_fsdp(tmp_path: Path) -> None:
 
 
 def test_torchrun_starts_it_and_every_file_is_there(tmp_path: Path) -> None:
-    """Under the real torchrun, from another folder, a run leaves settings, steps, metrics, a result and checkpoints."""
+    """Under the real torchrun, from another folder, within a minute: settings, steps, metrics, a result and checkpoints."""
     command = [
         sys.executable,
         "-m",
@@ -122,7 +148,7 @@ def test_torchrun_starts_it_and_every_file_is_there(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=60,
     )
     run = Run(tmp_path / "run", [done.returncode], [done.stdout])
     result = json.loads((run.folder / "results.jsonl").read_text())
