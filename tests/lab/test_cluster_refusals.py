@@ -126,14 +126,28 @@ def test_broken_input_is_refused_by_plain_ansible_before_anything_changes(
     assert marked() == {node: [] for node in NODES}
 
 
+# A port of node1, and the groups of a cluster in which the other hosts depend on who has it.
+TAKEN: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {
+    "Redis": (6379, {"redis": ("node1",), "gpu_node": NODES}),
+    "the controller of Slurm": (
+        6817,
+        {"slurm_controller": ("node1",), "slurm_accounting": ("node1",), "slurm_node": ("node2", "node3"), "gpu_node": NODES},
+    ),
+}
+
+
+@pytest.mark.parametrize("service", TAKEN)
 def test_a_port_of_another_program_is_refused_before_anything_changes(
-    lab: RunningLab, broken_file: Callable[[Callable[[Inventory], None]], Path], marked: Callable[[], dict[str, list[str]]]
+    lab: RunningLab,
+    broken_file: Callable[[Callable[[Inventory], None]], Path],
+    marked: Callable[[], dict[str, list[str]]],
+    service: str,
 ) -> None:
-    """Where another program holds Redis' port, apply ends in its first phase, names program and port, and changes nothing on that host."""
-    path = broken_file(
-        lambda hosts: hosts["all"].update(children={"redis": {"hosts": {"node1": None}}, "gpu_node": {"hosts": dict.fromkeys(NODES)}})
-    )
-    lab.sh("node1", "systemd-run --quiet --unit=squatter python3 -m http.server 6379 && sleep 2")
+    """Where another program has the port of what others depend on, apply ends in its first phase, names both, and changes no host."""
+    port, groups = TAKEN[service]
+    children: dict[str, object] = {group: {"hosts": dict.fromkeys(members)} for group, members in groups.items()}
+    path = broken_file(lambda hosts: hosts["all"].update(children=children))
+    lab.sh("node1", f"systemd-run --quiet --unit=squatter python3 -m http.server {port} && sleep 2")
     try:
         done = run_cli("apply", str(path), "--yes")
         changed = marked()
@@ -142,7 +156,8 @@ def test_a_port_of_another_program_is_refused_before_anything_changes(
     report = lab.last_report()
 
     assert done.returncode == 4, done.stdout + done.stderr
-    assert "6379" in done.stdout
+    assert str(port) in done.stdout
     assert "python3" in done.stdout
-    assert {host["host"]: host["changed"] for host in report["hosts"]}["node1"] == 0
-    assert changed["node1"] == []
+    assert {host["host"]: host["changed"] for host in report["hosts"]} == dict.fromkeys(NODES, 0)
+    assert {phase["phase"]: phase["state"] for phase in report["phases"]}["gpu"] == "not_reached"
+    assert changed == {node: [] for node in NODES}

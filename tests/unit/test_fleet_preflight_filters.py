@@ -124,6 +124,17 @@ def test_one_port_for_two_services_stops_the_host(filters: ModuleType) -> None:
     assert found["refusals"] == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
 
 
+def test_a_conflict_is_a_port_and_nothing_else(filters: ModuleType) -> None:
+    """What else makes a host unfit, what is not known, and a host that gave no answer are none; a port that is stated twice is one."""
+    ports = filters.preflight_ports(PORTS, ["slurm_controller", "slurm_node"], {"slurm_node_port": 6817})
+    taken = probe("m", record("port", "fail"), record("disk", "fail"))
+    ill = probe("m", record("port", "unknown"), record("disk", "fail"), record("port", "pass"))
+
+    assert filters.preflight_conflicts(taken, []) == ["port: port is odd. Fix: mend port"]
+    assert filters.preflight_conflicts(ill, []) == filters.preflight_conflicts({"stdout": "", "rc": 127}, []) == []
+    assert filters.preflight_conflicts(ill, ports) == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
+
+
 def test_shipped_ports_are_those_of_the_roles(filters: ModuleType) -> None:
     """The table of preflight and each service's default are one number."""
     options = load_options()

@@ -79,6 +79,47 @@ def test_a_fault_on_the_host_reaches_the_gate_with_its_reason(tmp_path: Path) ->
     assert all(record["fix"] for record in found["checks"] if record["verdict"] == "fail")
 
 
+SYSTEMCTL = """#!/bin/sh
+# Says of each unit what a file of its name says, as `systemctl show` does.
+first=1; shift 3
+for unit; do
+  [ $first = 1 ] || echo
+  first=0
+  cat "{folder}/$unit" 2> /dev/null || printf 'LoadState=not-found\\nActiveState=inactive\\n'
+done
+"""
+
+
+def test_what_other_roles_bring_reaches_the_gate_only_once_it_is_lost(tmp_path: Path) -> None:
+    """The real programs on a host before storage and Slurm came, while they come, with them, and without them again."""
+    systemctl = write(tmp_path, {"bin/systemctl": SYSTEMCTL.format(folder=tmp_path / "units")}) / "bin/systemctl"
+    systemctl.chmod(0o755)
+    health = with_checks(tmp_path, {})
+    finding = health / "finding.py"
+    finding.write_text(finding.read_text(encoding="utf-8").replace('"PATH": "', f'"PATH": "{systemctl.parent}:'), encoding="utf-8")
+    config = make_config(
+        mounts=[{"path": "/no/such/mount", "fstype": "fuse.juicefs", "unit": "juicefs.service"}], brought_units=["munge.service"]
+    )
+
+    def gate_says(**states: str) -> tuple[int, str]:
+        for name, words in states.items():
+            lines = ["LoadState=loaded", "UnitFileState=enabled", *words.split()]
+            write(tmp_path / "units", {f"{name}.service": "\n".join(lines) + "\n"})
+        run_runner(tmp_path, config, health=health)
+        return run_gate(tmp_path / "health.json")
+
+    started, stopped = "InactiveExitTimestampMonotonic=7 ActiveState=active SubState=running", "ActiveState=inactive SubState=dead"
+    assert gate_says() == (0, "pass")
+    assert gate_says(munge=f"InactiveExitTimestampMonotonic=0 {stopped}")[0] == 3
+    assert gate_says(munge=started) == (0, "pass")
+    assert gate_says(juicefs=f"{started.partition(' ')[0]} {stopped} Job=9")[0] == 3
+    status, words = gate_says(juicefs=f"{started.partition(' ')[0]} {stopped}")
+    assert (status, words) == (1, "mount /no/such/mount: nothing is mounted at /no/such/mount: juicefs.service is inactive (dead)")
+    status, words = gate_says(munge="InactiveExitTimestampMonotonic=7 ActiveState=failed SubState=failed")
+    assert status == 1
+    assert "unit munge.service: munge.service is failed (failed)" in words
+
+
 @pytest.mark.parametrize(
     ("words", "overall"),
     [

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 finding: Any = load_program(HEALTH / "finding.py")
-disk, mount, clock, memory, kernel, gpus, unit = (
-    load_program(HEALTH / f"check_{name}.py") for name in ("disk", "mount", "clock", "memory_errors", "kernel_log", "gpu_count", "unit")
+# The check of mounts asks that of units, which is therefore loaded before it.
+unit, disk, mount, clock, memory, kernel, gpus = (
+    load_program(HEALTH / f"check_{name}.py") for name in ("unit", "disk", "mount", "clock", "memory_errors", "kernel_log", "gpu_count")
 )
 
 MOUNTS = """22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -77,6 +78,106 @@ def test_a_read_only_file_system_fails_by_the_mount_that_holds_the_path(root: Pa
 def test_a_path_that_is_not_there_is_skipped(root: Path) -> None:
     """Not every host has a file system of its own at every path."""
     assert words(judged(disk, {**limits("/scratch"), "root": str(root)})) == {"disk": "skipped"}
+
+
+RUNS, STARTED = {"LoadState": "loaded", "UnitFileState": "enabled"}, {"InactiveExitTimestampMonotonic": "5123456"}
+# What systemd says of a unit that another role brings, and what that means.
+BROUGHT: dict[str, tuple[dict[str, str], str]] = {
+    "runs": ({**RUNS, **STARTED, "ActiveState": "active", "SubState": "running"}, "pass"),
+    "was never brought": ({"LoadState": "not-found", "ActiveState": "inactive", "SubState": "dead", "Job": ""}, "skipped"),
+    "was installed and not enabled yet": ({**RUNS, "UnitFileState": "disabled", "ActiveState": "inactive", "SubState": "dead"}, "unknown"),
+    "was stopped when its host left": (
+        {**RUNS, **STARTED, "UnitFileState": "disabled", "ActiveState": "failed", "SubState": "failed"},
+        "unknown",
+    ),
+    "is masked": ({**RUNS, "LoadState": "masked", "UnitFileState": "masked", "ActiveState": "inactive", "SubState": "dead"}, "unknown"),
+    "was enabled and not started yet": (
+        {**RUNS, "InactiveExitTimestampMonotonic": "0", "ActiveState": "inactive", "SubState": "dead"},
+        "unknown",
+    ),
+    "waits for its turn at boot": (
+        {**RUNS, "InactiveExitTimestampMonotonic": "0", "ActiveState": "inactive", "SubState": "dead", "Job": "12"},
+        "unknown",
+    ),
+    "is restarted, and still stops": ({**RUNS, **STARTED, "ActiveState": "deactivating", "SubState": "stop", "Job": "87"}, "unknown"),
+    "is restarted, and just down": ({**RUNS, **STARTED, "ActiveState": "inactive", "SubState": "dead", "Job": "87"}, "unknown"),
+    "starts": ({**RUNS, **STARTED, "ActiveState": "activating", "SubState": "start-post", "Job": "87"}, "unknown"),
+    "is between two crashes": ({**RUNS, **STARTED, "ActiveState": "activating", "SubState": "auto-restart"}, "fail"),
+    "was stopped": ({**RUNS, **STARTED, "ActiveState": "inactive", "SubState": "dead", "Job": ""}, "fail"),
+    "failed": ({**RUNS, **STARTED, "ActiveState": "failed", "SubState": "failed"}, "fail"),
+    "failed at its first start": (
+        {**RUNS, "InactiveExitTimestampMonotonic": "0", "ActiveState": "failed", "SubState": "failed"},
+        "fail",
+    ),
+    "cannot be read": ({"LoadState": "bad-setting", "UnitFileState": "enabled", "ActiveState": "inactive", "SubState": "dead"}, "fail"),
+}
+
+
+def says(*states: dict[str, str]) -> tuple[int, str]:
+    """Return what `systemctl show` prints of units, with its exit status."""
+    return 0, "\n\n".join("\n".join(f"{name}={value}" for name, value in state.items()) for state in states)
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_what_another_role_brings_is_missed_once_it_was_let_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that stops or fails is a fail; one that no apply has brought, or that is just brought, started or restarted, is none."""
+    state, verdict = BROUGHT[name]
+    monkeypatch.setattr(unit, "ask", lambda _: says(state))
+
+    found = judged(unit, {"units": [], "brought": ["munge.service"]})
+
+    assert words(found) == {"unit": verdict}
+    assert (found[0]["device"], found[0]["source"]) == ("munge.service", "node_health_brought_units")
+    assert found[0]["reason"].startswith("munge.service " if verdict != "pass" else "")
+
+
+@pytest.mark.parametrize("name", BROUGHT)
+def test_a_mount_that_is_gone_is_as_bad_as_its_unit(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is mounted, the unit that mounts it says why; a unit that runs has mounted nothing, which is a fail."""
+    state, verdict = BROUGHT[name]
+    monkeypatch.setattr(unit, "ask", lambda _: says(state))
+
+    found = judged(mount, {"path": "/scratch", "fstype": "", "unit": "juicefs.service", "root": str(root)})
+
+    assert words(found) == {"mount": "fail" if name == "runs" else verdict}
+    assert found[0]["reason"].startswith("nothing is mounted at /scratch")
+    assert "juicefs.service" in found[0]["reason"] or name == "runs"
+    assert (found[0]["fix"] == "") == (verdict == "skipped")
+
+
+def test_a_mount_that_works_passes_whatever_its_unit_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit is asked only where nothing is mounted; another file system there is a fail, and a systemd that is silent is unknown."""
+    monkeypatch.setattr(unit, "ask", lambda _: (1, "Failed to connect to bus"))
+    settings = {"unit": "juicefs.service", "root": str(root)}
+
+    assert words(judged(mount, {"path": "/jfs", "fstype": "fuse.juicefs", **settings})) == {"mount": "pass"}
+    assert words(judged(mount, {"path": "/jfs", "fstype": "nfs4", **settings})) == {"mount": "fail"}
+    found = judged(mount, {"path": "/scratch", "fstype": "", **settings})
+    assert words(found) == {"mount": "unknown"}
+    assert "Failed to connect to bus" in found[0]["reason"]
+
+
+def test_a_mount_that_comes_up_between_two_looks_passes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its unit is asked after the first look, and by then it runs: the second look counts."""
+    table = root / "proc/1/mountinfo"
+    table.write_text(MOUNTS.replace(" /jfs ", " /other "), encoding="utf-8")
+
+    def runs_now(_argv: list[str]) -> tuple[int, str]:
+        table.write_text(MOUNTS, encoding="utf-8")
+        return says(BROUGHT["runs"][0])
+
+    monkeypatch.setattr(unit, "ask", runs_now)
+
+    assert words(judged(mount, {"path": "/jfs", "fstype": "", "unit": "juicefs.service", "root": str(root)})) == {"mount": "pass"}
+
+
+def test_a_mount_point_may_be_written_in_another_way(root: Path) -> None:
+    """A link on the way and a slash at the end are no other place."""
+    (root / "data").symlink_to(root / "jfs")
+
+    assert words(judged(mount, {"path": "/jfs/", "fstype": "fuse.juicefs", "root": str(root)})) == {"mount": "pass"}
+    assert words(judged(mount, {"path": "/data", "fstype": "fuse.juicefs", "root": str(root)})) == {"mount": "pass"}
+    assert words(judged(mount, {"path": "/", "fstype": "ext4", "root": str(root)})) == {"mount": "pass"}
 
 
 def test_a_mount_must_be_there_and_of_its_type(root: Path) -> None:
@@ -311,6 +412,12 @@ def test_a_daemon_must_be_active(state: tuple[str, str, str], verdict: str) -> N
     assert words([unit.judge_state("slurmd.service", dict(zip(names, state, strict=True)))]) == {"unit": verdict}
 
 
+@pytest.mark.parametrize("word", ["deactivating", "inactive"])
+def test_a_daemon_that_is_restarted_is_unknown(word: str) -> None:
+    """As long as systemd has a job for it, its state is not the last word: a restart takes no node out of service."""
+    assert words([unit.judge_state("slurmd.service", {"LoadState": "loaded", "ActiveState": word, "Job": "87"})]) == {"unit": "unknown"}
+
+
 def test_each_daemon_has_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer of systemd is read block by block; one that does not match the question is unknown."""
     answer = "LoadState=loaded\nActiveState=active\nSubState=running\n\nLoadState=not-found\nActiveState=inactive\nSubState=dead"
@@ -318,3 +425,5 @@ def test_each_daemon_has_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert [record["verdict"] for record in judged(unit, {"units": ["a.service", "b.service"]})] == ["pass", "fail"]
     assert [record["verdict"] for record in judged(unit, {"units": ["a.service"]})] == ["unknown"]
+    both = judged(unit, {"units": ["a.service"], "brought": ["b.service"]})
+    assert [(record["device"], record["verdict"]) for record in both] == [("a.service", "pass"), ("b.service", "skipped")]

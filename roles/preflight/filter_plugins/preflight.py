@@ -99,6 +99,20 @@ def port_twins(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str,
     return [(port, tuple(names)) for port, names in programs.items() if len(names) > 1]
 
 
+def preflight_conflicts(probe: Mapping[str, Any], ports: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for every port of this host that another program has, or that is stated twice: what, and `Fix:`."""
+    held = [one for one in preflight_answer(probe).get("verdicts", ()) if one["check"] == "port" and one["verdict"] == "fail"]
+    return [_line(one) for one in held] + _twin_lines(ports)
+
+
+def _line(verdict: Mapping[str, Any]) -> str:
+    return f"{verdict['check']}: {verdict['reason']}. Fix: {verdict['fix']}"
+
+
+def _twin_lines(ports: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"port {port} is stated for {' and for '.join(names)}. Fix: give each a port of its own" for port, names in port_twins(ports)]
+
+
 def preflight_findings(
     probe: Mapping[str, Any],
     identity: Mapping[str, Any],
@@ -115,9 +129,8 @@ def preflight_findings(
     lines: dict[str, list[str]] = {"fail": [], "unknown": []}
     for one in (*answer["verdicts"], *(verdict for verdict in twins if verdict["host"] == host)):
         if one["verdict"] in lines:
-            lines[one["verdict"]].append(f"{one['check']}: {one['reason']}. Fix: {one['fix']}")
-    for port, names in port_twins(ports):
-        lines["fail"].append(f"port {port} is stated for {' and for '.join(names)}. Fix: give each a port of its own")
+            lines[one["verdict"]].append(_line(one))
+    lines["fail"] += _twin_lines(ports)
     unknown = [f"unknown: {line}" for line in lines["unknown"]]
     return {"refusals": lines["fail"] + (unknown if unknown_fails else []), "unknown": unknown}
 
@@ -127,5 +140,5 @@ class FilterModule:
 
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        names = ("preflight_become", "preflight_answer", "preflight_identities", "preflight_ports", "preflight_findings")
-        return {name: globals()[name] for name in names}
+        names = ("become", "answer", "identities", "ports", "conflicts", "findings")
+        return {f"preflight_{name}": globals()[f"preflight_{name}"] for name in names}

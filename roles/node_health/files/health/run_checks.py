@@ -79,8 +79,9 @@ def planned(config: dict[str, Any]) -> list[Check]:
     """Return the checks that the configuration asks for; each path is one of its own, so that one that hangs hides no other."""
     disks = [Check("disk", path, {"path": path, **config["disk"]}) for path in config["disk_paths"]]
     mounts = [Check("mount", entry["path"], entry) for entry in config["mounts"]]
-    units = [Check("unit", "", {"units": config["units"]})] if config["units"] else []
-    return [*disks, *mounts, *units, *(Check(name, "", config[name]) for name in ("clock", "memory_errors", "kernel_log", "gpu_count"))]
+    units = {"units": config["units"], "brought": config["brought_units"]}
+    daemons = [Check("unit", "", units)] if any(units.values()) else []
+    return [*disks, *mounts, *daemons, *(Check(name, "", config[name]) for name in ("clock", "memory_errors", "kernel_log", "gpu_count"))]
 
 
 def look(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:

@@ -1,0 +1,78 @@
+"""What `playbooks/gpu.yml` tells the role `node_health` of other roles, with the shipped files and a real Ansible."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.playbooks import load_plays
+from primus_bootstrap.inventory.specs import load_options
+
+HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+GROUPS = {
+    "juicefs_client": ["busy", "files", "stated"],
+    "slurm_node": ["busy", "jobs", "stated"],
+    "container_host": ["busy", "podman"],
+}
+# What a site states of one host each.
+STATED: dict[str, dict[str, Any]] = {
+    "busy": {"container_runtime_engine": "docker", "juicefs_mount_point": "/shared"},
+    "stated": {
+        "node_health_mounts": [{"path": "/jfs", "fstype": ""}, {"path": "/scratch", "fstype": "xfs"}],
+        "node_health_units": ["munge.service", "sshd.service"],
+    },
+}
+
+
+def configurations(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return what each host's checks would be told, by host."""
+    vars_files = next(play.vars_files for play in load_plays(content.playbooks_dir() / "gpu.yml") if "node_health" in play.roles)
+    hosts = {name: {**HERE, **STATED.get(name, {})} for name in ("busy", "files", "jobs", "podman", "stated", "plain")}
+    children = {group: {"hosts": dict.fromkeys(members)} for group, members in GROUPS.items()}
+    (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "children": children}}), encoding="utf-8")
+    told = {"content": "{{ _node_health_config | to_json }}", "dest": f"{folder}/{{{{ inventory_hostname }}}}.json", "mode": "0600"}
+    tasks = [{"ansible.builtin.import_role": {"name": "node_health", "tasks_from": "preflight"}}, {"ansible.builtin.copy": told}]
+    play = {"hosts": "all", "gather_facts": False, "vars_files": [str(path) for path in vars_files], "tasks": tasks}
+    (folder / "play.yml").write_text(yaml.safe_dump([play]), encoding="utf-8")
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "play.yml"]
+    environment = {**os.environ, "ANSIBLE_ROLES_PATH": str(content.roles_dir()), "ANSIBLE_HOME": str(folder / "home")}
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8")) for name in hosts}
+
+
+def role_vars(role: str) -> dict[str, Any]:
+    """Return what a role's own variables say, without Ansible."""
+    found: dict[str, Any] = yaml.safe_load((content.roles_dir() / role / "vars/main.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_host_is_looked_at_for_what_its_groups_bring(tmp_path: Path) -> None:
+    """Clients of the shared file system for the mount, nodes of Slurm for munge, hosts with docker for it; what the site states counts."""
+    found = configurations(tmp_path)
+    told = {name: (config["mounts"], config["units"], config["brought_units"]) for name, config in found.items()}
+    mount = {"path": "/jfs", "fstype": "fuse.juicefs", "unit": "juicefs.service"}
+
+    assert told["plain"] == told["podman"] == ([], [], [])
+    assert told["files"] == ([mount], [], [])
+    assert told["jobs"] == ([], [], ["munge.service"])
+    assert told["busy"] == ([{**mount, "path": "/shared"}], [], ["munge.service", "docker.service"])
+    assert told["stated"] == (STATED["stated"]["node_health_mounts"], ["munge.service", "sshd.service"], [])
+
+
+def test_what_is_told_of_other_roles_is_what_they_do(tmp_path: Path) -> None:
+    """Mount point and units stand in their own roles as well, and are the same there."""
+    options = load_options()
+    mount = configurations(tmp_path)["files"]["mounts"][0]
+
+    assert mount["path"] == options["juicefs_mount_point"].default
+    assert mount["unit"] == role_vars("juicefs")["_juicefs_unit"]
+    assert role_vars("munge")["_munge_unit"] == "munge.service"
+    assert options["container_runtime_engine"].default == "podman"

@@ -1,0 +1,98 @@
+"""`playbooks/preflight.yml` by plain ansible-playbook: which host that is not fit stops everything, and which only itself."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.playbooks import groups_in, load_plays
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+# This machine plays every host, and is judged by its ports alone.
+LEFT_OUT = ("os", "python", "sudo", "clock", "time_sync", "disk", "memory", "machine_id", "machine_id_unique", "mtu", "name_resolution")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """Give a TCP port that a program of another name listens on: this one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield int(listener.getsockname()[1])
+
+
+def changed(folder: Path, ports: list[dict[str, Any]], groups: dict[str, list[str]], dead: tuple[str, ...] = ()) -> tuple[set[str], str]:
+    """Run the phase preflight and one that changes every host; return who was changed, and what Ansible printed."""
+    hosts = {name: DEAD if name in dead else HERE for members in groups.values() for name in members}
+    told = {"preflight_ports": ports, "preflight_skip": [{"check": name, "reason": "one machine plays all hosts"} for name in LEFT_OUT]}
+    children = {group: {"hosts": dict.fromkeys(members)} for group, members in groups.items()}
+    (folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"hosts": hosts, "vars": told, "children": children}}), encoding="utf-8")
+    touch = {"ansible.builtin.file": {"path": f"{folder}/changed-{{{{ inventory_hostname }}}}", "state": "touch", "mode": "0600"}}
+    plays = [
+        {"ansible.builtin.import_playbook": str(content.playbooks_dir() / "preflight.yml")},
+        {"hosts": "all", "gather_facts": False, "tasks": [touch]},
+    ]
+    (folder / "play.yml").write_text(yaml.safe_dump(plays), encoding="utf-8")
+    environment = {
+        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(content.roles_dir()),
+        "ANSIBLE_BECOME_METHOD": "none", "ANSIBLE_HOST_KEY_CHECKING": "False", "ANSIBLE_HOME": str(folder / "home"),
+    }  # fmt: skip
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "hosts.yaml", "-e", "ansible_become=false", "play.yml"]
+    done = subprocess.run(argv, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    return {path.name.removeprefix("changed-") for path in folder.glob("changed-*")}, done.stdout + done.stderr
+
+
+def test_another_program_on_a_port_of_a_host_that_others_depend_on_stops_everything(tmp_path: Path, taken: int) -> None:
+    """Program, port and fix are named, and no host is changed, although only one of them has the conflict."""
+    ports = [{"port": taken, "group": "juicefs_store", "process": "nobody"}]
+
+    # Two that serve: where every host of a play fails, Ansible ends the run by itself.
+    found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "airgap_mirror": ["mirror"], "gpu_node": ["n1", "n2"]})
+
+    assert found == set(), printed
+    assert f"port {taken} is held by" in printed
+    assert "nobody needs it. Fix: stop that program" in printed
+
+
+def test_another_program_on_a_port_of_a_computing_host_stops_that_host_alone(tmp_path: Path, taken: int) -> None:
+    """Nobody depends on it: the others go on."""
+    ports = [{"port": taken, "group": "slurm_node", "process": "nobody"}]
+
+    found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "gpu_node": ["n1", "n2"], "slurm_node": ["n1"]})
+
+    assert found == {"store", "n2"}, printed
+    assert f"port {taken} is held by" in printed
+
+
+def test_a_dead_host_that_others_depend_on_stops_nobody(tmp_path: Path, taken: int) -> None:
+    """It is the only one of its kind, and the others are brought to their state all the same."""
+    ports = [{"port": taken, "group": "juicefs_store", "process": "nobody"}]
+
+    found, printed = changed(tmp_path, ports, {"juicefs_store": ["store"], "gpu_node": ["n1"]}, dead=("store",))
+
+    assert found == {"n1"}, printed
+    assert "UNREACHABLE" in printed
+
+
+def test_who_must_not_leave_the_cluster_must_have_its_ports() -> None:
+    """Groups whose hosts `node remove` refuses to take out are those that stop everything, but for envoy and the watchers of jobs."""
+    playbooks = content.playbooks_dir()
+    leaving = yaml.safe_load((playbooks / "day2/node/leaving.yml").read_text(encoding="utf-8"))[0]["vars"]["_serving_groups"]
+    of_kubernetes, *serving = leaving
+    fatal = {group for play in load_plays(playbooks / "preflight.yml") if play.any_errors_fatal for group in groups_in(play.pattern)}
+
+    assert {group for groups in serving for group in groups} - fatal == {"envoy", "primus_watch"}
+    assert {"etcd", "kube_control_plane"} <= set(of_kubernetes) & fatal
+    ports = next(play for play in load_plays(playbooks / "preflight.yml") if play.roles == ("preflight",) and "redis" in play.pattern)
+    assert set(groups_in(ports.pattern)) == {group for groups in serving for group in groups} - {"envoy", "primus_watch"}
+    assert ports.any_errors_fatal
