@@ -12,6 +12,7 @@ from primus_bootstrap.inventory.values import is_template, is_vaulted, value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.reading import Reading
 
 _IMPLICIT = ("all", "ungrouped")
@@ -138,6 +139,24 @@ def bundle_without_mirror(reading: Reading) -> Iterator[Problem]:
         )
 
 
+def driver_beyond_bundle(reading: Reading) -> Iterator[Problem]:
+    """With a bundle apt reads no other source, and what a vendor's repository and its key give is in none: the phase gpu would stop."""
+    states, bundles = reading.merged.of("gpu_driver_state"), reading.merged.of("airgap_bundle")
+    reported: set[Origin] = set()
+    for host in reading.groups.get("gpu_node", ()):
+        state, bundle = states.get(host), bundles.get(host)
+        if state is None or bundle is None or state.origin in reported:
+            continue
+        if any(is_template(one.node) or is_vaulted(one.node) for one in (state, bundle)):
+            continue
+        if value_of(state.node) == "installed" and value_of(bundle.node):
+            reported.add(state.origin)
+            cause = "which fetches from a bundle alone (airgap_bundle), and a bundle holds no vendor's driver"
+            what = f"gpu_driver_state is installed for {host}, {cause}"
+            fix = "set gpu_driver_state: present, with the driver in the hosts' image or installed while its repository was in reach"
+            yield Problem(state.origin.file, state.origin.line, what, fix, "driver-beyond-bundle")
+
+
 RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     no_hosts,
     misspelt_group,
@@ -146,4 +165,5 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
     container_host_of_kubernetes,
     etcd_quorum,
     bundle_without_mirror,
+    driver_beyond_bundle,
 )

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.errors import InventoryError, Problem
 from primus_bootstrap.inventory.role_code import load_filters
 from primus_bootstrap.inventory.rules_groups import kubernetes_is_given
-from primus_bootstrap.inventory.values import value_of
+from primus_bootstrap.inventory.values import is_template, is_vaulted, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import yaml
+
+    from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.reading import Reading
 
 
@@ -42,6 +45,32 @@ def registry_trust(reading: Reading) -> Iterator[Problem]:
         found = [one for one in filters.findings(stated, bool(reading.groups.get("oci_registry"))) if (one[0], one[1]) not in reported]
         reported.update((about, what) for about, what, _, _ in found)
         yield from _problems(reading, "container_host", host, found)
+
+
+def policy_of_engines(reading: Reading) -> Iterator[Problem]:
+    """Where only signed images may run, an engine that reads no policy would run any: the first verification would fail."""
+    stated = {
+        ("container_runtime_engine", "docker"): ("docker", "choose podman"),
+        ("container_runtime_apptainer_version", None): ("Apptainer", "leave container_runtime_apptainer_version empty"),
+    }
+    policies = reading.merged.of("registry_trust_policy")
+    reported: set[Origin] = set()
+    signed = [host for host in reading.groups.get("container_host", ()) if host in policies and _plain(policies[host].node) == "signed"]
+    for (name, wanted), (engine, remedy) in stated.items():
+        for host in signed:
+            definition = reading.merged.of(name).get(host)
+            value = _plain(definition.node) if definition else None
+            if definition is None or not value or (wanted and value != wanted) or definition.origin in reported:
+                continue
+            reported.add(definition.origin)
+            what = f"{engine} reads no policy of signatures, and {host} may run only signed images (registry_trust_policy)"
+            fix = f"{remedy}, or leave hosts with {engine} out: registry_trust_policy: keep, registry_trust_signed_by: []"
+            yield Problem(definition.origin.file, definition.origin.line, what, fix, "trust-policy-of-engine")
+
+
+def _plain(node: yaml.Node) -> Any:
+    """Return a value that is written as it is, None for one that only a run knows."""
+    return None if is_template(node) or is_vaulted(node) else value_of(node)
 
 
 def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
@@ -90,4 +119,4 @@ def _problems(reading: Reading, group: str, host: str, found: Sequence[tuple[str
         yield Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (registry, registry_trust, registry_trust_of_containerd)
+RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (registry, registry_trust, policy_of_engines, registry_trust_of_containerd)

@@ -34,6 +34,7 @@ SOURCES = ("apt_repository", "deb822_repository", "yum_repository", "apt_key", "
 # In a command or a program of a role.
 FETCHING_WORDS = re.compile(
     r"apt-get[^\n]*\binstall\b|\bdnf\b[^\n]*\binstall\b|\bcurl\s+-|\bwget\s|\bpip3?\s+(install|download)|skopeo copy"
+    r"|\burllib\.request\b|\burlopen\("
 )
 PULLING_WORDS = re.compile(r"\b(podman|docker|crictl|nerdctl)\b[^\n]*\bpull\b")
 # Values with which a role fetches its files, on top of its defaults.
@@ -45,7 +46,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "kube_gateway_api": {"kube_gateway_api_sha256": SUM},
     "container_runtime": {"container_runtime_engine": "docker", "container_runtime_docker_source": "docker"},
 }
-# Only a host knows its hardware, and so what it is given: `bundle list` says so.
+# Only a host knows its hardware, and so what it is given: no bundle holds it, and `validate` refuses it with one.
 KNOWN_BY_HOSTS = {"gpu_driver"}
 # Of what has no sum a commit is pinned; test_kubesprays_release_is_stated_as_it_is_pinned holds it.
 PROVEN_OTHERWISE = {"kubespray"}
@@ -54,6 +55,14 @@ NOT_AN_APPLY = {
     "host_origin/module_utils/reset_packages.py",
     # Asks a registry of the cluster for an image that is not there.
     "registry_trust/library/registry_containerd_effects.py",
+    # Ask services of the cluster, by addresses that the role itself has made: the API server, Harbor, a mount's metrics, Envoy on loopback.
+    "kube_health/files/kube_health/api_request.py",
+    "harbor/module_utils/harbor_api.py",
+    "juicefs/library/juicefs_effects.py",
+    "envoy/library/envoy_effects.py",
+    "envoy/library/envoy_take_up.py",
+    # The key of a vendor's repository, which no bundle holds: stated as `beyond`, and refused together with one (driver-beyond-bundle).
+    "gpu_driver/files/have_key.sh",
 }
 
 

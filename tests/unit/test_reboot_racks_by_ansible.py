@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from tests.unit.launch_rig import expand
 
 RACKS = {"g1": "a", "g2": "b", "g3": "a", "g4": None, "g5": "b"}
 
@@ -43,9 +45,52 @@ def roles(tmp_path: Path) -> Path:
     write(folder / "node_health/tasks/wait.yml", [ill, *note("well", log, only="node_health_wait_wanted")])
     real = content.roles_dir() / "gpu_driver"
     write(folder / "gpu_driver/tasks/verify.yml", note("driver", log))
+    write(folder / "gpu_driver/tasks/waits.yml", note("waits", log))
     (folder / "gpu_driver/tasks/racks.yml").symlink_to(real / "tasks/racks.yml")
     (folder / "gpu_driver/filter_plugins").symlink_to(real / "filter_plugins")
     return folder
+
+
+@pytest.fixture
+def driver_roles(roles: Path) -> Path:
+    """The same with the driver's real look at who waits; its mark goes to a folder for each host, where the stand-in of baseline looks."""
+    marks = roles.parent / "marks"
+    write(
+        roles / "baseline/vars/main.yml",
+        {"_baseline_reboot_open": f"{{{{ ('{marks}/' ~ inventory_hostname ~ '/reboot-required') is file }}}}"},
+    )
+    real, mine = content.roles_dir() / "gpu_driver", roles / "gpu_driver"
+    (mine / "tasks/waits.yml").unlink()
+    for name in ("waits", "look", "note", "initramfs", "mark"):
+        (mine / f"tasks/{name}.yml").symlink_to(real / f"tasks/{name}.yml")
+    for name in ("defaults", "files", "library", "action_plugins"):
+        (mine / name).symlink_to(real / name)
+    variables = yaml.safe_load((real / "vars/main.yml").read_text(encoding="utf-8"))
+    write(mine / "vars/main.yml", {**variables, "_gpu_driver_reboot_marks": [f"{marks}/{{{{ inventory_hostname }}}}/reboot-required"]})
+    for host, version in {"g1": "6.10.5", "g3": "6.12.12"}.items():
+        (marks / host).mkdir(parents=True)
+        root = expand("mi300x-roce", roles.parent / "trees" / host)
+        (root / "sys/module/amdgpu/parameters").mkdir(parents=True)
+        (root / "sys/module/amdgpu/version").write_text(version, encoding="utf-8")
+        (root / "sys/module/amdgpu/parameters/noretry").write_text("1", encoding="utf-8")
+    return roles
+
+
+@pytest.mark.parametrize(
+    ("noretry", "waiting"), [(1, {"g1"}), (0, {"g1", "g3"})], ids=["an older driver runs", "an option is not in force either"]
+)
+def test_whom_the_driver_makes_wait_is_rebooted(driver_roles: Path, noretry: int, waiting: set[str]) -> None:
+    """A host whose verification says `reboot it` is rebooted although nothing had marked it; one that runs what is stated is left alone."""
+    variables = {
+        "gpu_driver_version": "6.4.4", "gpu_driver_module_options": {"amdgpu": {"noretry": noretry}},
+        "gpu_driver_sysfs_root": f"{driver_roles.parent}/trees/{{{{ inventory_hostname }}}}", "reboot_rack": "a",
+    }  # fmt: skip
+    code, steps = run(driver_roles, "-e", json.dumps(variables))
+
+    assert code == 0
+    assert set(hosts_of(steps, "begin")) == {"g1", "g3"}
+    assert set(hosts_of(steps, "reboot")) == waiting
+    assert set(hosts_of(steps, "drain")) == waiting
 
 
 def run(roles: Path, *words: str) -> tuple[int, list[str]]:
@@ -101,8 +146,8 @@ def test_one_rack_after_the_other(roles: Path) -> None:
     assert rounds(steps, "reboot") == [{"g1", "g3"}, {"g2"}, {"g4"}]
     assert rounds(steps, "resume") == [{"g1", "g3"}, {"g2"}, {"g4"}]
     of = {host: [line.split()[0] for line in steps if line.endswith(f" {host}")] for host in ("g1", "g3")}
-    assert of["g1"] == ["begin", "drain", "reboot", "well", "driver", "resume", "end"]
-    assert of["g3"] == ["begin", "drain", "evict", "reboot", "well", "driver", "resume", "uncordon", "end"]
+    assert of["g1"] == ["waits", "begin", "drain", "reboot", "well", "driver", "resume", "end"]
+    assert of["g3"] == ["waits", "begin", "drain", "evict", "reboot", "well", "driver", "resume", "uncordon", "end"]
     assert hosts_of(steps, "evict") == ["g3"], "g5 is a Node too, and waits for no reboot"
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +32,9 @@ MI300X = {"verdict": "ok", "vendor": "amd", "model": "MI300X", "count": 8, "reas
 H200 = {"verdict": "ok", "vendor": "nvidia", "model": "H200", "count": 8, "reason": ""}
 NOBLE = {
     "kernel": "6.8.0-60-generic", "distribution": "ubuntu", "version": "24.04", "codename": "noble", "container": "", "secure_boot": False,
-    "nvswitches": 0, "installed": {}, "rdma_devices": [],
+    "nvswitches": 0, "installed": {}, "rdma_devices": [], "closed": False,
 }  # fmt: skip
+BESIDE = ("fabric_manager", "container_toolkit", "rdma")
 INSTALLED = {"state": "installed", "version": "6.4.4", "tools": [], "allow_secure_boot": False}
 
 
@@ -134,6 +137,7 @@ def test_a_container_is_skipped() -> None:
             "supports MI300X on ubuntu22.04 with kernels 5.15, and 6.8.0", "another release",
         ),
         ({}, {"secure_boot": True}, {}, "Secure Boot is on", "mokutil"),
+        ({}, {"closed": True}, {}, "reads no source but a bundle's", "gpu_driver_state: present, with the driver in the host's image"),
         ({}, {"distribution": "rocky", "version": "9.6", "kernel": "5.14.0-570.el9"}, {}, "on ubuntu and debian only", "present"),
     ],
 )  # fmt: skip
@@ -237,11 +241,57 @@ def test_a_host_is_looked_at(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def judged(root: Path, outcome: str = "present", version: str = "6.12.12", **options: Any) -> dict[str, tuple[str, str]]:
+def no_program(_: Any) -> tuple[int | None, str]:
+    """Answer as a host does that has no such program."""
+    return None, "FileNotFoundError"
+
+
+def records(
+    root: Path, *, run: Any = no_program, facts: Mapping[str, Any] = NOBLE, options: Any = None, **planned: Any
+) -> list[dict[str, Any]]:
+    """Return the verdicts on a made-up host."""
+    plan = {
+        "outcome": "present", "module": "amdgpu", "module_version": "6.12.12", "fabric": False, "packages": [],
+        "reason": "because", "fix": "do",
+    }  # fmt: skip
+    wanted = {"host": "n1", "plan": {**plan, **planned}, "facts": facts, "options": options or {}}
+    found: list[dict[str, Any]] = effects.judge(wanted, root, run)
+    return found
+
+
+def by_check(found: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """Return verdict and what was found by check."""
-    planned = {"outcome": outcome, "module": "amdgpu", "module_version": version, "reason": "because", "fix": "do"}
-    wanted = {"host": "n1", "plan": planned, "options": options}
-    return {one["check"].removeprefix("gpu_driver."): (one["verdict"], one["found"]) for one in effects.judge(wanted, root)}
+    return {one["check"].removeprefix("gpu_driver."): (one["verdict"], one["found"]) for one in found}
+
+
+@pytest.mark.parametrize(
+    ("dump", "closed"),
+    [
+        ('Dir::Etc::sourceparts "/dev/null";\n', True),
+        ('Dir::Etc::sourceparts "sources.list.d";\n', False),
+        ('Dir::Etc::sourceparts::x "/dev/null";\n', False),
+        ("", False),
+    ],
+)
+def test_a_host_that_fetches_from_a_bundle_alone_is_seen(dump: str, closed: bool) -> None:  # noqa: FBT001 (a case)
+    """As `apt-config dump` prints it where the role airgap has written its settings, and where it has not."""
+    assert facts.reads_no_sources(dump) is closed
+
+
+def judged(root: Path, outcome: str = "present", version: str = "6.12.12", **options: Any) -> dict[str, tuple[str, str]]:
+    """Return verdict and what was found by check, of the driver and its options."""
+    found = by_check(records(root, outcome=outcome, module_version=version, options=options))
+    return {check: words for check, words in found.items() if check not in BESIDE}
+
+
+def load(root: Path, version: str = "6.12.12", module: str = "amdgpu", **parameters: str) -> Path:
+    """Have a module loaded on the made-up host."""
+    folder = root / "sys/module" / module
+    (folder / "parameters").mkdir(parents=True, exist_ok=True)
+    (folder / "version").write_text(f"{version}\n", encoding="utf-8")
+    for name, value in parameters.items():
+        (folder / "parameters" / name).write_text(f"{value}\n", encoding="utf-8")
+    return root
 
 
 def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
@@ -258,10 +308,188 @@ def test_another_version_than_the_stated_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("on_disk", "waits"), [((0, "6.12.12"), True), ((0, "6.10.5"), False), ((0, ""), False), ((1, "not found"), True), ((None, ""), True)]
+)
+def test_an_old_module_waits_for_a_reboot_that_would_load_the_stated_one(tmp_path: Path, on_disk: Any, waits: bool) -> None:  # noqa: FBT001 (a case)
+    """Whether or not /run has a mark; with another one on the disk a reboot would change nothing, and what cannot be read is no reason."""
+    found = records(load(tmp_path, "6.10.5"), run=lambda _: on_disk)
+
+    assert effects.waits(found) is waits
+    assert (found[0]["fix"] == effects.FIX_REBOOT) is waits
+    assert waits or "dkms status" in found[0]["fix"]
+
+
+def test_a_module_that_is_not_loaded_waits_only_for_a_reboot_that_is_due(tmp_path: Path) -> None:
+    """After an installation a reboot loads it; one that did not load at boot is not mended by another boot."""
+    assert not effects.waits(records(tmp_path))
+    mark = tmp_path / "run/reboot-required"
+    mark.parent.mkdir()
+    mark.write_text("", encoding="utf-8")
+    assert effects.waits(records(tmp_path))
+
+
+@pytest.mark.parametrize(("written_s", "waits"), [(2000, True), (None, True), (500, False)])
+def test_an_option_waits_for_a_reboot_unless_it_was_there_at_boot(tmp_path: Path, written_s: int | None, waits: bool) -> None:  # noqa: FBT001 (a case)
+    """Once the host has booted with the option and it is not in force, a further reboot would not mend it."""
+    root = load(tmp_path, noretry="0")
+    (root / "proc").mkdir()
+    (root / "proc/stat").write_text("cpu 1 2\nbtime 1000\n", encoding="utf-8")
+    if written_s:
+        file = root / effects.OPTIONS_FILE
+        file.parent.mkdir(parents=True)
+        file.write_text("options amdgpu noretry=1\n", encoding="utf-8")
+        os.utime(file, (written_s, written_s))
+    found = records(root, options={"amdgpu": {"noretry": 1}})
+
+    assert by_check(found)["option.amdgpu.noretry"] == ("fail", "0")
+    assert effects.waits(found) is waits
+    assert waits or "initramfs" in found[-1]["fix"]
+
+
+def test_nothing_waits_in_a_container_and_where_all_is_well(tmp_path: Path) -> None:
+    """A container's kernel is another machine's, whatever its modules are loaded with; an option in force waits for nothing."""
+    root = load(tmp_path, noretry="0")
+    inside = records(root, facts={**NOBLE, "container": "podman"}, outcome="skipped", options={"amdgpu": {"noretry": 1}})
+
+    assert [one["verdict"] for one in inside] == ["skipped", "skipped"]
+    assert not effects.waits(inside)
+    assert not effects.waits(records(root, options={"amdgpu": {"noretry": 0}}))
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict"),
+    [((0, "active"), "pass"), ((3, "failed"), "fail"), ((4, "inactive"), "fail"), ((3, "activating"), "unknown"), ((None, ""), "unknown")],
+)
+def test_the_fabric_manager_runs_where_there_is_a_fabric(tmp_path: Path, answer: Any, verdict: str) -> None:
+    """GPUs behind NVSwitches serve no program before it; one that begins, and a systemd that does not answer, are unknown."""
+    calls: list[Any] = []
+
+    def run(argv: Any) -> Any:
+        calls.append(argv)
+        return answer
+
+    found = records(load(tmp_path, "580.95.05", "nvidia"), run=run, module="nvidia", module_version="580.95.05", fabric=True)
+
+    assert by_check(found)["fabric_manager"] == (verdict, answer[1])
+    assert calls == [["systemctl", "is-active", "nvidia-fabricmanager.service"]]
+
+
+def test_the_fabric_manager_is_skipped_elsewhere(tmp_path: Path) -> None:
+    """A host without NVSwitches needs none, and with another driver than the stated one its version cannot fit yet: that one fails."""
+    without = by_check(records(load(tmp_path)))
+    waiting = by_check(records(load(tmp_path, "6.10.5"), fabric=True))
+
+    assert without["fabric_manager"] == ("skipped", "")
+    assert (waiting["fabric_manager"], waiting["loaded"]) == (("skipped", ""), ("fail", "6.10.5"))
+
+
+def test_a_driver_that_is_only_checked_has_a_fabric_as_well() -> None:
+    """Whoever installed it, and whether or not a version is stated: NVSwitches need the fabric manager."""
+    hgx = {**NOBLE, "nvswitches": 4}
+
+    assert plan(H200, hgx, state="present", version="")["fabric"]
+    assert plan(H200, hgx, state="present", version="580.95.05")["fabric"]
+    assert not plan(host=hgx, state="present", version="")["fabric"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer", "verdict", "program"),
+    [
+        ("nvidia-container-toolkit", (0, "NVIDIA Container Toolkit CLI version 1.17.8\ncommit: x"), "pass", "nvidia-ctk"),
+        ("amd-container-toolkit", (0, "1.1.0"), "pass", "amd-ctk"),
+        ("nvidia-container-toolkit", (None, "FileNotFoundError"), "fail", "nvidia-ctk"),
+        ("rocm", (0, ""), "skipped", ""),
+    ],
+)
+def test_the_toolkit_of_containers_answers_where_it_is_asked_for(
+    tmp_path: Path, asked: str, answer: Any, verdict: str, program: str
+) -> None:
+    """Its program runs; who asked for none is skipped."""
+    called: list[str] = []
+
+    def run(argv: Any) -> Any:
+        called.append(argv[0])
+        return answer
+
+    found = by_check(records(load(tmp_path), run=run, packages=[{"name": "amdgpu-dkms"}, {"name": asked}]))
+
+    assert found["container_toolkit"] == (verdict, "" if verdict == "skipped" else answer[1].splitlines()[0])
+    assert called == [program] * (verdict != "skipped")
+
+
+def test_every_rdma_device_can_be_opened(tmp_path: Path) -> None:
+    """A device without a verbs device is of no use to a program; no device at all is skipped, and unknown where a NIC could have one."""
+    root, mlx = load(tmp_path), {**NOBLE, "rdma_devices": ["mlx5_0", "mlx5_1"]}
+    assert by_check(records(root))["rdma"] == ("skipped", "")
+    (root / "sys/bus/pci/drivers/mlx5_core/0000:f4:00.0").mkdir(parents=True)
+    (root / "sys/bus/pci/drivers/mlx5_core/module").mkdir()
+    assert by_check(records(root))["rdma"] == ("unknown", "")
+    for number in range(2):
+        assert by_check(records(root, facts=mlx))["rdma"] == ("fail", "mlx5_0" * number)
+        verbs = root / f"sys/class/infiniband_verbs/uverbs{number}"
+        verbs.mkdir(parents=True)
+        (verbs / "ibdev").write_text(f"mlx5_{number}\n", encoding="utf-8")
+    assert by_check(records(root, facts=mlx))["rdma"] == ("pass", "mlx5_0, mlx5_1")
+
+
+def test_options_of_rdma_modules_are_judged(tmp_path: Path) -> None:
+    """They are options of modules like all others, and wait for a reboot like those."""
+    root = load(tmp_path, module="mlx5_core", prof_sel="2")
+    found = records(load(root), options={"mlx5_core": {"prof_sel": 3}})
+
+    assert by_check(found)["option.mlx5_core.prof_sel"] == ("fail", "2")
+    assert effects.waits(found)
+
+
+def renew(root: Path, modules: tuple[str, ...], *, held: str, conf_s: int) -> tuple[str, str]:
+    """Run renew_initramfs.sh on a made-up host whose image is of second 1000; return what it says, and for which kernel it was renewed."""
+    programs = root / "programs"
+    for folder in (programs, root / "boot", root / "etc/modprobe.d", root / "lib/modules/6.8.0/updates/dkms"):
+        folder.mkdir(parents=True, exist_ok=True)
+    (root / "boot/initrd.img-6.8.0").write_text("", encoding="utf-8")
+    os.utime(root / "boot/initrd.img-6.8.0", (1000, 1000))
+    os.utime(root / "lib/modules/6.8.0/updates/dkms", (900, 900))
+    os.utime(root / "etc/modprobe.d", (conf_s, conf_s))
+    for name, text in {"lsinitramfs": f"echo usr/lib/modules/6.8.0/{held}", "update-initramfs": f"echo $* > {root}/renewed"}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    script = content.roles_dir() / "gpu_driver/files/renew_initramfs.sh"
+    done = subprocess.run(
+        ["/bin/sh", str(script), str(root), "6.8.0", *modules],
+        env={"PATH": f"{programs}:/usr/bin:/bin"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    renewed = root / "renewed"
+    return done.stdout.strip(), renewed.read_text(encoding="utf-8").strip() if renewed.exists() else ""
+
+
+@pytest.mark.parametrize(
+    ("modules", "held", "conf_s", "renewed"),
+    [
+        (("amdgpu",), "updates/dkms/amdgpu.ko.zst", 2000, True),
+        (("amdgpu", "nvidia_drm"), "kernel/nvidia-drm.ko", 2000, True),
+        (("amdgpu",), "updates/dkms/amdgpu.ko", 500, False),
+        (("amdgpu",), "kernel/notamdgpu.ko", 2000, False),
+        ((), "kernel/amdgpu.ko", 2000, False),
+    ],
+)
+def test_an_initramfs_is_renewed_where_it_holds_an_older_module(
+    tmp_path: Path,
+    modules: tuple[str, ...],
+    held: str,
+    conf_s: int,
+    renewed: bool,  # noqa: FBT001 (a case)
+) -> None:
+    """Options in an image count from the day it was made; one that is newer, or holds none of the modules, is left alone."""
+    got = renew(tmp_path, modules, held=held, conf_s=conf_s)
+
+    assert got == (("renewed", "-u -k 6.8.0") if renewed else ("", ""))
+
+
+@pytest.mark.parametrize(
     ("outcome", "check", "verdict"), [("skipped", "loaded", "skipped"), ("unknown", "plan", "unknown"), ("refused", "plan", "fail")]
 )
 def test_without_a_plan_there_is_no_pass(tmp_path: Path, outcome: str, check: str, verdict: str) -> None:
-    """No hardware is skipped, what could not be found out is unknown, and what is refused fails."""
+    """No hardware is skipped, what could not be found out is unknown, and what is refused fails; nothing else is judged then."""
     assert judged(tmp_path, outcome) == {check: (verdict, "")}
 
 

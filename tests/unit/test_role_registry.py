@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import yaml
@@ -196,9 +196,8 @@ def test_a_refusal_counts_only_for_its_own_reason(status: int | None, said: str,
     assert [one["verdict"] for one in host.verdicts] == [verdict]
 
 
-def test_docker_under_a_policy_fails_and_unsigned_must_be_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Docker would pull anything, so a host that has it does not keep the policy; an unsigned image that comes through fails too."""
-    monkeypatch.setattr(PULLS.shutil, "which", lambda name: f"/usr/bin/{name}")
+def test_an_unsigned_image_must_be_refused_under_a_policy(tmp_path: Path) -> None:
+    """One that comes through fails; where any image may run, nothing is tried."""
     calls: list[Sequence[str]] = []
 
     def call(words: Sequence[str], _: str = "") -> tuple[int, str]:
@@ -212,11 +211,68 @@ def test_docker_under_a_policy_fails_and_unsigned_must_be_refused(tmp_path: Path
 
     assert [(one["check"], one["verdict"]) for one in host.verdicts] == [
         ("registry_trust.refuses_unsigned", "fail"),
-        ("registry_trust.policy_of_docker", "fail"),
         ("registry_trust.refuses_unsigned", "skipped"),
     ]
     assert len(calls) == 1
     assert "--insecure-policy" not in calls[0]
+
+
+@pytest.mark.parametrize(
+    ("installed", "docker", "apptainer"),
+    [
+        ({"podman", "skopeo"}, "pass", "pass"),
+        ({"podman", "dockerd"}, "fail", "pass"),
+        ({"podman", "apptainer"}, "pass", "fail"),
+        ({"singularity"}, "pass", "fail"),
+    ],
+)
+def test_an_engine_without_a_policy_fails_where_only_signed_images_may_run(
+    monkeypatch: pytest.MonkeyPatch, installed: set[str], docker: str, apptainer: str
+) -> None:
+    """Docker and Apptainer pull anything, so a host that has one does not keep the policy; without a policy they are nobody's concern."""
+    monkeypatch.setattr(PULLS.shutil, "which", lambda name: f"/usr/bin/{name}" if name in installed else None)
+    signed, kept = (PULLS.Host("n1", "", lambda *_: (0, "")) for _ in range(2))
+
+    PULLS.look_at_engines(signed, "signed")
+    PULLS.look_at_engines(kept, "keep")
+
+    assert {one["check"]: one["verdict"] for one in signed.verdicts} == {
+        "registry_trust.policy_of_docker": docker,
+        "registry_trust.policy_of_apptainer": apptainer,
+    }
+    assert not [one for one in signed.verdicts if one["verdict"] == "fail" and "use podman on this host and remove" not in one["fix"]]
+    assert kept.verdicts == []
+
+
+@pytest.mark.parametrize("own", ["r:5000", ""])
+def test_engines_are_judged_whether_or_not_there_is_a_registry(monkeypatch: pytest.MonkeyPatch, own: str) -> None:
+    """A policy may be about registries of others alone: Apptainer breaks it there just the same."""
+    ended: list[dict[str, Any]] = []
+
+    class Module:
+        """What Ansible hands the module, and takes from it."""
+
+        params: ClassVar[dict[str, Any]] = {
+            "host": "n1", "address": own, "username": "u", "others": [], "policy": "signed", "unsigned_from": [own], "other": None,
+            "digest": "",
+        }  # fmt: skip
+
+        def __init__(self, **_: Any) -> None:
+            """Take the specification of arguments."""
+
+        def exit_json(self, **result: Any) -> None:
+            """Keep what it ends with."""
+            ended.append(result)
+
+        fail_json = exit_json
+
+    monkeypatch.setattr(PULLS, "AnsibleModule", Module)
+    monkeypatch.setattr(PULLS.shutil, "which", lambda name: name if name == "apptainer" else None)
+    monkeypatch.setattr(PULLS, "run", lambda *_: (1, "unauthorized"))
+
+    PULLS.main()
+
+    assert "policy_of_apptainer: Apptainer is installed here" in ended[0]["msg"]
 
 
 def test_the_image_of_the_proof_is_what_its_digest_says(tmp_path: Path) -> None:

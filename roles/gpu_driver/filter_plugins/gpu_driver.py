@@ -68,10 +68,11 @@ def _plan(
             "see `primus-bootstrap probe`; put GPUs of one vendor into a host, or see to the driver yourself (gpu_driver_state: present)",
         )
     version = wanted["version"]
+    found = {"module": MODULES[vendor], "fabric": _has_fabric(detected, host)}
     if wanted["state"] == "present" and not version:
-        return {"outcome": PRESENT, "module": MODULES[vendor]}
+        return {"outcome": PRESENT, **found}
     series = _series(vendor, version, releases[vendor])
-    found = {"module": MODULES[vendor], "module_version": series.get("module", version), "fabric": _has_fabric(detected, host)}
+    found["module_version"] = series.get("module", version)
     if wanted["state"] == "present":
         return {"outcome": PRESENT, **found}
     kernel_fits(detected["model"], host, version, series)
@@ -84,6 +85,12 @@ def _plan(
         raise _Refusal(
             "Secure Boot is on, and the kernel refuses a module that is built here and not signed with a key it knows",
             "enrol the key of DKMS (mokutil --import) and set gpu_driver_allow_secure_boot, or switch Secure Boot off in the firmware",
+        )
+    if host["closed"]:
+        raise _Refusal(
+            "apt on this host reads no source but a bundle's (Dir::Etc::SourceParts is /dev/null, by the role airgap), and a bundle holds "
+            "neither the vendor's packages nor its key",
+            "gpu_driver_state: present, with the driver in the host's image or installed while its repository was in reach",
         )
     packages = _packages(host, wanted, releases[vendor], series, version, fabric=found["fabric"])
     found["due"] = any(not _there(package, host["installed"]) for package in packages)

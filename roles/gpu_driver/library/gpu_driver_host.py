@@ -62,6 +62,11 @@ def container_kind(root: Path) -> str:
     return read(root / "run/systemd/container") or next((kind for path, kind in marks.items() if (root / path).exists()), "")
 
 
+def reads_no_sources(dump: str) -> bool:
+    """Return whether apt is told to read no file of sources.list.d, as the role airgap tells it: a source of ours would do nothing."""
+    return any(line.partition(" ")[2] == '"/dev/null";' for line in dump.splitlines() if line.lower().startswith("dir::etc::sourceparts "))
+
+
 def look(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
     """Return the facts of a host; `root` is another folder than / in tests, with sys, run and etc of a host that is not there."""
     system = os_release(read(root / "etc/os-release"))
@@ -75,6 +80,7 @@ def look(root: Path, kernel: str, run: Runner) -> dict[str, Any]:
         "container": container_kind(root),
         "secure_boot": secure_boot(root),
         "nvswitches": nvswitches(root),
+        "closed": reads_no_sources(run(["apt-config", "dump", "Dir::Etc::SourceParts"])),
         "installed": {row[1]: row[2] for row in rows if len(row) == 3 and row[0] == "installed"},
         "rdma_devices": sorted(path.name for path in (root / "sys/class/infiniband").glob("*")),
     }

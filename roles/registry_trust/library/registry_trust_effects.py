@@ -30,6 +30,15 @@ if TYPE_CHECKING:
 AUTH_FILE = "/root/.docker/config.json"
 AUTHORITIES = "/etc/containers/certs.d"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+# Engines that pull images without asking containers-policy.json: by name, their programs, how people write it, and what takes it away.
+# Apptainer pulls with a client of its own that looks at no signature of an image, and reads no certs.d:
+# https://github.com/apptainer/apptainer/blob/2f069d7/internal/pkg/ociimage/sourcesink.go (getDockerImage), read 2026-11-24.
+WITHOUT_POLICY = {
+    "docker": (("dockerd",), "docker", "remove docker"),
+    "apptainer": (
+        ("apptainer", "singularity"), "Apptainer", "remove Apptainer (without container_runtime_apptainer_version none is installed again)",
+    ),
+}  # fmt: skip
 
 
 def make_image(folder: Path, text: str) -> str:
@@ -108,7 +117,7 @@ def look_at_refusals(host: Host, folder: Path, username: str, *, has_ca: bool) -
 
 
 def look_at_policy(host: Host, folder: Path, digest: str, policy: str, unsigned_from: Sequence[str]) -> None:
-    """See that an image without a signature is refused where the policy says so; of docker, say that it knows no such policy."""
+    """See that an image without a signature is refused where the policy says so."""
     if policy != "signed":
         host.judge("refuses_unsigned", "skipped", reason=f"registry_trust_policy is {policy}")
         return
@@ -120,12 +129,20 @@ def look_at_policy(host: Host, folder: Path, digest: str, policy: str, unsigned_
     else:
         answer = host.call(["skopeo", "copy", host.named(digest), f"dir:{folder}/unsigned"])
         host.refusal("refuses_unsigned", "policy", answer, f"{AGAIN}: /etc/containers/policy.json is not in force")
-    if shutil.which("dockerd"):
-        reason = "docker is installed here and pulls images without asking containers-policy.json"
-        fix = "use podman or Apptainer on this host and remove docker, or state registry_trust_policy: keep for it"
-        host.judge("policy_of_docker", "fail", expected="no docker", found="docker", reason=reason, fix=fix)
-    else:
-        host.judge("policy_of_docker", "pass", expected="no docker", found="no docker")
+
+
+def look_at_engines(host: Host, policy: str) -> None:
+    """Where only signed images may run, find the engines that know no such policy: what they pull, nobody has judged."""
+    if policy != "signed":
+        return
+    for engine, (programs, name, remedy) in WITHOUT_POLICY.items():
+        found = next(filter(None, map(shutil.which, programs)), None)
+        if not found:
+            host.judge(f"policy_of_{engine}", "pass", expected=f"no {name}", found=f"no {name}")
+            continue
+        reason = f"{name} is installed here ({found}) and pulls images without asking containers-policy.json"
+        fix = f"use podman on this host and {remedy}, or leave it out: registry_trust_policy: keep, registry_trust_signed_by: []"
+        host.judge(f"policy_of_{engine}", "fail", expected=f"no {name}", found=found, reason=reason, fix=fix)
 
 
 def look_at_others(host: Host, others: Sequence[str]) -> None:
@@ -234,6 +251,7 @@ def main() -> None:
                 digest = push(host, folder)
                 look_at_refusals(host, folder, wanted["username"], has_ca=Path(AUTHORITIES, wanted["address"], "ca.crt").exists())
                 look_at_policy(host, folder, digest, wanted["policy"], wanted["unsigned_from"])
+            look_at_engines(host, wanted["policy"])
             look_at_others(host, wanted["others"])
     result = {"changed": False, "digest": digest, "verdicts": host.verdicts, "stdout": json.dumps({"verdicts": host.verdicts})}
     failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in host.verdicts if record["verdict"] == "fail"]
