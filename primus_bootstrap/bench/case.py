@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.desk import read_policy
+from primus_bootstrap.bench.desk import jobs_in_words
 from primus_bootstrap.bench.floors import load_floors
 from primus_bootstrap.bench.history import History, read_history
 from primus_bootstrap.bench.judge import judge
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.desk import Desk
     from primus_bootstrap.bench.judge import Judgement
-    from primus_bootstrap.bench.policy import Policy, Tier
+    from primus_bootstrap.bench.policy import Policy
     from primus_bootstrap.bench.results import Result
 
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _SAID_CHARS = 300
-_JOBS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the hosts of a case said. `measured` are those that ran something; `lost` those of which nothing came back."""
+    """What the hosts of a case said. `measured` ran something, of those that were `lost` nothing came back, on `busy` ones are jobs."""
 
     results: tuple[Result, ...]
     verdicts: tuple[Verdict, ...]
     measured: tuple[str, ...]
     lost: tuple[str, ...]
+    busy: tuple[str, ...]
     rounds: int
 
 
@@ -54,25 +54,25 @@ def read_desk(desk: Desk, case: Case) -> Found:
     """Return what every host of the case said."""
     results: list[Result] = []
     verdicts: list[Verdict] = []
-    measured, lost, rounds = [], [], 0
+    measured, lost, busy = [], [], []
     for host in case.hosts:
         said = desk.said(host)
         if not said["seen"]:
             lost.append(host)
             verdicts.append(_lost(host))
-        for number, each in enumerate(said["measured"]):
-            rounds = max(rounds, number)
-            for step in each["steps"]:
-                found, told = read_step(host, step)
-                results += found
-                verdicts += told
+        steps = [step for each in said["measured"] for step in each["steps"]]
+        for step in steps:
+            found, told = read_step(host, step)
+            results += found
+            verdicts += told
+        if any(step["jobs"] for step in steps):
+            busy.append(host)
         if said["measured"]:
             measured.append(host)
-            verdicts += _busy(host, said, read_policy(case.policy_file).tiers[case.tier])
         elif said["asked"]:
             lost.append(host)
             verdicts.append(_lost(host))
-    return Found(tuple(results), tuple(verdicts), tuple(measured), tuple(lost), rounds)
+    return Found(tuple(results), tuple(verdicts), tuple(measured), tuple(lost), tuple(busy), desk.rounds_done())
 
 
 def read_step(host: str, step: Mapping[str, Any]) -> tuple[list[Result], list[Verdict]]:
@@ -80,6 +80,8 @@ def read_step(host: str, step: Mapping[str, Any]) -> tuple[list[Result], list[Ve
     name = str(step["name"])
     if name == "preflight":
         return [], _preflight(host, step)
+    if step["jobs"]:
+        return [], [_beside(host, step)]
     if not step["results"]:
         return [], [_no_answer(host, f"bench_{name}", step)]
     reading = parse_lines((line.encode() for line in step["results"]), name=f"{host}: {name}", host=host)
@@ -115,23 +117,19 @@ def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
     )
 
 
-def _busy(host: str, said: Mapping[str, Any], tier: Tier) -> list[Verdict]:
-    """Say of a host with jobs that its benchmarks were left out."""
-    jobs = said["seen"].get("jobs") or []
-    if not jobs or all(step.run == "preflight" for step in tier.steps):
-        return []
-    return [
-        Verdict(
-            check="bench_busy",
-            host=host,
-            verdict="unknown",
-            expected="no jobs while it is measured",
-            found=", ".join(jobs[:_JOBS_SHOWN]),
-            reason=f"jobs run on it ({len(jobs)}), so its benchmarks were left out",
-            fix="take it out of service (node quarantine), bench it when its jobs have ended, then release it",
-            started=float(said["seen"]["now"]),
-        )
-    ]
+def _beside(host: str, step: Mapping[str, Any]) -> Verdict:
+    """Say of a step beside which jobs ran that nothing is known: neither what it measured counts, nor how it ended."""
+    return Verdict(
+        check=f"bench_{step['name']}",
+        host=host,
+        verdict="unknown",
+        expected="no jobs while it is measured",
+        found=jobs_in_words(step["jobs"]),
+        reason=f"jobs run on it ({jobs_in_words(step['jobs'])}): {step['error'] or 'what was measured beside them does not count'}",
+        fix="take it out of service (node quarantine), bench it when its jobs have ended, then release it",
+        started=float(step["started"]),
+        seconds=float(step["seconds"]),
+    )
 
 
 def _lost(host: str) -> Verdict:

@@ -1,7 +1,7 @@
 """The controller's folder of one cluster's benches: what each host said of itself, what is to be run again, what was decided.
 
 incoming/HOST.json   what a host runs with and what its steps gave, of the bench under way
-again.json           what more repeats can decide, by host
+again.json           the round of measuring again, and what more repeats can decide, by host
 decisions.json       who goes, who comes back, who has passed: what the role `bench` carries out
 history.jsonl        what every device showed before
 breaker.json         stands while nobody may be quarantined
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,16 @@ from primus_bootstrap.errors import PlanError, RunError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_AGAIN = Path("again.json")
 NOBODY = "none"
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
 _NO_DEVICE = ("preflight", "storage")
+_JOBS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """How hosts are measured: the variables of the role."""
+    """How hosts are measured: the variables of the role. `trial` are options of the trial training; empty ones leave the policy's."""
 
     tier: str
     policy_file: str
@@ -38,6 +40,7 @@ class Asked:
     image: str
     storage_folder: str
     force: bool
+    trial: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Desk:
@@ -65,7 +68,7 @@ class Desk:
         try:
             shutil.rmtree(self.folder / "incoming", ignore_errors=True)
             (self.folder / "incoming").mkdir(parents=True, mode=0o700)
-            (self.folder / "again.json").unlink(missing_ok=True)
+            (self.folder / _AGAIN).unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(error, self.folder) from error
         self.decide(ours=self.previous().get("ours", []))
@@ -95,12 +98,26 @@ class Desk:
             return []
         tier = read_policy(asked.policy_file).tiers[asked.tier]
         device = "cuda" if seen.get("gpus") else "auto"
+        steps = [step for step in tier.steps if _runs_alone(step, asked)]
         if round_ == 0:
-            # Jobs are not disturbed, and what is measured beside them says nothing.
-            steps = [step for step in tier.steps if _runs_alone(step, asked) and (step.run == "preflight" or not seen.get("jobs"))]
             return [step_words(step, asked, device) for step in steps]
-        wanted = (self.read(Path("again.json")) or {}).get(host, {})
-        return [step_words(step, asked, device, wanted[step.run]) for step in tier.steps if _runs_alone(step, asked) and step.run in wanted]
+        wanted = (self.read(_AGAIN) or {"hosts": {}})["hosts"].get(host, {}) if self.left_s(host, asked) > 0 else {}
+        return [step_words(step, asked, device, wanted[step.run]) for step in steps if step.run in wanted]
+
+    def left_s(self, host: str, asked: Asked) -> float:
+        """Return what is left of the tier's time on a host, after what its steps have taken so far."""
+        spent = sum(float(step["seconds"]) for each in self.said(host)["measured"] for step in each["steps"])
+        return read_policy(asked.policy_file).tiers[asked.tier].budget_s - spent
+
+    def rounds_done(self) -> int:
+        """Return how often was measured again."""
+        return int((self.read(_AGAIN) or {"round": 0})["round"])
+
+    def ask_again(self, wanted: Mapping[str, Mapping[str, int]]) -> int:
+        """Leave how many repeats of which benchmark are wanted of each host; return the number of that round, 0 where nothing is wanted."""
+        round_ = self.rounds_done() + bool(wanted)
+        self.write(str(_AGAIN), {"round": round_, "hosts": wanted})
+        return round_ if wanted else 0
 
     def write(self, name: str, value: Any) -> None:
         """Replace one of the folder's files at once.
@@ -168,8 +185,16 @@ def tier_of(policy: Policy, name: str, asked_storage: str) -> Tier:
     return Tier(tier.name, tier.meaning, tier.budget_s, steps)
 
 
+def jobs_in_words(jobs: Sequence[str]) -> str:
+    """Return jobs as people read them: the first ones, and how many more."""
+    more = f" and {len(jobs) - _JOBS_SHOWN} more" if len(jobs) > _JOBS_SHOWN else ""
+    return ", ".join(jobs[:_JOBS_SHOWN]) + more
+
+
 def step_words(step: Step, asked: Asked, device: str, repeats: int = 0) -> dict[str, Any]:
     """Return one step as the host runs it; `{run}` and `{expected}` stand for its own folder and for the file of what is expected."""
+    if step.run == "trial":
+        step = replace(step, options={**step.options, **{name: value for name, value in asked.trial.items() if value}})
     words = list(step.arguments())
     if step.run == "preflight":
         argv = [asked.program, "preflight", "--json", "--expect-json", "{expected}", *words]
@@ -193,8 +218,11 @@ def group_words(step: Step, asked: Asked, device: str, shape: Mapping[str, Any])
 
 
 def _limited(step: Step, argv: list[str]) -> dict[str, Any]:
-    """Return a step with its limit: the program ends by itself at its own and says so; this one is for where it does not."""
-    return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60}
+    """Return a step with its limit: the program ends by itself at its own and says so; this one is for where it does not.
+
+    `alone`: jobs would spoil it, and it them; what a node shows of itself is looked at beside them.
+    """
+    return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60, "alone": step.run != "preflight"}
 
 
 def _runs_alone(step: Step, asked: Asked) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.desk import group_words
 from primus_bootstrap.bench.fabric_course import Course, places_of
-from primus_bootstrap.bench.group_runs import Run, parse_ran, read_ran
+from primus_bootstrap.bench.group_runs import Run, jobs_beside, parse_ran, read_ran
 from primus_bootstrap.errors import RunError
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class FabricDesk:
             raise RunError(f"cannot write {self._ran}: {error.strerror or error}", fix="free space there, or set bench_folder") from error
         gone = {host: LOST for host in state["hosts"] if host not in present}
         unable = {host: str(each["absent"]) for host, each in said.items() if each.get("absent")}
-        self._write({**state, "left": {**gone, **unable, **state["left"]}, "runs": []})
+        busy = {host: jobs_beside(each["step"]) for host, each in said.items() if "step" in each and each["step"]["jobs"]}
+        self._write({**state, "left": {**gone, **busy, **unable, **state["left"]}, "runs": []})
 
     def course(self, tier: Tier, *, at_once: int) -> Course:
         """Return the course so far."""

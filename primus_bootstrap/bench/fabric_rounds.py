@@ -71,7 +71,7 @@ def _who_takes_part(desk: Desk, case: Case, found: Found, present: Sequence[str]
     others: dict[str, tuple[Outcome, str]] = {}
     for host in found.measured:
         checks = sorted({verdict.check for verdict in telling if verdict.host == host})
-        if desk.said(host)["seen"].get("jobs"):
+        if host in found.busy:
             others[host] = "unknown", "jobs run on it"
         elif host not in present:
             others[host] = "unknown", "it was lost before the runs over several hosts"

@@ -9,7 +9,6 @@ leave       nothing is to be done: it passed, nothing is proved, or it is somebo
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -27,9 +26,6 @@ OWNER = "primus-bench"
 PENDING = "bench pending"
 BREAKER_SCHEMA = "primus.bench-breaker/1"
 DECISION_SCHEMA = "primus.bench-decision/1"
-# How reasons begin in Slurm: the role `slurm` writes them.
-_QUARANTINE = re.compile(r"primus quarantine: ([^:]+): (.+)")
-_HEALTH = "primus:"
 _NAMED = 3
 # How many characters a quarantine's reason may have, and what it may not hold; the role `quarantine` refuses the rest.
 _REASON_CHARS = 160
@@ -41,8 +37,9 @@ _NO_CODES: Mapping[Verdict, Code] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What keeps a host out of service: a quarantine record, or a drain with no record behind it.
+    """A quarantine record, which keeps a host out of service.
 
+    A drain or a cordon with no record behind it is none: nobody asks for it, and what keeps records leaves it (slurm, kube_quarantine).
     `time` is in seconds since the epoch. `own_clock`: whether the host's own clock said it, as it says when a check started.
     """
 
@@ -60,14 +57,6 @@ class Standing:
     def pending(self) -> bool:
         """Whether it is a host that waits for its first bench."""
         return self.ours and self.reason == PENDING
-
-
-def standing_of_drain(reason: str) -> Standing | None:
-    """Return what a drained or cordoned host's reason means; None for a drain of the health checks, which come and go by themselves."""
-    quarantine = _QUARANTINE.fullmatch(reason)
-    if quarantine:
-        return Standing(quarantine[1], quarantine[2])
-    return None if reason.startswith(_HEALTH) else Standing("an administrator", reason or "no reason given")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 pass     every host ended well, and what was computed is right
 fail     a wrong result, or a run that failed
-unknown  a host was lost or could not start, the run hung or was ended by somebody: nothing is held against anybody
+unknown  a host was lost, took a job or could not start, the run hung or was ended by somebody: nothing is held against anybody
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.bench.desk import jobs_in_words
 from primus_bootstrap.bench.results import parse_lines
 
 if TYPE_CHECKING:
@@ -95,6 +96,9 @@ def read_ran(run: Run, said: Mapping[str, Mapping[str, Any]]) -> Ran:
 def _answer(
     hosts: Sequence[str], said: Mapping[str, Mapping[str, Any]], steps: Mapping[str, Mapping[str, Any]], results: Sequence[Result]
 ) -> tuple[Answer, str]:
+    busy = next((host for host, step in steps.items() if step["jobs"]), None)
+    if busy is not None:
+        return "unknown", f"{busy}: {jobs_beside(steps[busy])}"
     wrong = next((result for result in results if result.correct is False), None)
     if wrong is not None:
         return "fail", f"the result is wrong: {wrong.series.text()}"
@@ -111,6 +115,11 @@ def _answer(
     if not any(result.series.metric == METRIC and result.value is not None for result in results):
         return "unknown", "it ended well and left no bus bandwidth"
     return "pass", ""
+
+
+def jobs_beside(step: Mapping[str, Any]) -> str:
+    """Return in words what jobs ran beside a host's part."""
+    return f"jobs run on it: {jobs_in_words(step['jobs'])}"
 
 
 def _no_answer(step: Mapping[str, Any]) -> str:

@@ -96,7 +96,7 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
         bench.judge_group(key, make_members(key, runs))
     bench.say_wrong()
     bench.say_errors()
-    bench.say_missing(hosts)
+    bench.say_missing(hosts, others)
     verdicts = (*bench.verdicts, *others)
     by_host: dict[str, set[Outcome]] = {host: set() for host in hosts}
     for verdict in verdicts:
@@ -239,15 +239,18 @@ class _Bench:
             )
         )
 
-    def say_missing(self, hosts: Sequence[str]) -> None:
-        """Say `unknown` of hosts and devices that gave nothing where the others did: what is lost is not passed over."""
+    def say_missing(self, hosts: Sequence[str], others: Sequence[Verdict]) -> None:
+        """Say `unknown` of hosts and devices that gave nothing where the others did: what is lost is not passed over.
+
+        Not of a host of which `others` say already why it gave nothing.
+        """
         given: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         for key, runs in self._found.groups.items():
             for host, device in runs:
                 if "," not in host:
                     given[key.series.benchmark][host].add(device)
         known = {(verdict.check, verdict.host, verdict.device) for verdict in self.verdicts}
-        told = {(check, host) for check, host, _ in known}
+        told = {(verdict.check, verdict.host) for verdict in (*self.verdicts, *others)}
         for benchmark, by_host in given.items():
             everybody = set(hosts) | by_host.keys()
             if 2 * len(by_host) <= len(everybody):

@@ -34,6 +34,8 @@ BENCHMARKS = (
     "storage",
     "trial",
 )
+# Those that measure a bus bandwidth, by which runs over several hosts are judged (group_runs.METRIC).
+GROUP_BENCHMARKS = ("collectives",)
 _PREFIXES = ("bench_", "preflight_", "fabric_")
 _NO_REPEATS = (PREFLIGHT, "trial")
 
@@ -79,7 +81,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """What is measured together; `budget_s` is the longest that it may take on a host, and again that the runs over several may take."""
+    """What is measured together.
+
+    `budget_s` is the longest that it may take on a host, measuring again included, and once more that the runs over several may take.
+    """
 
     name: str
     meaning: str
@@ -205,6 +210,9 @@ class _Reader:
             return self.wrong(
                 f"{where}.repeats", f"{values['run']} wants {'none' if 'repeats' in values else 'it'}", "see docs/bench-gate.md"
             )
+        if over != "host" and values["run"] not in GROUP_BENCHMARKS:
+            what = f"{values['run']} gives no bus bandwidth, by which runs over several hosts are judged: nobody could pass"
+            return self.wrong(f"{where}.run", what, f"choose from: {', '.join(GROUP_BENCHMARKS)}; or leave out `over: {over}`")
         if over != "host" and values.get("needed"):
             return self.wrong(f"{where}.needed", "a host that joins alone has no others to measure with", f"leave it out of `over: {over}`")
         return Step(**{"needed": over == "host", **values})

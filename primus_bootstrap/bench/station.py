@@ -31,14 +31,17 @@ OVERALL = "bench"
 
 
 def ask_again(desk: Desk, case: Case) -> int:
-    """Judge the first round; leave on the desk what more repeats can decide, and return on how many hosts."""
+    """Judge what was measured so far; leave on the desk what more repeats can decide.
+
+    A host on which jobs were seen is left in peace. Returns the number of the round of measuring again, 0 where nothing is wanted.
+    """
     found = read_desk(desk, case)
     judgement = judge_case(desk, found)
     again: dict[str, dict[str, int]] = {}
     for wish in judgement.again:
-        again.setdefault(wish.host, {})[wish.benchmark] = wish.repeats
-    desk.write("again.json", again)
-    return len(again)
+        if wish.host not in found.busy:
+            again.setdefault(wish.host, {})[wish.benchmark] = wish.repeats
+    return desk.ask_again(again)
 
 
 def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:

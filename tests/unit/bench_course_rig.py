@@ -30,7 +30,7 @@ def line(bus: float, hosts: int, *, correct: bool = True, error: str = "", metri
 
 def gave(results: Sequence[str] = (), **other: Any) -> dict[str, Any]:
     """Return what one host's part of a run gave."""
-    step = {"name": "collectives", "code": 0, "error": "", "stdout": "", "stderr": "", "started": NOW, "seconds": 2.0}
+    step = {"name": "collectives", "code": 0, "error": "", "stdout": "", "stderr": "", "started": NOW, "seconds": 2.0, "jobs": []}
     return {**step, "results": list(results), **other}
 
 

@@ -42,6 +42,7 @@ class Bench:
     hosts: Hosts
     lost: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
+    beside: set[str] = field(default_factory=set)
     rounds: list[list[list[str]]] = field(default_factory=list)
     before: Callable[[int], None] = lambda _number: None
     at_once: int = 0
@@ -62,7 +63,10 @@ class Bench:
                     fabric.keep(host, {"started": True})
                 said = self.hosts.run(run["hosts"]) if fabric.started(run["hosts"]) else {host: {"cut": "it was ended"} for host in there}
                 for host in there:
-                    fabric.keep(host, {"started": True, **said[host]})
+                    gave: dict[str, Any] = dict(said[host])
+                    if host in self.beside:
+                        gave["step"] = {**gave["step"], "jobs": ["Slurm job 7"]}
+                    fabric.keep(host, {"started": True, **gave})
         finish(self.desk, self.case)
         run = read_run(last_run(self.desk.folder) / "bench.json")
         return {(each.check, each.host): each for each in run.verdicts if each.check.startswith("fabric_")}
@@ -89,11 +93,11 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
         for name in names:
             desk.keep_seen(
                 name,
-                {"due": "changed", "fingerprint": PRINT, "record": {}, "now": NOW, "gpus": 0, "jobs": ["job 7"] if name == jobs else []},
+                {"due": "changed", "fingerprint": PRINT, "record": {}, "now": NOW, "gpus": 0},
             )
             record = {"check": "preflight_gpu_ecc", "host": name, "verdict": "fail" if name == failed else "pass", "started": NOW}
             step = {"name": "preflight", "code": 0, "error": "", "stdout": json.dumps({"verdicts": [record]}), "stderr": "", "results": []}
-            desk.keep_measured(name, [{**step, "started": NOW, "seconds": 1.0}], now=NOW)
+            desk.keep_measured(name, [{**step, "started": NOW, "seconds": 1.0, "jobs": ["job 7"] if name == jobs else []}], now=NOW)
         return Bench(desk, Case("c", names, 20, str(policy), "wide", 10.0, NOW + 100), Hosts(**hosts))
 
     return begin
@@ -205,6 +209,18 @@ def test_a_host_that_takes_a_job_meanwhile_leaves(bench: Callable[..., Bench]) -
 
     assert outcomes(said, "fabric_pairs") == {**dict.fromkeys(("n0", "n1", "n2", "n4", "n5"), "pass"), "n3": "unknown"}
     assert said["fabric_pairs", "n3"].reason == "jobs run on it: Slurm job 7"
+
+
+def test_a_job_that_starts_beside_a_run_spoils_that_run_alone(bench: Callable[..., Bench]) -> None:
+    """The run is unknown although its program failed, its host leaves and is unknown, and the partner goes on with others."""
+    going = bench(6, PAIRS, broken=frozenset({"n3"}))
+    going.beside = {"n3"}
+    said = going.go()
+    ran = [json.loads(each) for each in (last_run(going.desk.folder) / "fabric.jsonl").read_text().splitlines()]
+
+    assert outcomes(said, "fabric_pairs") == {**dict.fromkeys(("n0", "n1", "n2", "n4", "n5"), "pass"), "n3": "unknown"}
+    assert said["fabric_pairs", "n3"].reason == "jobs run on it: Slurm job 7"
+    assert [one["answer"] for one in ran if "n3" in one["hosts"]] == ["unknown"]
 
 
 def test_who_did_not_pass_or_runs_jobs_takes_no_part(bench: Callable[..., Bench]) -> None:

@@ -21,7 +21,6 @@ from primus_bootstrap.bench.gate import (
     decide,
     may_quarantine,
     parse_breaker,
-    standing_of_drain,
 )
 from primus_bootstrap.bench.policy import load_policy
 from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
@@ -244,23 +243,6 @@ def test_decisions_are_plain_data_in_the_order_of_the_states() -> None:
     assert [each["host"] for each in data["decisions"]] == [state.host for state in states]
     assert data == json.loads(json.dumps(_gate(states, verdicts[::-1]).to_json()))
     assert [parse_verdict(each) for each in data["decisions"][0]["verdicts"]] == list(gate.decisions[0].verdicts)
-
-
-@pytest.mark.parametrize(
-    ("reason", "owner"),
-    [
-        ("primus quarantine: ada: fan: broken", "ada"),
-        (f"primus quarantine: {OWNER}: {PENDING}", OWNER),
-        ("primus: health: disk full", None),
-        ("maintenance on Friday", "an administrator"),
-        ("", "an administrator"),
-    ],
-)
-def test_whose_a_drain_is(reason: str, owner: str | None) -> None:
-    """A drain's reason tells whose it is; one of the health checks is no quarantine."""
-    standing = standing_of_drain(reason)
-
-    assert (standing.owner if standing else None) == owner
 
 
 @given(st.data())

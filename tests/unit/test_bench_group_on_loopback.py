@@ -29,8 +29,9 @@ SMALL = {"collectives": ["all_reduce"], "smallest_kib": 64, "largest_kib": 64, "
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[dict[str, Path]]:
-    """Return the folders of two hosts; whatever still runs there is ended afterwards."""
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Path]]:
+    """Return the folders of two hosts, on which no jobs are seen; whatever still runs there is ended afterwards."""
+    monkeypatch.setattr(NODE, "running_jobs", list)
     folders = {"a": tmp_path / "a", "b": tmp_path / "b"}
     yield folders
     for folder in folders.values():
@@ -106,7 +107,7 @@ def test_what_was_started_is_ended_with_all_that_it_started(hosts: dict[str, Pat
     """Where another host of the group did not start, also what has a session of its own; nothing is left, and the next one can start."""
     child = tmp_path / "child"
     words = f"setsid sleep 300 & echo $! > {child}; wait"
-    NODE.start({"name": "collectives", "argv": ["sh", "-c", words], "timeout_s": 300}, 7, hosts["a"])
+    NODE.start({"name": "collectives", "argv": ["sh", "-c", words], "timeout_s": 300, "alone": True}, 7, hosts["a"])
     until = time.monotonic() + 30
     while not (child.exists() and child.read_text().strip()) and time.monotonic() < until:
         time.sleep(0.1)
@@ -122,7 +123,7 @@ def test_what_was_started_is_ended_with_all_that_it_started(hosts: dict[str, Pat
 
 def test_the_part_of_another_round_is_not_taken(hosts: dict[str, Path]) -> None:
     """A result that an earlier bench left is nobody's; what ends by itself keeps exit code and output."""
-    NODE.start({"name": "collectives", "argv": ["sh", "-c", "echo hello; exit 5"], "timeout_s": 30}, 7, hosts["a"])
+    NODE.start({"name": "collectives", "argv": ["sh", "-c", "echo hello; exit 5"], "timeout_s": 30, "alone": True}, 7, hosts["a"])
     other = NODE.take(8, hosts["a"], stop=False)
     said = NODE.take(7, hosts["a"], stop=False)
 
@@ -133,7 +134,7 @@ def test_the_part_of_another_round_is_not_taken(hosts: dict[str, Path]) -> None:
 def test_the_host_stays_locked_until_its_part_has_ended(hosts: dict[str, Path], tmp_path: Path) -> None:
     """No other bench gets the host meanwhile."""
     with NODE.alone(tmp_path / "lock", 0.1) as free:
-        NODE.start({"name": "collectives", "argv": ["sleep", "2"], "timeout_s": 30}, 7, hosts["a"])
+        NODE.start({"name": "collectives", "argv": ["sleep", "2"], "timeout_s": 30, "alone": True}, 7, hosts["a"])
     with NODE.alone(tmp_path / "lock", 0.1) as during:
         pass
     NODE.take(7, hosts["a"], stop=False)

@@ -54,6 +54,8 @@ def test_a_run_that_ends_well_keeps_its_bus_bandwidths() -> None:
         ({"step": gave(code=1)}, {"step": gave(error="no answer within 360 s", code=-9)}, "unknown", "b: no answer within 360 s"),
         ({"step": gave([line(300, 2)])}, {}, "unknown", "b: it was lost"),
         ({"cut": "it was ended"}, {"absent": "jobs run on it: Slurm job 7"}, "unknown", "b: jobs run on it: Slurm job 7"),
+        ({"step": gave([line(300, 2)])}, {"step": gave(jobs=["Slurm job 7"])}, "unknown", "b: jobs run on it: Slurm job 7"),
+        ({"step": gave([line(3, 2, correct=False)], code=1)}, {"step": gave(code=1, jobs=["x"])}, "unknown", "b: jobs run on it: x"),
         ({"step": gave(code=1)}, {"step": gave(code=3, stderr="there is no torch")}, "unknown", "b: it could not start (exit 3): there is"),
         ({"step": gave(code=1)}, {"step": gave(code=143)}, "unknown", "b: somebody ended it (exit 143)"),
         ({"step": gave(code=1, stderr="error: 98, Address in use EADDRINUSE")}, {"step": gave(code=1)}, "unknown", "a: the port of the"),

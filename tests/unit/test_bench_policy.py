@@ -102,6 +102,8 @@ def test_the_inventorys_limit_counts() -> None:
         (("tiers", "quick", "steps", 1, "inside"), 3, "belong together"),
         (("tiers", "quick", "steps", 1, "options"), {"shapes": {"m": 1}}, "is no word, number or list"),
         (("tiers", "standard", "steps", 7, "needed"), True, "has no others to measure with"),
+        (("tiers", "standard", "steps", 7, "run"), "gemm", "gemm gives no bus bandwidth, by which runs over several hosts are judged"),
+        (("tiers", "deep", "steps", 11), {"run": "trial", "over": "fabric", "timeout_s": 9}, "steps[11].run: trial gives no bus bandwidth"),
         (("tiers", "quick", "steps"), [], "is not a list with something in it"),
         (("checks", 0, "fail"), "quarantin", "'quarantin' is not known | did you mean quarantine?"),
         (("checks", 2, "unknown_if"), {"no_yardstik": "warn"}, "no_yardstik: no such key | did you mean no_yardstick?"),

@@ -43,27 +43,10 @@ def desk(tmp_path: Path) -> Desk:
     return made
 
 
-def look(
-    desk: Desk,
-    host: str,
-    *,
-    due: str = "it has never passed",
-    record: dict[str, Any] | None = None,
-    gpus: int = 0,
-    jobs: tuple[str, ...] = (),
-) -> None:
+def look(desk: Desk, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
     """Let a host say what it runs with."""
-    desk.keep_seen(
-        host,
-        {
-            "due": due,
-            "fingerprint": PRINT,
-            "record": {**record, "clock": host} if record else {},
-            "now": NOW - 60,
-            "gpus": gpus,
-            "jobs": list(jobs),
-        },
-    )
+    kept = {**record, "clock": host} if record else {}
+    desk.keep_seen(host, {"due": due, "fingerprint": PRINT, "record": kept, "now": NOW - 60, "gpus": gpus})
 
 
 def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> dict[str, Any]:
@@ -80,7 +63,8 @@ def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> d
 
 def step(name: str, **other: Any) -> dict[str, Any]:
     """Return what a step gave."""
-    return {"name": name, "code": 0, "error": "", "stdout": "", "stderr": "", "results": [], "started": NOW - 30, "seconds": 1.0, **other}
+    given = {"name": name, "code": 0, "error": "", "stdout": "", "stderr": "", "results": [], "seconds": 1.0, "jobs": []}
+    return {**given, "started": NOW - 30, **other}
 
 
 def gemm(host: str, **other: Any) -> dict[str, Any]:
@@ -268,19 +252,66 @@ def test_an_error_is_measured_again(desk: Desk) -> None:
     assert desk.steps("n1", asked(tier="quick"), round_=1) == []
 
 
-def test_a_host_that_runs_jobs_is_not_put_under_load(desk: Desk) -> None:
-    """Its checks are made; that nothing was measured is unknown, and it has not passed."""
-    look(desk, "n1", due="changed since the last pass: driver", jobs=("Slurm job 7",))
-    steps = [each["name"] for each in desk.steps("n1", asked(tier="quick"), round_=0)]
-    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
-    shown = finish(desk, case("n1", tier="quick"))
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_what_jobs_run_beside_is_unknown(desk: Desk, *, spoilt: bool) -> None:
+    """Neither a fail nor a pass, whether the step was left out or measured a quarter of the speed beside a job; it is no peer either."""
+    hosts = [f"n{number}" for number in range(8)]
+    samples = [each / 4 for each in SAMPLES]
+    beside = gemm("n0", samples=samples, value=sorted(samples)[4]) if spoilt else step("gemm", code=-1, error="it was left out")
+    for host in hosts:
+        look(desk, host, due="changed since the last pass: driver")
+        steps = {"n0": {**beside, "jobs": ["Slurm job 7"]}}
+        desk.keep_measured(host, [preflight("pass"), steps.get(host) or gemm(host)], now=NOW - 20)
+    shown = finish(desk, case(*hosts, tier="quick"))
+    run = read_run(last_run(desk.folder) / "bench.json")
 
-    assert steps == ["preflight"]
-    assert (decided(desk)["records"], decided(desk)["passes"]) == ([], {})
-    assert [(each.check, each.verdict, each.found) for each in shown] == [
+    assert (decided(desk)["records"], "n0" in decided(desk)["passes"]) == ([], False)
+    assert [(each.check, each.verdict, each.found) for each in shown if each.host == "n0"] == [
         ("bench", "unknown", ""),
-        ("bench_busy", "unknown", "Slurm job 7"),
+        ("bench_gemm", "unknown", "Slurm job 7"),
     ]
+    assert "jobs run on it (Slurm job 7): " in next(each.reason for each in shown if each.check == "bench_gemm")
+    assert {each.host: each.verdict for each in run.verdicts if each.check == "bench_gemm"} == {
+        "n0": "unknown", **dict.fromkeys(hosts[1:], "pass"),
+    }  # fmt: skip
+
+
+def test_a_host_with_jobs_is_left_in_peace(desk: Desk) -> None:
+    """What more repeats could decide is not measured again there, in that bench; on another host it is."""
+    failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
+    for host, jobs in (("n1", ["Slurm job 7"]), ("n2", [])):
+        look(desk, host)
+        desk.keep_measured(host, [{**preflight("pass"), "jobs": jobs}, gemm(host, **failed)], now=NOW - 20)
+    round_ = ask_again(desk, case("n1", "n2", tier="quick"))
+
+    assert round_ == 1
+    assert [len(desk.steps(host, asked(tier="quick"), round_=1)) for host in ("n1", "n2")] == [0, 1]
+
+
+def test_where_the_tiers_time_is_over_nothing_is_measured_again(desk: Desk) -> None:
+    """A host has what its steps have not taken yet of it."""
+    failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
+    for host, seconds in (("n1", 20.0), ("n2", 900.0)):
+        look(desk, host)
+        desk.keep_measured(host, [preflight("pass"), {**gemm(host, **failed), "seconds": seconds}], now=NOW - 20)
+    ask_again(desk, case("n1", "n2", tier="quick"))
+    quick = asked(tier="quick")
+
+    assert [desk.left_s(host, quick) for host in ("n1", "n2")] == [879.0, -1.0]
+    assert [len(desk.steps(host, quick, round_=1)) for host in ("n1", "n2")] == [1, 0]
+
+
+def test_the_trial_training_is_that_of_the_jobs_to_come(desk: Desk) -> None:
+    """What the inventory says takes the place of the policy's options; what it leaves open stays as it is, and so do other steps."""
+    look(desk, "n1", gpus=8)
+    trial = {"preset": "llama-3.1-8b", "strategy": "", "tensor": 2, "settings": ["train.micro_batch=1", "compute.compile=true"]}
+    usual = desk.steps("n1", asked(tier="deep"), round_=0)
+    stated = desk.steps("n1", asked(tier="deep", trial=trial), round_=0)
+    words = stated[-1]["argv"][stated[-1]["argv"].index("trial") + 1 :]
+
+    assert usual[:-1] == stated[:-1]
+    assert words[:6] == ["--preset", "llama-3.1-8b", "--tensor", "2", "--settings", "train.micro_batch=1,compute.compile=true"]
+    assert words[6:] == usual[-1]["argv"][usual[-1]["argv"].index("trial") + 1 :]
 
 
 def test_what_was_decided_before_is_not_carried_out_again(desk: Desk) -> None:

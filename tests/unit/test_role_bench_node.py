@@ -5,14 +5,20 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Jobs = Callable[..., None]
 
 NODE = load_role_module("bench", "bench_node")
 TIERS = ["checks", "quick", "deep"]
@@ -22,6 +28,17 @@ NOW = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
 def passed(**other: Any) -> dict[str, Any]:
     """Return the note of a pass."""
     return {"schema": "primus.bench-pass/1", "tier": "quick", "fingerprint": NOW, **other}
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    """Return how to say which jobs are seen, one look after the other; the last answer stays."""
+
+    def seen(*looks: list[str]) -> None:
+        left = list(looks)
+        monkeypatch.setattr(NODE, "running_jobs", lambda: left.pop(0) if len(left) > 1 else left[0])
+
+    return seen
 
 
 def lives(pid: str) -> bool:
@@ -113,17 +130,72 @@ def test_a_step_gives_its_results_its_exit_code_and_what_it_said(tmp_path: Path)
     assert (done["stdout"], done["stderr"]) == ("o\n", "e\n")
 
 
-def test_a_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, jobs: Jobs) -> None:
     """And the next step runs; the folders of both are gone afterwards."""
+    jobs([])
     steps = [
-        {"name": "a", "argv": ["/nowhere/primus-cli"], "timeout_s": 5},
-        {"name": "b", "argv": [sys.executable, "-c", "print(1)"], "timeout_s": 30},
+        {"name": "a", "argv": ["/nowhere/primus-cli"], "timeout_s": 5, "alone": True},
+        {"name": "b", "argv": [sys.executable, "-c", "print(1)"], "timeout_s": 30, "alone": True},
     ]
     first, second = NODE.measure(steps, tmp_path)
 
     assert first["error"] == "/nowhere/primus-cli: No such file or directory"
     assert second["stdout"] == "1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def steps(*names: str, argv: tuple[str, ...] = ("true",)) -> list[dict[str, Any]]:
+    """Return steps, each of which must be alone on the host; not so `preflight`."""
+    return [{"name": name, "argv": list(argv), "timeout_s": 30, "alone": name != "preflight"} for name in names]
+
+
+def test_what_must_be_alone_is_left_out_beside_jobs(tmp_path: Path, jobs: Jobs) -> None:
+    """Jobs are looked for again before each step: one that came since the look is not disturbed, and what runs after it is measured."""
+    jobs(["Slurm job 7"], ["Slurm job 7"], [])
+    done = NODE.measure(steps("preflight", "gemm", "attention", argv=("sh", "-c", "touch ran; exit 3")), tmp_path)
+    jobs([], [], ["Slurm job 8"])
+    later = NODE.measure(steps("preflight", "gemm", "attention", "storage"), tmp_path)
+
+    assert [(one["code"], one["error"], one["jobs"]) for one in done] == [
+        (3, "", ["Slurm job 7"]),
+        (-1, "it was left out", ["Slurm job 7"]),
+        (-1, "it was left out", ["Slurm job 7"]),
+    ]
+    assert [(one["error"], one["jobs"]) for one in later] == [
+        ("", []),
+        ("", ["Slurm job 8"]),
+        ("it was left out", ["Slurm job 8"]),
+        ("it was left out", ["Slurm job 8"]),
+    ]
+
+
+def test_a_job_that_has_ended_stands_with_the_step_that_it_was_beside(tmp_path: Path, jobs: Jobs) -> None:
+    """What was looked at beside it says so; the next step has the host for itself."""
+    jobs(["Slurm job 7"], [])
+    done = NODE.measure(steps("preflight", "gemm"), tmp_path)
+
+    assert [(one["error"], one["jobs"]) for one in done] == [("", ["Slurm job 7"]), ("", [])]
+
+
+def test_a_tier_takes_no_longer_than_its_time(tmp_path: Path, jobs: Jobs) -> None:
+    """A step is ended when the time is over, and what comes after it does not begin; each says so."""
+    jobs([])
+    done = NODE.measure(steps("gemm", "attention", argv=("sleep", "20")), tmp_path, 0.5)
+
+    assert [one["error"] for one in done] == [
+        "the tier's time was over, 0 s after it had begun",
+        "the tier's time was over before it began",
+    ]
+    assert sum(one["seconds"] for one in done) < 10
+
+
+def test_what_a_step_left_is_ended_before_jobs_are_looked_for(tmp_path: Path, jobs: Jobs) -> None:
+    """Its own ranks are no job."""
+    jobs([])
+    order: list[str] = []
+    NODE.measure(steps("gemm", "attention"), tmp_path, tidy=lambda: order.append("tidy"))
+
+    assert order == ["tidy", "tidy"]
 
 
 def test_two_benches_on_one_host_exclude_each_other(tmp_path: Path) -> None:
@@ -152,3 +224,61 @@ def test_jobs_are_found_by_slurms_steps_and_the_watchers_units(tmp_path: Path) -
 
     assert NODE.running_jobs(tmp_path) == ["Slurm job 42", "primus-job-other-2", "primus-job-try-1"]
     assert NODE.running_jobs(tmp_path / "nothing") == []
+
+
+def process(root: Path, pid: str, name: str, *opened: str, group: str = "0::/user.slice") -> None:
+    """Put a process into a made-up /proc, with the files that it has open."""
+    folder = root / "proc" / pid
+    (folder / "fd").mkdir(parents=True)
+    (folder / "cmdline").write_text(f"/usr/bin/{name}\0--token=secret\0")
+    (folder / "comm").write_text(f"{name[:15]}\n")
+    (folder / "cgroup").write_text(f"{group}\n")
+    for number, target in enumerate(("/dev/null", *opened)):
+        (folder / "fd" / str(number)).symlink_to(target)
+
+
+@pytest.mark.parametrize("device", ["/dev/kfd", "/dev/nvidia-uvm"])
+def test_whatever_computes_on_a_gpu_is_a_job(tmp_path: Path, device: str) -> None:
+    """Pods, whose control groups systemd or the kubelet itself makes, and what somebody started by hand: with number and name.
+
+    Not who only watches GPUs; and what Slurm or primus-watch started is named once.
+    """
+    (tmp_path / "dev").mkdir()
+    (tmp_path / device[1:]).touch()
+    pod, other = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-1.scope", "kubepods/besteffort/2"
+    process(tmp_path, "20", "python3", device, group=f"0::/{pod}")
+    process(tmp_path, "21", "vllm", device, group=f"11:devices:/{other}\n0::/")
+    process(tmp_path, "22", "jupyter-lab", "/dev/dri/renderD128", device)
+    process(tmp_path, "30", "nvidia-device-plugin", "/dev/nvidiactl", "/dev/nvidia0", group=f"0::/{pod}")
+    process(tmp_path, "31", "amd-metrics-exporter", "/dev/dri/renderD128", device, group=f"0::/{pod}")
+    process(tmp_path, "32", "nvidia-persistenced", device)
+    process(tmp_path, "40", "python3", device, group="0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0")
+    process(tmp_path, "41", "python3", device, group="0::/system.slice/primus-job-try-1.service")
+
+    assert NODE.running_jobs(tmp_path) == [
+        "Slurm job 42",
+        "primus-job-try-1",
+        f"process 20 (python3) of a pod on {device}",
+        f"process 21 (vllm) of a pod on {device}",
+        f"process 22 (jupyter-lab) on {device}",
+    ]
+
+
+def test_where_it_cannot_be_told_who_computes_there_is_perhaps_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it is unknown what was measured beside it; a host without GPUs is not asked, and a process that has ended holds nothing."""
+    for pid in ("20", "21"):
+        process(tmp_path, pid, "dbus-daemon", "/dev/kfd")
+
+    def refuse(path: Path) -> list[str]:
+        if path.parent.name == "21":
+            raise ProcessLookupError
+        raise PermissionError
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    without = NODE.running_jobs(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kfd").touch()
+    found = NODE.running_jobs(tmp_path)
+
+    assert without == []
+    assert found == ["perhaps one: of 1 processes it cannot be read which files they have open, as of 20 (dbus-daemon)"]

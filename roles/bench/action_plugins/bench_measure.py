@@ -13,7 +13,9 @@ from ansible.plugins.action import ActionBase
 class ActionModule(ActionBase):
     """Arguments: those of tasks/measure.yml. A host for which no bench is due is not contacted."""
 
-    _VALID_ARGS = frozenset({"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "round"})
+    _VALID_ARGS = frozenset(
+        {"folder", "policy_file", "tier", "force", "seen", "program", "image", "expected", "storage_folder", "trial", "round"}
+    )
 
     def run(self, tmp: None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return how many steps were run; what they found is in the folder."""
@@ -32,6 +34,7 @@ class ActionModule(ActionBase):
             image=str(args["image"]),
             storage_folder=str(args["storage_folder"]),
             force=boolean(args["force"]),
+            trial=dict(args["trial"]),
         )
         try:
             desk, round_ = Desk(Path(args["folder"])), int(args["round"])
@@ -40,7 +43,8 @@ class ActionModule(ActionBase):
             steps = desk.steps(host, asked, round_=round_)
             if steps:
                 desk.keep_asked(host)
-                arguments = {"state": "measure", "steps": steps, "expected": args["expected"]}
+                left_s = desk.left_s(host, asked)
+                arguments = {"state": "measure", "steps": steps, "expected": args["expected"], "left_s": left_s}
                 measured = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
                 if "steps" not in measured:
                     return {**result, **measured}

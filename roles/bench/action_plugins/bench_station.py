@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class ActionModule(ActionBase):
-    """`begin` forgets the bench before; `judge` says what to measure again; `decide` leaves decisions, history and reports.
+    """`begin` forgets the bench before; `decide` leaves decisions, history and reports.
+
+    `judge` says in which round is measured again, 0 where nothing is.
 
     `next` takes in a round of runs over several hosts and says what the next one is; `more` is false where there is none.
     """
@@ -55,7 +57,7 @@ class ActionModule(ActionBase):
                 what = next_round(desk, case, present=present, facts=lambda: _facts(hostvars, case.hosts), at_once=at_once)
                 return {**result, "changed": False, "more": bool(what), "what": what}
             if args["state"] == "judge":
-                return {**result, "changed": False, "again": station.ask_again(desk, case)}
+                return {**result, "changed": False, "round": station.ask_again(desk, case)}
             shown = station.finish(desk, case)
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem

@@ -2,8 +2,9 @@
 """Look at one GPU host before a bench, or measure it: the Ansible module `bench_node`.
 
 `look` tells what the host runs with and whether a bench is due. `measure` runs the given steps one after the other, each with its own
-limit, through primus-cli. `start` begins one step that runs together with other hosts and returns at once; `take` waits for its end, and
-ends it where it hangs. All of them only observe; what was found is judged on the controller.
+limit, through primus-cli; what needs the host for itself is left out beside jobs. `start` begins one step that runs together with other
+hosts and returns at once; `take` waits for its end, and ends it where it hangs. All of them only observe; what was found is judged on the
+controller.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import ctypes
 import fcntl
 import hashlib
 import json
+import math
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.bench_jobs import running_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 PASSED = Path("/var/lib/primus/bench/passed.json")
 RECORD = Path("/var/lib/primus/quarantine.json")
@@ -37,9 +39,8 @@ LOCK = Path("/run/primus-bench.lock")
 GROUP = Path("/run/primus-bench")
 # What Slurm and Kubernetes know this node by; it is there once the node has registered.
 KNOWN = (Path("/etc/primus/slurm_node.json"), Path("/etc/kubernetes/kubelet.conf"))
-_UNIT = re.compile(r"/(primus-job-[^/\n]+)\.service")
-_STEP = re.compile(r"slurmstepd: \[(\d+)\.")
 KEPT_CHARS = 2000
+JOBS_SHOWN = 4
 # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
 # How long a bench waits for another one on this host, as one whose controller was killed.
@@ -47,6 +48,7 @@ LOCK_S = 60.0
 # A step that was told to end has this long before it is killed.
 GRACE_S = 10.0
 POLL_S = 0.05
+LATE = "the tier's time was over"
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -72,18 +74,6 @@ def fingerprint(root: Path = Path("/")) -> dict[str, str]:
     }
 
 
-def running_jobs(root: Path = Path("/")) -> list[str]:
-    """Return the jobs that run here: Slurm's steps, by the title of what holds them, and units of primus-watch."""
-    steps = set()
-    for path in root.glob("proc/[0-9]*/cmdline"):
-        title = _STEP.match(_read(path).replace("\0", " "))
-        if title:
-            steps.add(f"Slurm job {title[1]}")
-    # By the control group of each process, wherever systemd's own tree begins: in a container that is not at the root.
-    units = {unit for path in root.glob("proc/[0-9]*/cgroup") for unit in _UNIT.findall(_read(path))}
-    return sorted(steps | units)
-
-
 def count_gpus(root: Path = Path("/")) -> int:
     """Return how many GPUs the role gpu_env found on the bus; 0 where it found none, or where nobody looked."""
     found = read_json(root / "etc/primus/gpu.json").get("count")
@@ -104,8 +94,11 @@ def why_due(passed: Mapping[str, Any], now: Mapping[str, str], tier: str, tiers:
     return ""
 
 
-def run_step(step: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Run one step in a process group of its own, which ends with it; return exit code, what was printed, and why there is no answer."""
+def run_step(step: Mapping[str, Any], folder: Path, left_s: float = math.inf) -> dict[str, Any]:
+    """Run one step in a process group of its own, which ends with it; return exit code, what was printed, and why there is no answer.
+
+    It is ended at its own limit, or after `left_s`, where less is left of the tier's time.
+    """
     started = time.time()
     words = [word.replace("{run}", str(folder)) for word in step["argv"]]
     environment = {**os.environ, **{key: str(value) for key, value in (step.get("environment") or {}).items()}}
@@ -117,9 +110,10 @@ def run_step(step: Mapping[str, Any], folder: Path) -> dict[str, Any]:
                 words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, start_new_session=True
             )
             try:
-                code = process.wait(timeout=float(step["timeout_s"]))
+                code = process.wait(timeout=min(float(step["timeout_s"]), left_s))
             except subprocess.TimeoutExpired:
-                error = f"no answer within {step['timeout_s']} s"
+                late = left_s < float(step["timeout_s"])
+                error = f"{LATE}, {left_s:.0f} s after it had begun" if late else f"no answer within {step['timeout_s']} s"
             finally:
                 _end_group(process)
     except OSError as problem:
@@ -205,16 +199,38 @@ def alone(path: Path, wait_s: float) -> Iterator[bool]:
                 return
 
 
-def measure(steps: Sequence[Mapping[str, Any]], base: Path) -> list[dict[str, Any]]:
-    """Run the steps in folders of their own, which are gone afterwards."""
+def measure(
+    steps: Sequence[Mapping[str, Any]], base: Path, left_s: float = math.inf, tidy: Callable[[], None] = lambda: None
+) -> list[dict[str, Any]]:
+    """Run the steps in folders of their own, which are gone afterwards.
+
+    Each says in `jobs` what ran here right before it or right after it. One that must be `alone` is not run beside jobs, and none is when
+    `left_s` are over; `tidy` ends what a step has left.
+    """
     done = []
+    until, before = time.monotonic() + left_s, running_jobs()
     for step in steps:
+        left = until - time.monotonic()
+        why_not = f"{LATE} before it began" if left <= 0 else "it was left out" if before and step["alone"] else ""
+        if why_not:
+            done.append(_left_out(step, why_not, before))
+            continue
         folder = Path(tempfile.mkdtemp(prefix="step-", dir=base))
         try:
-            done.append(run_step(step, folder))
+            gave = run_step(step, folder, left)
         finally:
+            tidy()
             shutil.rmtree(folder, ignore_errors=True)
+        after = running_jobs()
+        done.append({**gave, "jobs": sorted({*before, *after})})
+        before = after
     return done
+
+
+def _left_out(step: Mapping[str, Any], why: str, jobs: Sequence[str]) -> dict[str, Any]:
+    """Return what a step gives that was not run."""
+    nothing = {"code": -1, "stdout": "", "stderr": "", "results": [], "seconds": 0.0}
+    return {"name": step["name"], **nothing, "error": why, "started": time.time(), "jobs": list(jobs)}
 
 
 def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
@@ -235,10 +251,9 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         signal.signal(signal.SIGTERM, _stop)
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _take_orphans_in()
         with tempfile.TemporaryDirectory(prefix="primus-bench-") as own:
-            done = measure([step], Path(own))[0]
-        _end_orphans()
+            done = measure([step], Path(own), tidy=_end_orphans)[0]
         _replace(folder / "done.json", {"number": number, "step": done})
         code = 0
     finally:
@@ -246,8 +261,13 @@ def start(step: Mapping[str, Any], number: int, folder: Path) -> None:
         os._exit(code)
 
 
+def _take_orphans_in() -> None:
+    """Be the parent of whatever a step leaves behind."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
 def _end_orphans() -> None:
-    """Kill what the step left in sessions of its own: ranks that hang must not disturb the next run."""
+    """Kill what the step left in sessions of its own: ranks that hang must not disturb the next run, nor be taken for a job."""
     until = time.monotonic() + GRACE_S
     while time.monotonic() < until:
         for child in _read(Path(f"/proc/self/task/{os.getpid()}/children")).split():
@@ -301,6 +321,29 @@ def _began(pid: int) -> str:
     return fields[19] if fields and fields[0] != "Z" else ""
 
 
+def look(tier: str, tiers: Sequence[str]) -> dict[str, Any]:
+    """Return what the host runs with, whether a bench is due, and what keeps it out of service."""
+    seen = fingerprint()
+    record = read_json(RECORD)
+    due = why_due(read_json(PASSED), seen, tier, tiers) if tier in tiers else ""
+    if record.get("owner") == OWNER and record.get("reason") != PENDING:
+        due = ""  # a person benches it when it is mended, and not every apply
+    serves = any(path.exists() for path in KNOWN)
+    return {"fingerprint": seen, "due": due, "record": record, "gpus": count_gpus(), "serves": serves, "now": time.time()}
+
+
+def start_alone(step: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Begin a step where the host is free, and say so; or why it is absent."""
+    jobs = running_jobs()
+    if jobs:
+        return {"absent": f"jobs run on it: {', '.join(jobs[:JOBS_SHOWN])}"}
+    with alone(LOCK, LOCK_S) as free:
+        if not free:
+            return {"absent": f"another bench runs on it ({LOCK} is locked)"}
+        start(step, number, GROUP)
+    return {"started": True}
+
+
 def main() -> None:
     """Read the arguments, look or measure, and say what was found."""
     module = AnsibleModule(
@@ -310,37 +353,20 @@ def main() -> None:
             "tiers": {"type": "list", "elements": "str", "default": []},
             "steps": {"type": "list", "elements": "dict", "default": []},
             "expected": {"type": "dict", "default": {}},
+            "left_s": {"type": "float"},
             "number": {"type": "int", "default": 0},
             "stop": {"type": "bool", "default": False},
         },
+        required_if=[("state", "measure", ["left_s"])],
         supports_check_mode=True,
     )
     wanted = module.params
     if wanted["state"] == "look":
-        seen = fingerprint()
-        record = read_json(RECORD)
-        due = why_due(read_json(PASSED), seen, wanted["tier"], wanted["tiers"]) if wanted["tier"] in wanted["tiers"] else ""
-        if record.get("owner") == OWNER and record.get("reason") != PENDING:
-            due = ""  # a person benches it when it is mended, and not every apply
-        module.exit_json(
-            changed=False,
-            fingerprint=seen,
-            due=due,
-            record=record,
-            gpus=count_gpus(),
-            jobs=running_jobs(),
-            serves=any(path.exists() for path in KNOWN),
-            now=time.time(),
-        )
+        module.exit_json(changed=False, **look(wanted["tier"], wanted["tiers"]))
     if wanted["state"] == "take":
         module.exit_json(changed=False, **take(wanted["number"], GROUP, stop=wanted["stop"]))
     if wanted["state"] == "start":
-        jobs = running_jobs()
-        with alone(LOCK, LOCK_S) as free:
-            if free and not jobs:
-                start(wanted["steps"][0], wanted["number"], GROUP)
-        absent = f"jobs run on it: {', '.join(jobs)}" if jobs else "" if free else f"another bench runs on it ({LOCK} is locked)"
-        module.exit_json(changed=False, **({"absent": absent} if absent else {"started": True}))
+        module.exit_json(changed=False, **start_alone(wanted["steps"][0], wanted["number"]))
     with alone(LOCK, LOCK_S) as free, tempfile.TemporaryDirectory(prefix="primus-bench-") as folder:
         if not free:
             module.fail_json(msg=f"another bench runs on this host ({LOCK} is locked). Fix: wait for it, or see `fuser {LOCK}` there")
@@ -348,7 +374,8 @@ def main() -> None:
         steps = [
             {**step, "argv": [word.replace("{expected}", f"{folder}/expected.json") for word in step["argv"]]} for step in wanted["steps"]
         ]
-        module.exit_json(changed=False, steps=measure(steps, Path(folder)), now=time.time())
+        _take_orphans_in()
+        module.exit_json(changed=False, steps=measure(steps, Path(folder), wanted["left_s"], _end_orphans), now=time.time())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""A bench goes from hand to hand by records: each producer's real output is read by the real consumer here."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.bench.case import Case, read_step
+from primus_bootstrap.bench.desk import Asked, Desk
+from primus_bootstrap.bench.group_runs import METRIC
+from primus_bootstrap.bench.policy import BENCHMARKS, GROUP_BENCHMARKS
+from primus_bootstrap.bench.results import MOST_SAMPLES, parse_lines
+from primus_bootstrap.bench.settings import Settings
+from primus_bootstrap.bench.station import ask_again, finish
+from tests.unit.bench_judge_rig import STACK, Fleet
+from tests.unit.role_module import load_role_module
+from tests.unit.test_launch_direct import needs_torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.bench.results import Result
+
+NODE = load_role_module("bench", "bench_node")
+RECORD = load_role_module("quarantine", "quarantine_record")
+BENCHES = content.content_root() / "workloads" / "bench"
+SHORT = ("--device=cpu", "--repeats=5", "--warm-up=1", "--timeout-s=100")
+SMALL = {
+    "gemm": ("--shapes=64x48x32", "--dtypes=fp32,bf16"),
+    "memory_bandwidth": ("--array-mib=1",),
+    "launch_overhead": ("--operations=20",),
+}
+ASKED = Asked("quick", "", "primus-cli", "", "", force=False)
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
+
+
+def steps(host: str, *names: str) -> list[dict[str, Any]]:
+    """Return what the module gives when it runs these programs as steps of a bench."""
+    argv = {name: [sys.executable, str(BENCHES / f"{name}.py"), *SMALL[name], *SHORT] for name in names}
+    environment = {"RUN_DIR": ".", "OMP_NUM_THREADS": "1", "PRIMUS_NODE": host}
+    return [{"name": name, "argv": argv[name], "timeout_s": 200, "alone": True, "environment": environment} for name in names]
+
+
+@needs_torch
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("name", SMALL)
+def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real program, run by the real module: each line is a result with a value, samples and the versions that peers share."""
+    monkeypatch.setattr(NODE, "running_jobs", list)
+    (step,) = NODE.measure(steps("n1", name), tmp_path)
+    reading = parse_lines([line.encode() for line in step["results"]], name=name)
+    results, verdicts = read_step("n1", step)
+
+    assert (step["code"], step["error"]) == (0, ""), step
+    assert reading.problems == ()
+    assert {result.series.benchmark for result in reading.results} == {name}
+    assert all(result.value and len(result.samples) == result.repeats == 5 and result.stack[0] for result in reading.results)
+    assert all(result.correct is not False and result.started > NOW for result in reading.results)
+    assert (verdicts, {result.host for result in results}, len(results)) == ([], {"n1"}, len(step["results"]))
+
+
+def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:
+    """The policy refuses the others there, since nothing else of a group is judged."""
+    found = tuple(name for name in BENCHMARKS if f'"{METRIC}"' in (BENCHES / f"{name}.py").read_text(encoding="utf-8"))
+
+    assert found == GROUP_BENCHMARKS
+
+
+def looked(root: Path) -> dict[str, Any]:
+    """Return what a host says of itself at the look: the real fingerprint of a made-up tree."""
+    return {"due": "it has never passed", "fingerprint": NODE.fingerprint(root), "record": {}, "now": NOW, "gpus": 0}
+
+
+def preflight(host: str) -> dict[str, Any]:
+    """Return node checks that pass, as the module hands them over."""
+    said = {"verdicts": [{"check": "preflight_gpus", "host": host, "verdict": "pass", "started": NOW}]}
+    given = {"name": "preflight", "code": 0, "error": "", "stderr": "", "results": [], "started": NOW, "seconds": 1.0, "jobs": []}
+    return {**given, "stdout": json.dumps(said)}
+
+
+def test_the_note_of_a_pass_is_what_the_next_look_asks_for(tmp_path: Path) -> None:
+    """Decided on the controller, written by the module that keeps records, read by the look: nothing is due until something changed.
+
+    A more thorough tier is due, and so is every change that the fingerprint shows.
+    """
+    root, desk, note = tmp_path / "host", Desk(tmp_path / "bench"), tmp_path / "passed.json"
+    for name, text in {"proc/sys/kernel/osrelease": "6.1.0\n", "sys/module/amdgpu/version": "6.10\n"}.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    tiers = desk.begin("", "checks")
+    desk.keep_seen("n1", looked(root))
+    desk.keep_measured("n1", [preflight("n1")], now=NOW + 2)
+    finish(desk, Case("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
+    before = NODE.why_due(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
+    RECORD.write_record(note, desk.previous()["passes"]["n1"])
+    passed = NODE.read_json(note)
+    same, higher = (NODE.why_due(passed, NODE.fingerprint(root), tier, tiers) for tier in ("checks", "quick"))
+    (root / "sys/module/amdgpu/version").write_text("6.11\n")
+
+    assert before == "it has never passed"
+    assert (same, higher) == ("", "the last pass was of the tier checks")
+    assert NODE.why_due(passed, NODE.fingerprint(root), "checks", tiers) == "changed since the last pass: driver"
+
+
+def as_step(result: Result) -> dict[str, Any]:
+    """Return a step that gave this result, as a benchmark writes it."""
+    versions = {**dict(zip(("torch", "cuda", "rocm", "driver"), STACK, strict=True)), "python": "3.11", "git_commit": None}
+    line = {
+        "schema": "primus.result/1", "benchmark": "gemm", "metric": result.series.metric, "value": result.value, "unit": result.unit,
+        "better": result.better, "sizes": json.loads(result.series.sizes), "host": result.host, "device": "", "model": result.model,
+        "serial": result.serial, "ranks": 1, "repeats": result.repeats, "samples": result.samples, "p95": None, "correct": True,
+        "error": "", "versions": versions, "time": datetime.fromtimestamp(result.started, UTC).isoformat(), "seconds": 1.0, "options": {},
+    }  # fmt: skip
+    given = {"name": "gemm", "code": 0, "error": "", "stdout": "", "stderr": "", "started": result.started, "seconds": 1.0, "jobs": []}
+    return {**given, "results": [json.dumps(line)]}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path: Path) -> None:
+    """The loop of tests/perf's table, and the desk's: the same runs in the same rounds, and the same verdicts of the same fleet."""
+    fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - a fleet, no secret
+    expected = fleets[0].bench(Settings())[1]
+    desk, fleet = Desk(tmp_path / "bench"), fleets[1]
+    case = Case("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
+    desk.begin("", "quick")
+    for host in fleet.names:
+        desk.keep_seen(host, looked(tmp_path))
+        desk.keep_measured(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
+    rounds = []
+    while len(rounds) <= Settings().most_rounds and (round_ := ask_again(desk, case)):
+        rounds.append(round_)
+        for host in json.loads((desk.folder / "again.json").read_text())["hosts"]:
+            (step,) = desk.steps(host, ASKED, round_=round_)
+            repeats = int(step["argv"][step["argv"].index("--repeats") + 1])
+            desk.keep_measured(host, [as_step(fleet.measure(host, repeats=repeats, started=NOW + round_))], now=NOW + 2 + round_)
+    finish(desk, case)
+    told = json.loads(next(desk.folder.glob("runs/*/bench.json")).read_text())["verdicts"]
+
+    assert rounds == list(range(1, Settings().most_rounds + 1))
+    assert {one["host"]: one["verdict"] for one in told if one["check"] == "bench_gemm"} == expected.hosts
+    assert Settings().most_repeats <= MOST_SAMPLES
