@@ -157,6 +157,7 @@ def replace_(
     cluster = load(path, options)
     if old == new:
         check_reinstalled(cluster, host_named(cluster, old))
+        refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
         change = accept_key(cluster, old, replace(options, extra_vars=(f"node={old}",)), address=host, given=host_key)
         raise typer.Exit(exit_code(carry_out(change, ADD, lambda: None, as_json=as_json)))
     if old not in cluster.groups["all"] and new in cluster.groups["all"]:

@@ -102,19 +102,42 @@ def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = ()) -> tuple[C
     )
 
 
-def add_control_plane() -> tuple[Command, ...]:
+def add_control_plane(limit: str = "") -> tuple[Command, ...]:
     """Let control planes join that were appended to their group; `scale.yml` cannot, and workers learn where the new API servers are."""
-    return (Command("let the appended control planes join, and tell every host of them", "cluster.yml"),)
+    return (Command("let the appended control planes join, and tell every host of them", "cluster.yml", limit),)
 
 
-def add_etcd_member() -> tuple[Command, ...]:
-    """Let etcd members join that were appended to their group; in between their number may be even."""
-    variables = {"ignore_assert_errors": True, "etcd_retries": _ETCD_RETRIES}
-    return (
-        Command("ask every host what it is", _FACTS),
-        Command("let the new members join", "cluster.yml", _QUORUM, variables),
-        Command("tell all members and API servers of them", "upgrade-cluster.yml", _QUORUM, variables),
-    )
+def add_etcd_member(limit: str = "", *, lost: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Let etcd members join that were appended to their group, then name them to every API server.
+
+    The full play is not limited to control planes and etcd: the same run brings what else has changed. `ignore_assert_errors`, which
+    upstream's guide gives, is for an even number of members: hosts.yaml never has one, and the switch would silence all other asserts.
+    """
+    joining = Command("let the new members join", "cluster.yml", limit, {"etcd_retries": _ETCD_RETRIES})
+    return (joining, *renew_api_servers(lost))
+
+
+def settle(limit: str = "", *, members: bool = False, lost: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Tell every host who serves, after one was moved or has left hosts.yaml.
+
+    Args:
+        limit: the hosts that are there; empty for all.
+        members: whether one of etcd has left, so that API servers still name it.
+        lost: hosts that do not answer.
+    """
+    told = Command("tell every host which control planes and etcd members there are", "cluster.yml", limit)
+    return (told, *(renew_api_servers(lost) if members else ()))
+
+
+def renew_api_servers(lost: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Write the static pods of control planes anew, one host after the other, with the version that they have.
+
+    `cluster.yml` writes them when a host joins and never again (roles/kubernetes/control-plane/tasks/kubeadm-setup.yml): without this, new
+    arguments, and `--etcd-servers` among them, reach no API server. Nothing of the host changes, so nothing is drained or upgraded.
+    """
+    limit = ",".join((_QUORUM, *(f"!{host}" for host in lost)))
+    variables = {"drain_nodes": False, "system_upgrade": False}
+    return (Command("give every API server its present arguments", "upgrade-cluster.yml", limit, variables),)
 
 
 def remove(host: str) -> tuple[Command, ...]:
@@ -135,11 +158,6 @@ def remove_dead(host: str, *, address: str = "") -> tuple[Command, ...]:
     if address:
         variables["main_access_ip"] = address
     return (Command("forget the host, which is not contacted", "remove-node.yml", host, variables),)
-
-
-def settle() -> tuple[Command, ...]:
-    """After a control plane or etcd member has left hosts.yaml: tell those that stay who is left."""
-    return (Command("tell every host which control planes and etcd members are left", "cluster.yml"),)
 
 
 def upgrade(version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "") -> tuple[Command, ...]:
@@ -169,7 +187,7 @@ def recover(*, snapshot: str = "") -> tuple[Command, ...]:
     """Bring the control plane back after its hosts were lost; the survivors stand first in their groups, the lost ones in `broken_*`.
 
     Args:
-        snapshot: a snapshot of etcd on the first etcd host; without one it is taken from the survivor.
+        snapshot: a snapshot of etcd on the controller; without one it is taken from the survivor. `course.refuse_recovery` has judged it.
     """
     variables: dict[str, Any] = {"etcd_retries": _ETCD_RETRIES}
     if snapshot:

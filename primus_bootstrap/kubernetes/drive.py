@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import gate
 from primus_bootstrap.kubernetes.commands import Command, Place
-from primus_bootstrap.kubernetes.course import State, choose, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes.course import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
 from primus_bootstrap.kubernetes.release import make_ready
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
 
@@ -41,12 +41,18 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Kubespray:
-    """Kubespray, ready for one cluster. `secrets` are arguments that open Vault and sudo; they name files, never hold a value."""
+    """Kubespray, ready for one cluster. `secrets` are arguments, by twos, that open Vault and sudo; they name files."""
 
     cluster: Cluster
     place: Place
     folder: Path
     secrets: tuple[str, ...] = ()
+
+    @property
+    def vault(self) -> tuple[str, ...]:
+        """Of these arguments those that open Vault: `ansible-inventory` knows no others."""
+        pairs = zip(self.secrets[::2], self.secrets[1::2], strict=True)
+        return tuple(word for pair in pairs if pair[0] == "--vault-id" for word in pair)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -106,18 +112,44 @@ def judged(kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, ho
     Raises:
         PlanError: it is refused; no host was contacted.
     """
-    now = _now(kubespray)
+    now, before = _now(kubespray), _before(kubespray)
     if verb in ("remove", "forget"):
         refuse_removal(now, host)
+        # Moved in hosts.yaml and not yet in the cluster. Of a host that is dead that play would wait for its etcd in vain.
+        if verb == "remove" and before is not None and host in before.hosts:
+            refuse_removal(before, host)
+    if verb == "recover":
+        refuse_recovery(now)
     gate.check(kubespray.place, commands, kubespray.environment, kubespray.secrets)
     if verb in ("remove", "forget"):
-        before = _before(kubespray)
         return commands, without(before or now, host)
+    if verb == "upgrade" and before is not None:
+        return commands, replace(now, left=before.left)
     return commands, None if verb == "reset" else now
 
 
 def _now(kubespray: Kubespray) -> State:
-    return state_of(gate.read_inventory(kubespray.place, kubespray.environment, kubespray.secrets), load_release().commit)
+    return state_of(gate.read_inventory(kubespray.place, kubespray.environment, kubespray.vault), load_release().commit)
+
+
+def first_addresses(kubespray: Kubespray) -> tuple[str, ...]:
+    """Return the addresses of the first control plane, as Kubespray found them, else as hosts.yaml has them.
+
+    None where hosts.yaml has a load balancer before the API servers: hosts that join are sent there.
+    """
+    cluster = kubespray.cluster
+    first = next(iter(cluster.groups.get("kube_control_plane", ())), "")
+    if not first or "loadbalancer_apiserver" in cluster.stated:
+        return ()
+    try:
+        found = json.loads((kubespray.place.facts / first).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    known = [found.get("main_access_ip"), found.get("main_ip")]
+    if not any(known):
+        stated = cluster.view.variables(first)
+        known = [stated.get("access_ip"), stated.get("ip")]
+    return tuple(dict.fromkeys(str(address) for address in known if address))
 
 
 def watched() -> str:

@@ -1,7 +1,7 @@
 """The pinned release of Kubespray on the controller: a checked copy in the user's cache, with a Python environment of its own.
 
-Nothing in it is changed. It comes from a folder (`PRIMUS_KUBESPRAY_DIR`), from an archive on the controller or in the bundle, whose
-sha256 and content are checked, or from git, whose commit is. With a bundle nothing else is reached.
+Nothing in it is changed. It comes from a folder (`PRIMUS_KUBESPRAY_DIR`), whose commit is checked where it has one, from an archive on
+the controller or in the bundle, whose sha256 and content are checked, or from git, whose commit is. With a bundle nothing else is reached.
 """
 
 from __future__ import annotations
@@ -73,13 +73,30 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _given(folder: Path, release: Release) -> Path:
-    """Return a folder that the user names; its version is read from the release's own statement."""
+    """Return a folder that the user names. Its version is the release's own statement; of a checkout git says what it holds."""
     stated = folder.expanduser().absolute() / _MARK
     found = re.search(r"^version: *(\S+)", stated.read_text(encoding="utf-8"), re.MULTILINE) if stated.is_file() else None
     if found is None or f"v{found[1]}" != release.version:
         what = f"{folder} is {f'Kubespray v{found[1]}' if found else 'no checkout of Kubespray'}, and this version drives {release.version}"
         raise PlanError(what, fix=f"check {release.version} out there, or unset {FOLDER_VARIABLE}")
+    if (stated.parent / ".git").exists():
+        _refuse_changed(stated.parent, release)
     return stated.parent
+
+
+def _refuse_changed(folder: Path, release: Release) -> None:
+    git = ["git", "--no-optional-locks", "-C", str(folder)]
+    other = f"name another folder (kubespray_folder, {FOLDER_VARIABLE}), or none and let it be fetched"
+    fix = f"let git read {folder}, or {other}"
+    found = _call([*git, "rev-parse", "HEAD"], 60, "read Kubespray's commit", fix).strip()
+    if found != release.commit:
+        what = f"{folder} is at commit {found}, and Kubespray {release.version} is {release.commit}"
+        raise PlanError(what, fix=f"git -C {folder} checkout {release.version}, or {other}")
+    changed = _call([*git, "status", "--porcelain"], 60, "see whether Kubespray was changed", fix).splitlines()
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        what = f"{folder} is not Kubespray {release.version} as it was released: {changed[0].strip()}{more}"
+        raise PlanError(what, fix=f"put it back (git -C {folder} status), or {other}; settings belong in hosts.yaml")
 
 
 def _fetched(source: Source, release: Release, cache: Path) -> Path:
@@ -133,10 +150,15 @@ def _cloned(source: Source, draft: Path, release: Release) -> Path:
     return checkout
 
 
+def environment_folder(release: Release, cache: Path) -> Path:
+    """Return where the release's own Ansible is for this Python."""
+    marks = "\n".join((sys.version, *release.requirements))
+    return cache / f"venv-{hashlib.sha256(marks.encode()).hexdigest()[:12]}"
+
+
 def _environment(source: Source, release: Release, cache: Path) -> Path:
     """Return a virtual environment with what the release asks for, exactly."""
-    marks = "\n".join((sys.version, *release.requirements))
-    target = cache / f"venv-{hashlib.sha256(marks.encode()).hexdigest()[:12]}"
+    target = environment_folder(release, cache)
     if (target / _READY).is_file():
         return target
     shutil.rmtree(target, ignore_errors=True)  # its programs name its own path, so that it is not made elsewhere and moved

@@ -132,7 +132,7 @@ def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path:
     for host in fleet.names:
         desk.keep_seen(host, looked(tmp_path))
         desk.keep_measured(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
-    rounds = []
+    rounds: list[int] = []
     while len(rounds) <= Settings().most_rounds and (round_ := ask_again(desk, case)):
         rounds.append(round_)
         for host in json.loads((desk.folder / "again.json").read_text())["hosts"]:

@@ -8,7 +8,7 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_phases
 
 # They change nothing of a host, or are what a reset itself stands on.
-_WITHOUT = {"preflight", "host_origin", "quarantine"}
+_WITHOUT = {"preflight", "host_origin", "quarantine", "kube_certificates"}
 # What they bring lies on Kubernetes and bears our mark: it goes with the cluster, or by `kube_uninstall` where that stays (docs/reset.md).
 _ON_KUBERNETES = {
     "gpu_operator",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import helm_python
+import jsonschema  # type: ignore[import-untyped]
 import yaml
 
 from primus_bootstrap import content
@@ -19,12 +20,20 @@ from primus_bootstrap.inventory.cluster import RoleSources
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from primus_bootstrap.inventory.cluster import Cluster
 
 _MODULE = load_role_module("kube_common", "kube_objects")
 FOLDER = os.environ.get("PRIMUS_CHARTS_DIR", "")
+UNDEFINED = "no chart defines this kind"
+# What a role checks there follows from what the cluster answered; all of it is of Kubernetes' own kinds.
+VERIFIED_BY_A_RUN = ("juicefs_csi",)
+# Groups of Kubernetes itself: their kinds have no definition. https://kubernetes.io/docs/reference/kubernetes-api/ (1.35)
+_BUILT_IN = {
+    "", "admissionregistration.k8s.io", "apiextensions.k8s.io", "apiregistration.k8s.io", "apps", "autoscaling", "batch",
+    "coordination.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "scheduling.k8s.io", "storage.k8s.io",
+}  # fmt: skip
 
 
 def chart_roles() -> list[str]:
@@ -52,7 +61,7 @@ class Scope:
         folder = content.roles_dir() / role
         plays = [play for phase in load_phases(content.playbooks_dir()) for play in phase.plays if role in play.roles]
         files = [path for play in plays[:1] for path in play.vars_files] or [content.playbooks_dir() / "vars" / "kubernetes.yml"]
-        sources = RoleSources((folder / "defaults" / "main.yml",), (*files, folder / "vars" / "main.yml"), {}, given)
+        sources = RoleSources((folder / "defaults" / "main.yml",), (*files, *sorted((folder / "vars").glob("*.yml"))), {}, given)
         self._resolve = cluster.view.role_scope(cluster.view.select("kube_control_plane[0]")[0], sources)
 
     def __getitem__(self, expression: str) -> Any:
@@ -62,11 +71,31 @@ class Scope:
             path.write_text(yaml.safe_dump({"one": f"{{{{ {expression} }}}}"}), encoding="utf-8")
             return self._resolve(self.cluster.view.read_templates(path)["one"])
 
+    def own_objects(self) -> list[dict[str, Any]]:
+        """Return what the role's tasks have applied beside the chart; Secrets, and what is taken away, left out."""
+        found = []
+        for path in sorted((content.roles_dir() / self.role / "tasks").glob("*.yml")):
+            for task in self.cluster.view.read_templates(path) or ():
+                for value in _applied(task.get("vars") or {}):
+                    found += self._resolve(value)
+                if self.role not in VERIFIED_BY_A_RUN:
+                    checks = (task.get("vars") or {}).get("kube_common_verify", {}).get("checks") or []
+                    found += [one for check in self._resolve(checks) for one in check.get("objects") or ()]
+        return found
+
     def images(self) -> set[str]:
         """Return the images that the role's meta/fetches.yml states, those that do not apply left out."""
         items = self.cluster.view.read_templates(fetches_file(self.role))["main"]
         applying = [item for item in items if "image" in item and ("when" not in item or self._resolve(item["when"]))]
         return {str(self._resolve(item["image"])["reference"]) for item in applying}
+
+
+def _applied(variables: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what a task hands to the role kube_common for being applied."""
+    release, alone = variables.get("kube_common_chart") or {}, variables.get("kube_common_objects") or {}
+    yield from (release[when] for when in ("before", "after") if when in release)
+    if "objects" in alone and not alone.get("secret") and alone.get("state") != "absent":
+        yield alone["objects"]
 
 
 def render(path: Path, values: Mapping[str, Any], release: str, namespace: str) -> list[dict[str, Any]]:
@@ -126,3 +155,47 @@ def unknown_paths(ours: Mapping[str, Any], known: Any, where: str = "") -> Itera
             yield path
         elif isinstance(value, dict) and isinstance(known[key], dict) and known[key]:
             yield from unknown_paths(value, known[key], path)
+
+
+class Definitions:
+    """The custom resource definitions of charts, and what they say of objects."""
+
+    def __init__(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Keep the schemas among rendered objects; of a kind that several charts bring, the last."""
+        self._schemas = {
+            (one["spec"]["group"], version["name"], one["spec"]["names"]["kind"]): version["schema"]["openAPIV3Schema"]
+            for one in objects
+            if one["kind"] == "CustomResourceDefinition"
+            for version in one["spec"]["versions"]
+        }
+        self._judges: dict[tuple[str, str, str], jsonschema.Draft202012Validator] = {}
+
+    def problems(self, one: Mapping[str, Any]) -> list[str]:
+        """Return what an object's definition does not allow; a kind that has none is a problem, one of Kubernetes' own is not looked at."""
+        group, _, version = one["apiVersion"].rpartition("/")
+        key, name = (group, version, one["kind"]), f"{one['kind']} {one['metadata']['name']}"
+        if group in _BUILT_IN:
+            return []
+        if key not in self._schemas:
+            return [f"{name} ({one['apiVersion']}): {UNDEFINED}"]
+        if key not in self._judges:
+            self._judges[key] = jsonschema.Draft202012Validator(_closed(self._schemas[key]))
+        # What the API server itself knows some definitions name, others do not.
+        body = {field: value for field, value in one.items() if field not in ("apiVersion", "kind", "metadata")}
+        return [f"{name}: {error.json_path}: {error.message}" for error in self._judges[key].iter_errors(body)]
+
+
+def _closed(schema: Any) -> Any:
+    """Return a schema that allows no field that it does not name: the API server would drop it in silence."""
+    if isinstance(schema, list):
+        return [_closed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {key: _closed(value) if key in ("properties", "items", "additionalProperties") else value for key, value in schema.items()}
+    if "properties" in schema:
+        closed["properties"] = {name: _closed(value) for name, value in schema["properties"].items()}
+        free = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
+        closed |= {} if free else {"additionalProperties": False}
+    if schema.get("x-kubernetes-int-or-string"):
+        closed = {key: value for key, value in closed.items() if key not in ("type", "anyOf")}
+    return closed

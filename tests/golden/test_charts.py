@@ -6,17 +6,22 @@ PRIMUS_CHARTS_DIR names a folder with a chart a role: a folder or archive that b
 from __future__ import annotations
 
 import functools
+import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.bundle.charts import images_of, is_test
 from primus_bootstrap.inventory.load import load_cluster
-from tests.golden.chart_rig import FOLDER, Scope, chart_path, chart_roles, documented_values, render, unknown_paths
+from primus_bootstrap.launch.watch.spec import read_job
+from primus_bootstrap.launch.watch.spec_kubernetes import JOBSET, TRAINJOB
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import Person, Start
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import objects as attempt
+from tests.golden.chart_rig import FOLDER, UNDEFINED, Definitions, Scope, chart_path, chart_roles, documented_values, render, unknown_paths
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from primus_bootstrap.inventory.cluster import Cluster
@@ -40,7 +45,30 @@ STARTED_LATER: dict[str, set[str]] = {
 GIVEN: dict[str, dict[str, Any]] = {
     # Its chart refuses to be rendered where no server serves ServiceMonitors, and the library cannot be told that one does.
     "jobset": {"jobset_monitored": False},
-    # So that each kind of object that the role makes is among those that are held against the definitions.
+    # So that each kind of object that a role makes is among those that are held against the definitions.
+    "kube_cert_manager": {
+        "kube_cert_manager_issuers": [
+            {
+                "metadata": {"name": "acme"},
+                "spec": {"acme": {"server": "https://acme.example.com/directory", "privateKeySecretRef": {"name": "acme"}}},
+            },
+        ],
+    },
+    "kube_prometheus_stack": {
+        "kube_prometheus_stack_monitors": [{"name": "own", "namespace": "jobs", "labels": {"app": "own"}, "port": "tell", "path": "/own"}],
+        # What the role finds by Ansible's lookup `fileglob`, which the inventory's view does not load.
+        "_kube_prometheus_stack_rule_files": sorted(map(str, content.roles_dir().glob("kube_prometheus_stack/files/rules/*.yml"))),
+    },
+    "kueue": {"kueue_cohorts": [{"name": "cluster", "weight": 2, "quotas": [{"flavor": "mi300x", "resources": {"cpu": 8}}]}]},
+    "trainer": {
+        "trainer_runtimes": [
+            {
+                "name": "torch", "image": "registry.example.com/train:1", "nodes": 2, "shm_gib": 16,
+                "pod_spec": {"hostNetwork": True, "volumes": [{"name": "data", "hostPath": {"path": "/data"}}]},
+                "container": {"env": [{"name": "A", "value": "b"}], "volumeMounts": [{"name": "data", "mountPath": "/data"}]},
+            },
+        ],
+    },
     "higress": {
         "higress_clients": [{"name": "notebook", "key": "key-of-notebook-0001", "rate_limit": {"requests": 60}}],
         "higress_routes": [
@@ -61,16 +89,24 @@ def cluster() -> Cluster:
 
 
 @functools.cache
-def chart(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, Any], ...]]:
-    """Return a role's variables, where its chart lies, our values, and the objects that it makes of them; skipped without the chart."""
-    if not FOLDER:
-        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+def rendered(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, Any], ...]] | None:
+    """Return a role's variables, where its chart lies, our values, and the objects that it makes of them; None without the chart."""
     scope = Scope(cluster(), role, **GIVEN.get(role, {}))
     path = chart_path(role, scope[f"_{role}_chart"]["name"])
     if path is None:
-        pytest.skip(f"no chart of {role} in PRIMUS_CHARTS_DIR: it was not rendered")
+        return None
     values = scope[f"_{role}_values"]
     return scope, path, values, tuple(render(path, values, scope[f"{role}_release"], scope[f"{role}_namespace"]))
+
+
+def chart(role: str) -> tuple[Scope, Path, dict[str, Any], tuple[dict[str, Any], ...]]:
+    """Return what `rendered` does; skipped without the chart."""
+    if not FOLDER:
+        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+    found = rendered(role)
+    if found is None:
+        pytest.skip(f"no chart of {role} in PRIMUS_CHARTS_DIR: it was not rendered")
+    return found
 
 
 @pytest.mark.parametrize("role", chart_roles())
@@ -93,45 +129,69 @@ def test_what_is_waited_for_is_what_the_chart_makes(role: str) -> None:
     assert {one for one in wanted - made if one[1] not in MADE_LATER.get(role, set())} == set()
 
 
+@functools.cache
+def definitions() -> Definitions:
+    """Return what all charts together define: a role makes objects of kinds that another's chart brings."""
+    return Definitions([one for role in chart_roles() for one in (rendered(role) or ((),))[-1]])
+
+
+def judge(objects: Iterable[Mapping[str, Any]]) -> None:
+    """Hold objects against the definitions; a kind that nobody defines counts where every chart is there, and skips where one is not."""
+    problems = {problem for one in objects for problem in definitions().problems(one)}
+    undefined = {one for one in problems if one.endswith(UNDEFINED)}
+    missing = [role for role in chart_roles() if not rendered(role)]
+
+    assert problems - (undefined if missing else set()) == set()
+    if undefined:
+        pytest.skip(f"not judged without the charts of {', '.join(missing)}: {'; '.join(sorted(undefined))}")
+
+
 @pytest.mark.parametrize("role", chart_roles())
 def test_custom_resources_fit_their_definitions(role: str) -> None:
-    """What the chart, with our values, and the role itself make of the chart's own kinds, its own definitions allow."""
+    """What the chart makes with our values, and what the role applies beside it, their definitions allow, whichever chart brings these."""
     scope, _, _, objects = chart(role)
-    schemas = {
-        (one["spec"]["group"], version["name"], one["spec"]["names"]["kind"]): version["schema"]["openAPIV3Schema"]
-        for one in objects
-        if one["kind"] == "CustomResourceDefinition"
-        for version in one["spec"]["versions"]
+
+    judge([*objects, *scope.own_objects()])
+
+
+def test_what_roles_apply_is_judged() -> None:
+    """Each kind that our roles make of a definition is among what is held against it; a role whose objects were not found would be none."""
+    if not FOLDER:
+        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+    own = {one["kind"] for role in chart_roles() if (found := rendered(role)) for one in found[0].own_objects()}
+
+    assert own >= {
+        "Certificate", "ClusterIssuer", "ClusterQueue", "ClusterTrainingRuntime", "Cohort", "JobSet", "LocalQueue", "PodMonitor",
+        "PrometheusRule", "ResourceFlavor", "Topology", "WasmPlugin", "WorkloadPriorityClass",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [JOBSET, TRAINJOB])
+@pytest.mark.parametrize("claim", ["", "train"])
+def test_training_jobs_fit_their_definitions(form: str, claim: str) -> None:
+    """What the watcher sends for an attempt, the definitions of JobSet and Trainer allow, pods included; it reads back what it sent."""
+    if not FOLDER:
+        pytest.skip("PRIMUS_CHARTS_DIR is not set: no real chart was rendered")
+    pods = {
+        "image": "registry.example.com/train:1", "namespace": "jobs", "claim": claim, "host_network": not claim,
+        "queue": "training" if claim else "", "priority": "high", "topology": "primus-bootstrap.io/rack",
+        "resources": {"amd.com/gpu": "8", "cpu": "90"}, "node_selector": {"disk": "nvme"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}], "pull_secrets": ["pull"], "secrets": ["tracker"], "spares": ["gpu063"],
+    }  # fmt: skip
+    said = {
+        "schema": "primus.job/1",
+        "id": "try-0a1b2c",
+        "name": "try",
+        "user": "ada",
+        "target": "kubernetes",
+        "nodes": 2,
+        "words": ["train"],
     }
-    own = scope[f"_{role}_objects"] if f"_{role}_objects:" in (content.roles_dir() / role / "vars" / "main.yml").read_text() else []
-    for one in [*objects, *own]:
-        group, _, version = one["apiVersion"].rpartition("/")
-        if schema := schemas.get((group, version, one["kind"])):
-            problems = [
-                f"{error.json_path}: {error.message}" for error in jsonschema.Draft202012Validator(_closed(schema)).iter_errors(_body(one))
-            ]
-            assert problems == [], one["metadata"]["name"]
+    start = Start(
+        read_job(json.dumps({**said, "kubernetes": pods}), origin="job.json"), 3, ("train",), Person(5001, 5001, (44,)), ("gpu007",)
+    )
 
-
-def _body(one: dict[str, Any]) -> dict[str, Any]:
-    """Return an object without what the API server itself knows: some definitions name it, others do not."""
-    return {key: value for key, value in one.items() if key not in ("apiVersion", "kind", "metadata")}
-
-
-def _closed(schema: Any) -> Any:
-    """Return a schema that allows no field that it does not name: the API server would drop it in silence."""
-    if isinstance(schema, list):
-        return [_closed(one) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {key: _closed(value) if key in ("properties", "items", "additionalProperties") else value for key, value in schema.items()}
-    if "properties" in schema:
-        closed["properties"] = {name: _closed(value) for name, value in schema["properties"].items()}
-        free = schema.get("x-kubernetes-preserve-unknown-fields") or "additionalProperties" in schema
-        closed |= {} if free else {"additionalProperties": False}
-    if schema.get("x-kubernetes-int-or-string"):
-        closed = {key: value for key, value in closed.items() if key not in ("type", "anyOf")}
-    return closed
+    judge([made for _, made in attempt(start, form)])
 
 
 @pytest.mark.parametrize("role", chart_roles())

@@ -50,7 +50,9 @@ def words(folder: Path, *runtime: str, settings: tuple[str, ...] = ()) -> list[s
 
 def inside(image: str) -> tuple[str, ...]:
     """Return the options of a run in an image that sees this machine's torch."""
-    packages = Path(str(importlib.util.find_spec("torch").origin)).parents[1]  # type: ignore[union-attr] - the fixture looked
+    torch = importlib.util.find_spec("torch")
+    assert torch
+    packages = Path(str(torch.origin)).parents[1]
     volume = f"{packages}:{PACKAGES}:ro"
     return ("container", "--engine", engine_argv()[-1], "--image", image, "--volume", volume, "--env", f"PYTHONPATH={PACKAGES}")
 

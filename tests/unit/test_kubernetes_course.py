@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap.errors import PlanError
-from primus_bootstrap.kubernetes.course import State, choose, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes import commands
+from primus_bootstrap.kubernetes.course import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
 
 if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command
@@ -32,12 +34,18 @@ def state(control: list[str], workers: list[str], **more: Any) -> State:
     return state_of(listed(control, workers, **more), "commit")
 
 
-def playbooks(commands: tuple[Command, ...]) -> list[tuple[str, str]]:
+def taken_out(before: State, host: str) -> State:
+    """Return what `node/kubernetes.yml` notes of a host that it took out, as it is read back."""
+    return state_from_json(json.loads(json.dumps(without(before, host).to_json())))
+
+
+def playbooks(course: tuple[Command, ...]) -> list[tuple[str, str]]:
     """Return playbook and limit of each."""
-    return [(command.playbook, command.limit) for command in commands]
+    return [(command.playbook, command.limit) for command in course]
 
 
 THREE = ["cp1", "cp2", "cp3"]
+RENEWED = ("upgrade-cluster.yml", "etcd,kube_control_plane")
 BEFORE = state(THREE, ["w1", "w2"])
 ALL = ("cp1", "cp2", "cp3", "w1", "w2", "w3", "cp4")
 
@@ -93,9 +101,108 @@ def test_a_changed_host_is_limited_where_others_are_lost() -> None:
 
 
 def test_a_new_control_plane_needs_the_full_play() -> None:
-    """Every worker is told where the API servers are; the same when one has left."""
-    assert playbooks(choose(BEFORE, state([*THREE, "cp4"], ["w1", "w2"]), ("cp4",)).commands) == [("cluster.yml", "")]
-    assert playbooks(choose(BEFORE, state(["cp1", "cp2"], ["w1", "w2"]), ALL).commands) == [("cluster.yml", "")]
+    """Every worker is told where the API servers are; one that is a member of etcd as well is named to all API servers."""
+    alone = {"etcd": {"hosts": ["cp1", "cp2", "cp3"]}}
+    before = state_of(listed(THREE, ["w1"]) | alone, "commit")
+    now = state_of(listed([*THREE, "cp4"], ["w1"]) | alone, "commit")
+
+    assert choose(before, now, ("cp4",)).commands == commands.add_control_plane()
+    assert choose(BEFORE, state([*THREE, "cp4"], ["w1", "w2"]), ("cp4",)).commands == commands.add_etcd_member()
+    assert playbooks(commands.add_etcd_member()) == [("cluster.yml", ""), RENEWED]
+    assert commands.add_etcd_member()[0].variables == {"etcd_retries": 10}
+
+
+def test_those_who_stay_are_told_that_a_member_has_left() -> None:
+    """The removal notes it, and the first apply that no longer finds the host in hosts.yaml runs the full play; the next one nothing."""
+    before, now = taken_out(BEFORE, "cp3"), state(["cp1", "cp2"], ["w1", "w2"])
+
+    chosen = choose(before, now, ALL)
+
+    assert playbooks(chosen.commands) == [("cluster.yml", ""), RENEWED]
+    assert choose(chosen.state, now, ALL).commands == ()
+
+
+def test_a_control_plane_that_was_no_member_of_etcd_costs_no_second_pass() -> None:
+    """API servers do not name each other."""
+    alone = {"etcd": {"hosts": ["e1"]}}
+    before, now = (state_of(listed(hosts, ["w1", "e1"]) | alone, "commit") for hosts in (THREE, THREE[:2]))
+
+    assert playbooks(choose(taken_out(before, "cp3"), now, ("cp1", "cp2", "w1", "e1")).commands) == [("cluster.yml", "")]
+
+
+def test_while_a_host_that_was_taken_out_stands_in_hosts_yaml_nobody_is_told() -> None:
+    """The full play would name it again. Dead, it costs nothing; a worker may be added; alive, it joins again."""
+    before = taken_out(BEFORE, "cp3")
+    there = ("cp1", "cp2", "w1", "w2")
+    waiting = choose(before, state(THREE, ["w1", "w2"]), there)
+    added = choose(waiting.state, state(THREE, ["w1", "w2", "w3"]), ("w3",))
+
+    assert waiting.commands == ()
+    assert playbooks(added.commands)[-1] == ("scale.yml", "w3")
+    assert playbooks(choose(added.state, state(THREE[:2], ["w1", "w2", "w3"]), ALL).commands) == [("cluster.yml", ""), RENEWED]
+    again = choose(before, state(THREE, ["w1", "w2"]), ALL)
+    assert again.commands == commands.add_etcd_member()
+    assert again.state == BEFORE
+    assert choose(before, state(THREE, ["w1", "w2"]), ("cp1", "cp2", "cp3", "w1")).state.left == {}
+
+
+def test_a_lost_member_is_replaced_in_one_apply() -> None:
+    """The new one joins while a worker is lost: that one is told by the next apply that finds it, and by no other."""
+    before, now = taken_out(BEFORE, "cp3"), state(["cp1", "cp2", "cp4"], ["w1", "w2"], cp4__etcd_member_name="etcd4")
+
+    chosen = choose(before, now, ("cp1", "cp2", "cp4", "w1"))
+
+    assert playbooks(chosen.commands) == [("cluster.yml", "cp1,cp2,cp4,w1"), RENEWED]
+    assert choose(chosen.state, now, ("cp1", "cp2", "cp4", "w1")).commands == ()
+    assert playbooks(choose(chosen.state, now, ALL).commands) == [("cluster.yml", "")]
+
+
+def test_another_order_that_changes_the_first_needs_the_full_play() -> None:
+    """So the first host, alive or lost, can be taken out afterwards; members keep their names, which their order would change."""
+    names = {f"cp{number}__etcd_member_name": f"etcd{number}" for number in (1, 2, 3)}
+    moved = state(["cp2", "cp3", "cp1"], ["w1", "w2"], **names)
+    before = state(THREE, ["w1", "w2"], **names)
+
+    assert playbooks(choose(before, moved, ALL).commands) == [("cluster.yml", "")]
+    assert playbooks(choose(before, moved, ("cp2", "cp3", "w1", "w2")).commands) == [("cluster.yml", "cp2,cp3,w1,w2")]
+    assert choose(choose(before, moved, ALL).state, moved, ALL).commands == ()
+    assert choose(before, state(["cp1", "cp3", "cp2"], ["w1", "w2"], **names), ALL).commands == ()
+    with pytest.raises(PlanError, match="cp1 is etcd1 in etcd, and would be etcd3") as caught:
+        choose(BEFORE, state(["cp2", "cp3", "cp1"], ["w1", "w2"]), ALL)
+    assert "etcd_member_name: etcd1 for cp1, etcd_member_name: etcd2 for cp2" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("control", "workers", "says"),
+    [
+        (["cp1", "cp2"], ["w1", "w2"], "cp3 no longer stands in kube_control_plane, and Kubespray has not taken it out"),
+        (["cp1", "cp2"], ["w1", "w2", "cp3"], "cp3 no longer stands in kube_control_plane"),
+        ([*THREE, "w1"], ["w1", "w2"], "w1 is in kube_control_plane now, and in the cluster already"),
+    ],
+)
+def test_hosts_yaml_alone_neither_takes_a_server_out_nor_makes_one(control: list[str], workers: list[str], says: str) -> None:
+    """A member would stay in etcd for ever, and a node would not become a control plane: Kubespray takes it out first."""
+    with pytest.raises(PlanError, match=says) as caught:
+        choose(BEFORE, state(control, workers), ALL)
+
+    assert "playbooks/day2/node/kubernetes.yml -e node=" in caught.value.fix
+
+
+def test_a_server_that_another_tool_took_out_is_settled_by_the_full_play() -> None:
+    """`kubespray_whole` says that it is out."""
+    chosen = choose(BEFORE, state(["cp1", "cp2"], ["w1", "w2"]), ALL, whole=True)
+
+    assert playbooks(chosen.commands) == [("cluster.yml", ""), RENEWED]
+
+
+def test_changed_arguments_reach_the_api_servers() -> None:
+    """`cluster.yml` writes their static pods when they join and never again; of a host that is lost nothing is asked."""
+    now = state(THREE, ["w1", "w2"], **{f"{host}__kube_apiserver_request_timeout": "2m" for host in THREE})
+    command = commands.renew_api_servers(lost=("cp3",))[0]
+
+    assert playbooks(choose(BEFORE, now, ALL).commands) == [("cluster.yml", ""), RENEWED]
+    assert playbooks(choose(BEFORE, now, ("cp1", "cp2", "w1", "w2")).commands)[1] == ("upgrade-cluster.yml", "etcd,kube_control_plane,!cp3")
+    assert command.variables == {"drain_nodes": False, "system_upgrade": False}
 
 
 def test_a_worker_that_left_needs_nothing() -> None:
@@ -125,6 +232,15 @@ def test_what_kubespray_cannot_take_out_is_refused(host: str, words: str) -> Non
     """The first control plane, and hosts that are none of the cluster's."""
     with pytest.raises(PlanError, match=words):
         refuse_removal(BEFORE, host)
+
+
+def test_a_recovery_that_would_lose_etcds_data_is_refused() -> None:
+    """Kubernetes 1.35 has etcd 3.6, which v2.31's recovery cannot restore."""
+    refuse_recovery(BEFORE)
+    with pytest.raises(PlanError, match=r"Kubernetes 1\.35\.4 has etcd 3\.6") as caught:
+        refuse_recovery(state(THREE, ["w1"], version="1.35.4"))
+
+    assert "primus-bootstrap restore etcd" in caught.value.fix
 
 
 def test_the_last_two_members_stay() -> None:

@@ -230,6 +230,29 @@ def test_a_folder_is_used_as_it_is(tmp_path: Path, calls: list[list[str]], monke
         make_ready(Source(folder=str(tmp_path)), cache=tmp_path / "cache")
 
 
+def test_a_checkout_is_what_was_released(tmp_path: Path) -> None:
+    """Of a folder with history git is asked: another commit, a changed file and one that was put there are refused."""
+    mine = _checkout(tmp_path / "mine")
+    git = ["git", "-C", str(mine), "-c", "user.name=x", "-c", "user.email=x"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
+        subprocess.run([*git, *words], check=True, timeout=60)
+    with pytest.raises(PlanError, match=rf"is at commit \w+, and Kubespray v{VERSION} is 1c9add48") as caught:
+        releases._given(mine, load_release())
+    assert f"git -C {mine} checkout v{VERSION}" in caught.value.fix
+
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, timeout=60, capture_output=True, text=True).stdout.strip()
+    pinned = replace(load_release(), commit=commit)
+    assert releases._given(mine, pinned) == mine
+    (mine / "group_vars").mkdir()
+    (mine / "group_vars/all.yml").touch()
+    with pytest.raises(PlanError, match=rf"is not Kubespray v{VERSION} as it was released: \?\? group_vars/"):
+        releases._given(mine, pinned)
+    with (mine / "galaxy.yml").open("a") as file:
+        file.write("more: 1\n")
+    with pytest.raises(PlanError, match=r"M galaxy\.yml and 1 more"):
+        releases._given(mine, pinned)
+
+
 def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
     """The last line of what it said, and what to do."""
     with pytest.raises(PlanError, match="cannot fetch it: no such place") as caught:

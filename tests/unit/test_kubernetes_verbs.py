@@ -15,6 +15,7 @@ from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.node_rules import check_leaving
 from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_part, refuse_step
 
 MI300X = content.topologies_dir() / "mi300x/hosts.yaml"
@@ -140,6 +141,26 @@ def test_machines_of_somebody_elses_kubernetes_are_neither_added_nor_removed(tmp
     refuse_foreign_machine(cluster, ("gpu_node", "slurm_node"), "node add")
     with pytest.raises(PlanError, match="node remove: kubernetes_provider is existing"):
         refuse_foreign_machine(cluster, ("gpu_node", "kube_node"), "node remove")
+
+
+def test_a_member_of_etcd_leaves_by_kubespray_first() -> None:
+    """The verb and plain Ansible say the same: a host that hosts.yaml takes out of its groups beforehand would stay in etcd for ever."""
+    with pytest.raises(PlanError) as caught:
+        check_leaving(load_cluster(MI300X), "cp3")
+    argv = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        str(MI300X),
+        str(content.playbooks_dir() / "day2/remove_node.yml"),
+    ]
+    words = ["-e", "node=cp3", "-e", f"confirm={load_cluster(MI300X).name}"]
+    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    first = "have Kubespray take it out: playbooks/day2/node/kubernetes.yml -e node=cp3 (docs/kubernetes-day2.md), then take cp3 out of"
+    assert first in caught.value.fix
+    assert first in " ".join(done.stdout.split())
+    assert "etcd must keep an odd number of members" in done.stdout
+    assert done.returncode == 2
 
 
 def test_a_part_of_kubernetes_is_not_reset(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def api_client(path: str) -> client.ApiClient:
     if left is not None and left <= 0:
         raise ReachError(
             f"{path}: the client certificate expired {-left:.1f} days ago. Fix: renew the certificates of the control plane "
-            "(day-2 verb `renew certificates`) and take its new /etc/kubernetes/admin.conf"
+            "(day-2 verb `renew certificates`, or whoever makes the cluster) and take its new /etc/kubernetes/admin.conf"
         )
     settings = client.Configuration()
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.course import State
     from primus_bootstrap.kubernetes.drive import Kubespray
 
-_VERBS = ("bring", "remove", "forget", "settle", "upgrade", "reset", "recover")
+_VERBS = ("bring", "remove", "forget", "upgrade", "reset", "recover")
 
 
 class ActionModule(ActionBase):
@@ -77,11 +77,12 @@ class ActionModule(ActionBase):
                 }
             changed = drive.run(kubespray, commands, lines=drive.watched(), forks=int(context.CLIARGS.get("forks") or 0))
             drive.keep(kubespray, state)
+            first = list(drive.first_addresses(kubespray))
         except PrimusError as problem:
             raise AnsibleActionFail(_words(problem)) from None  # Ansible would print the cause as well, which is the same
         finally:
             shutil.rmtree(private, ignore_errors=True)
-        return {**result, "changed": changed > 0, "commands": said}
+        return {**result, "changed": changed > 0, "commands": said, "first_addresses": first}
 
     def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], State | None]:
         """Return what has to run, and the state to note afterwards; None where hosts.yaml is not what the cluster is then."""
@@ -95,7 +96,6 @@ class ActionModule(ActionBase):
         made = {
             "remove": lambda: commands.remove(host),
             "forget": lambda: commands.remove_dead(host, address=address),
-            "settle": commands.settle,
             "upgrade": lambda: commands.upgrade(str(args["version"]), workers=args.get("batches", ()), serial=str(args.get("serial", ""))),
             "reset": commands.reset,
             "recover": lambda: commands.recover(snapshot=str(args.get("snapshot", ""))),
