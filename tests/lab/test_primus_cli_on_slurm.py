@@ -19,14 +19,24 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
 
 HOME = "/jfs/ada"
 # The run of `undisturbed`: the same steps of the same schedule. From the second `--` on it is what is typed on a laptop.
-RUN = f"-- direct --venv {VENV} --nproc 1 -- train pretrain --config debug-dense checkpoint.every_steps=5 checkpoint.keep=3"
+RUN = f"-- direct --venv {VENV} --nproc 1 -- train pretrain --config debug-dense train.steps=60 checkpoint.every_steps=5 checkpoint.keep=3"
 
 
-def typed(training: Training, name: str, slurm: str, *, steps: int = 60, before: str = "") -> subprocess.CompletedProcess[str]:
+# Behind a command line: once some steps are done, SIGTERM to what was started, and its exit code.
+STOPPED = """& pid=$!
+for second in $(seq 300); do [ "$(grep -c loss stopped/steps.jsonl 2> /dev/null)" -ge 7 ] 2> /dev/null && break; sleep 1; done
+kill -TERM $pid; wait $pid"""
+
+
+def typed(training: Training, name: str, slurm: str, *, more: str = "", behind: str = "") -> subprocess.CompletedProcess[str]:
     """Type a command line as a person on the login host; the run folder is on the shared file system."""
-    training.lab.sh(SERVICE, f"install -d -o ada {HOME}")
-    command = f"{before} primus-cli --output {HOME}/{name} slurm {slurm} -N 2 {RUN} train.steps={steps}"
-    return training.lab.person(SERVICE, f"cd {HOME} && {command}", timeout_s=600)
+    command = f"primus-cli --output {HOME}/{name} slurm {slurm} -N 2 {RUN} {more} {behind}"
+    return training.lab.person(SERVICE, f"cd {HOME} && {command}", timeout_s=900)
+
+
+def begin(training: Training, name: str) -> None:
+    """Have a folder of the person's own on shared storage, and no run of that name in it."""
+    training.lab.sh(SERVICE, f"install -d -o ada {HOME} && rm -rf {HOME}/{name}")
 
 
 def losses(training: Training, name: str) -> dict[int, float]:
@@ -39,6 +49,7 @@ def losses(training: Training, name: str) -> dict[int, float]:
 def test_two_hosts_learn_what_a_watched_job_learns(training: Training, undisturbed: dict[int, float], command: str) -> None:
     """One launcher a host, one rank each, and they found each other: address, port and number come from Slurm's step."""
     name = command.partition(" ")[0]
+    begin(training, name)
     done = typed(training, name, command)
     ranks = [json.loads(training.lab.sh(SERVICE, f"cat {HOME}/{name}/logs/rank-0000{number}.json")) for number in (0, 1)]
 
@@ -49,11 +60,16 @@ def test_two_hosts_learn_what_a_watched_job_learns(training: Training, undisturb
 
 def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(training: Training) -> None:
     """It reaches the ranks on both hosts through Slurm; 75 says that the run is not over, and the second call ends it."""
-    first = typed(training, "stopped", "srun", steps=4000, before="timeout --preserve-status --signal=TERM 60")
+    begin(training, "stopped")
+    # A step takes long enough that none of the two calls is over too soon.
+    slow = "drill.kind=slow drill.step=1 drill.rank=0 drill.slow_s=0.2"
+    first = typed(training, "stopped", "srun", more=slow, behind=STOPPED)
     reached = max(losses(training, "stopped"))
-    saved = training.lab.sh(SERVICE, f"cat {HOME}/stopped/checkpoints/latest")
+    left = training.lab.sh(SERVICE, "squeue --noheader")
+    second = typed(training, "stopped", "srun", more=slow)
 
     assert first.returncode == 75, first.stdout + first.stderr
-    assert reached > 5
-    assert int(saved.rpartition("-")[2]) >= reached - 1
-    assert training.lab.sh(SERVICE, "squeue --noheader") == ""
+    assert 7 <= reached < 60
+    assert left == ""
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert sorted(losses(training, "stopped")) == list(range(1, 61))
