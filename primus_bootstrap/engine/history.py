@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.report import Report, Result
 
 KEPT_RUNS = 50
+# What ansible-runner writes of a run and nobody may keep: its events, and its command with the whole environment.
+LEFT_BY_RUNNER = ("job_events", "command")
 _ESTIMATE_RUNS = 5
 _HEAD_CHARS = 1000  # of a report, whose verb stands near its beginning
 # What a file that was torn, or that is no report at all, raises when it is read.
@@ -130,7 +132,7 @@ def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
 
 
 def tidy_runs(state_dir: Path) -> None:
-    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets, or of one before its first line.
+    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets and environment, or of one before its first line.
 
     Only whoever holds the cluster's lock may call it.
     """
@@ -139,6 +141,9 @@ def tidy_runs(state_dir: Path) -> None:
         if private.name.startswith("primus-"):
             shutil.rmtree(private, ignore_errors=True)
         note.unlink()
+    for name in LEFT_BY_RUNNER:
+        for path in runs_dir(state_dir).glob(f"*/artifacts/*/{name}"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     kept = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
     root = runs_dir(state_dir)
     for path in root.iterdir() if root.is_dir() else ():

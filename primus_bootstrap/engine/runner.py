@@ -22,6 +22,7 @@ from ansible_runner.config.runner import RunnerConfig
 from ansible_runner.runner import Runner as _AnsibleRunner
 
 from primus_bootstrap.engine import shim
+from primus_bootstrap.engine.history import LEFT_BY_RUNNER
 from primus_bootstrap.engine.orphans import adopting
 from primus_bootstrap.engine.state import state_errors
 from primus_bootstrap.errors import RunError
@@ -183,8 +184,9 @@ def _tell(pid_file: Path, reasons: tuple[threading.Event, list[BaseException]], 
 
 
 def _leftovers(job: Job) -> tuple[Path, Path, Path]:
-    """Return what is left and nobody may keep: event files, the command with its whole environment, and the lines that were read."""
-    return job.artifacts_dir / "job_events", job.artifacts_dir / "command", job.lines
+    """Return what is left and nobody may keep: what ansible-runner wrote of it, and the lines that were read."""
+    events, command = (job.artifacts_dir / name for name in LEFT_BY_RUNNER)
+    return events, command, job.lines
 
 
 def _clean(job: Job) -> None:

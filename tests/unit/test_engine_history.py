@@ -105,6 +105,19 @@ def test_tidying_keeps_the_newest_runs_and_removes_secrets_that_a_kill_left(tmp_
     assert (private.exists(), other.exists()) == (False, True)
 
 
+def test_tidying_removes_what_a_kill_left_of_ansible_runner(tmp_path: Path) -> None:
+    """A run that was killed before its supervisor began leaves a file with its whole environment, and events; its output stays."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
+    artifacts = runs_dir(tmp_path) / "20260101T000000Z-aaaa" / "artifacts" / "1"
+    (artifacts / "job_events").mkdir(parents=True)
+    for name in ("job_events/1.json", "command", "stdout"):
+        (artifacts / name).write_text("SECRET=1", encoding="utf-8")
+
+    tidy_runs(tmp_path)
+
+    assert [path.name for path in artifacts.iterdir()] == ["stdout"]
+
+
 def test_a_torn_journal_line_is_left_out(tmp_path: Path) -> None:
     """Every whole line before it is read."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)

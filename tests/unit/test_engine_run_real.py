@@ -17,7 +17,7 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
-from primus_bootstrap.engine.history import last_report, list_runs, tidy_runs
+from primus_bootstrap.engine.history import LEFT_BY_RUNNER, last_report, list_runs, tidy_runs
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
@@ -359,7 +359,7 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
     assert not any(note and Path(note).exists() for note in notes)  # empty where the kill came between open and write
     assert marked(mark) == []
     assert not list(cluster.state_dir.rglob("private"))
-    assert not list(cluster.state_dir.rglob("job_events"))
+    assert not [path for name in LEFT_BY_RUNNER for path in cluster.state_dir.rglob(name)]
     assert report is not None
     assert (report.killed, report.exit_code) == (True, 130)
 
