@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from primus_bootstrap.launch.watch.targets.slurm import SPARE_PARTITION
 from tests.unit.role_module import load_role_module
 
 load_role_module("slurm", "slurm_config")
@@ -81,3 +82,8 @@ def test_spare_hosts_have_a_partition_of_their_own() -> None:
     assert wishes.with_spare([first, main], fleet)[2:] == [{**main, "name": "spare", "default": False, "nodes": ["n1", "n2", "n3"]}]
     assert wishes.with_spare([main, own], fleet) == [main, own]
     assert wishes.with_spare([main], wishes.Fleet(("n1",))) == [main]
+
+
+def test_the_watcher_knows_the_partition_by_its_name() -> None:
+    """It imports nothing of a role, so the name stands in two places."""
+    assert wishes.SPARE == SPARE_PARTITION

@@ -81,7 +81,8 @@ class SlurmTarget:
     def candidates(self) -> Candidates:
         """Ask which nodes the job's partition has, which only that of the spare hosts, and which of them Slurm can use now."""
         try:
-            lines = _run(["sinfo", "--noheader", "--Node", "--format=%N|%P|%T"]).splitlines()
+            # All: a partition that is hidden takes jobs that name it.
+            lines = _run(["sinfo", "--all", "--noheader", "--Node", "--format=%N|%P|%T"]).splitlines()
         except SlurmSilentError as error:
             return Candidates(chosen_by_target=True, why=str(error))
         rows = [line.split("|") for line in lines if line.count("|") == _COLUMNS - 1]
