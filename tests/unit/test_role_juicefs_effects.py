@@ -109,8 +109,10 @@ cat {tmp_path}/answer
     ("answer", "verdict"),
     [
         ('{"Setting": {}, "FSTree": {"attr": {}, "entries": {"n1": {"attr": {}}}}}', "pass"),
+        ('[xorm] [info]  2026/11/24 14:00:36.09 PING DATABASE mysql\n{"FSTree": {"attr": {}, "entries": {"n1": {"attr": {}}}}}', "pass"),
         ('{"Setting": {}, "FSTree": {"attr": {}, "entries": {}}}', "fail"),
         ('{"Setting": {"Na', "fail"),
+        ("[xorm] [info]  2026/11/24 14:00:36.09 PING DATABASE mysql", "fail"),
     ],
 )
 def test_a_dump_must_hold_the_file(tmp_path: Path, program: list[str], answer: str, verdict: str) -> None:

@@ -158,7 +158,8 @@ def dump(host: str, command: list[str], env_file: str, limit_s: int = LOOK_S) ->
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         return record(host, "metadata_dump", "fail", reason=f"juicefs dump ended with {done.returncode}: {reason}", **words)
     try:
-        names = list(json.loads(done.stdout)["FSTree"]["entries"])
+        # Before it, the drivers of SQL engines print lines of their own.
+        names = list(json.loads("{" + done.stdout.partition("{")[2])["FSTree"]["entries"])
     except (ValueError, KeyError, TypeError):
         return record(host, "metadata_dump", "fail", reason="what juicefs dump printed is no dump", **words)
     if host not in names:
