@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run the Molecule scenarios of roles on two local hosts, Debian 12 and 13.
-#   tools/molecule.sh all | changed | ROLE...
+#   tools/molecule.sh all | rest | changed | ROLE...
+# rest: all but the roles that have passed on this code before (each pass is noted with its commit in the cache folder).
 # changed: the roles that differ from the main branch (all of them where that cannot be told).
 # Every role starts on fresh hosts; its scenarios follow each other on them, default first. With PRIMUS_MOLECULE_KEEP=1
 # the hosts are taken as they are and left running, which is quicker while writing a role.
@@ -12,6 +13,7 @@ KEEP=${PRIMUS_MOLECULE_KEEP:-}
 LIMIT_S=${PRIMUS_MOLECULE_LIMIT_S:-900}
 FOLDER=$PWD/.cache/molecule/$LAB
 BIN=$PWD/.venv/bin
+PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/molecule
 # What every role's scenarios stand on: a change there tests them all.
 SHARED='^(\.config/molecule/|tools/molecule\.sh|primus_bootstrap/lab/|constraints\.txt|roles/_common/)'
 
@@ -31,22 +33,49 @@ base_commit() {
     return 1
 }
 
-changed_roles() {
-    local base files
-    if ! base=$(base_commit); then
-        echo 'molecule: nothing to compare with; all roles' >&2
-        all_roles
-        return
-    fi
-    files=$(git diff --name-only "$base" && git ls-files --others --exclude-standard)
+# The roles that stand on a role: their tasks or their scenarios include it.
+users_of() { grep -rlE "^ +(name: |ansible.builtin.(include|import)_role: *\{name: )$1( *[,}]|\$)" roles --include='*.yml' | cut -d/ -f2 | sort -u; }
+
+# The roles that differ from a commit, and those that stand on them.
+roles_since() {
+    local base=$1 files role
+    files=$(git diff --name-only "$base" && git ls-files --others --exclude-standard) || return 1
     if grep -qE "$SHARED" <<< "$files"; then
         echo "molecule: what all scenarios share changed since ${base:0:12}; all roles" >&2
         all_roles
         return
     fi
-    echo "molecule: roles that changed since ${base:0:12}" >&2
     # gpu_env and primus_cli ship and run primus_bootstrap/launch, primus_cli the workloads too; jobs are watched by launch/watch.
-    comm -12 <(all_roles) <(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^roles/kube_common/.*,kube_cert_manager,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
+    files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^roles/kube_common/.*,kube_cert_manager,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
+    comm -12 <(all_roles) <({ echo "$files"; for role in $files; do users_of "$role"; done; } | sort -u)
+}
+
+changed_roles() {
+    local base
+    if base=$(base_commit); then
+        echo "molecule: roles that changed since ${base:0:12}" >&2
+        roles_since "$base"
+    else
+        echo 'molecule: nothing to compare with; all roles' >&2
+        all_roles
+    fi
+}
+
+remaining_roles() {
+    local role commit words since
+    for role in $(all_roles); do
+        if read -r commit words 2> /dev/null < "$PASSED/$role" && since=$(roles_since "$commit" 2> /dev/null) && ! grep -qx "$role" <<< "$since"; then
+            echo "molecule: $role passed $words, on ${commit:0:12}" >&2
+        else
+            echo "$role"
+        fi
+    done
+}
+
+# A tree with changes of its own has no name, so that nothing can be noted of it.
+note_pass() {
+    [ -z "$(git status --porcelain)" ] || return 0
+    mkdir -p "$PASSED" && echo "$(git rev-parse HEAD) at $(date -u '+%F %R') in $2 s" > "$PASSED/$1"
 }
 
 lab() { timeout 1800 "$BIN/primus-bootstrap" lab "$@" --name "$LAB" --dir "$FOLDER"; }
@@ -64,7 +93,7 @@ run_scenario() {
 }
 
 run_role() {
-    local role=$1 scenario failed=0
+    local role=$1 scenario failed=0 started=$SECONDS
     # What Molecule remembers (`prepared`) is about hosts that are gone.
     [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp"; }
     lab up --nodes 2 --release all --bare > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
@@ -72,13 +101,15 @@ run_role() {
     for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do
         run_scenario "$role" "$scenario" || failed=1
     done
+    [ $failed = 1 ] || note_pass "$role" $((SECONDS - started))
     return $failed
 }
 
-[ $# -gt 0 ] || die 'which roles?' 'tools/molecule.sh all, changed, or the names of roles'
+[ $# -gt 0 ] || die 'which roles?' 'tools/molecule.sh all, rest, changed, or the names of roles'
 [ -x "$BIN/molecule" ] || die 'molecule is not installed' 'make setup'
 case $1 in
     all) roles=$(all_roles) ;;
+    rest) roles=$(remaining_roles) ;;
     changed) roles=$(changed_roles) ;;
     *) roles=$* ;;
 esac
