@@ -95,9 +95,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item.nodeid not in held]
     config.hook.pytest_deselected(items=out)
     left_out = [notes[item.nodeid] for item in out]
-    config.stash[_LEFT_OUT] = [
-        f"passed at {note['at']} on {note['commit'][:12]} in {note['seconds']} s: {note['test']}" for note in left_out
-    ]
+    config.stash[_LEFT_OUT] = ["passed at {at} on {commit:.12} in {seconds} s: {test}".format_map(note) for note in left_out]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:

@@ -15,7 +15,7 @@ FOLDER=$PWD/.cache/molecule/$LAB
 BIN=$PWD/.venv/bin
 PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/molecule
 # What every role's scenarios stand on: a change there tests them all.
-SHARED='^(\.config/molecule/|tools/molecule\.sh|primus_bootstrap/lab/|constraints\.txt|roles/_common/)'
+SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|roles/_common/)'
 
 die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 

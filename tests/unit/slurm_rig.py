@@ -25,7 +25,6 @@ SETTINGS: dict[str, Any] = {
     "slurmd_timeout_s": 120,
     "slurmctld_timeout_s": 60,
     "health_check": {},
-    "prolog": "",
     "epilog": "",
     "task_prolog": "",
     "return_to_service": 2,

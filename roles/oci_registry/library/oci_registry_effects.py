@@ -153,7 +153,7 @@ def look_at_images(registry: Registry, collects: bool) -> None:  # noqa: FBT001 
         if answer.status != expected or not same:
             reason = f"to {what} gave {answer.says() if answer.status != expected else 'other bytes than were pushed'}"
             verdict = "unknown" if answer.status == 0 else "fail"
-            fix = f"{FIX_LOG}, and `df -h` of its storage"
+            fix = f"{FIX_LOG}, and its storage: `df -h` of the folder, or the S3 endpoint"
             registry.judge("push_and_pull", verdict, expected=f"{what}: {expected}", found=answer.says()[:60], reason=reason, fix=fix)
             return
     registry.judge("push_and_pull", "pass", expected="pushed, pulled by digest, deleted", found="pushed, pulled by digest, deleted")

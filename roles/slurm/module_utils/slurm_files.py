@@ -111,7 +111,6 @@ def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
         "SlurmctldTimeout": settings["slurmctld_timeout_s"],
         "SlurmdTimeout": settings["slurmd_timeout_s"],
         "ReturnToService": settings["return_to_service"],
-        "Prolog": settings["prolog"],
         "Epilog": settings["epilog"],
         "TaskProlog": settings["task_prolog"],
         "RequeueExit": settings["requeue_exit"],
