@@ -98,6 +98,11 @@ class Training:
         assert wait_for(lambda: self.show(job).get("phase") in phases, timeout_s=timeout_s, every_s=1), self.show(job)
         return self.show(job)
 
+    def resume(self, job: str) -> None:
+        """Ask for a job to go on, and wait until its watcher has taken that up: before, it still bears the phase of its end."""
+        assert self.cli("resume", job).returncode == 0
+        assert wait_for(lambda: self.show(job).get("phase") not in ENDED, timeout_s=60, every_s=0.5), self.show(job)
+
     def finish(self, job: str, *, timeout_s: float = 900) -> dict[str, Any]:
         """Wait for a job's end and demand that it is done."""
         state = self.wait_for_phase(job, *ENDED, timeout_s=timeout_s)
