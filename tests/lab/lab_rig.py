@@ -81,7 +81,7 @@ class RunningLab:
         self.lab("down")
         self.lab("up")
 
-    def apply(self, *arguments: str, timeout_s: float = 1500) -> subprocess.CompletedProcess[str]:
+    def apply(self, *arguments: str, timeout_s: float = 3000) -> subprocess.CompletedProcess[str]:
         """Apply the lab's hosts.yaml without asking."""
         return run_cli("apply", str(self.hosts_file), "--yes", *arguments, timeout_s=timeout_s)
 
