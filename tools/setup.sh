@@ -39,7 +39,7 @@ has_browser() { has_command chromium || grep -q '^ID=ubuntu' /etc/os-release; }
 # Debian 12 has the source of a Kubernetes and what builds it; elsewhere its tests are skipped, unless somebody names its programs.
 has_kubernetes() {
     [ -n "${KUBEBUILDER_ASSETS:-}" ] || ! grep -q '^VERSION_CODENAME=bookworm' /etc/os-release ||
-        { has_command etcd && has_command gcc && [ -x /usr/lib/go-1.19/bin/go ]; }
+        { has_command etcd && has_command etcdctl && has_command gcc && [ -x /usr/lib/go-1.19/bin/go ]; }
 }
 
 is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
@@ -69,7 +69,7 @@ missing_packages() {
     [ "$MODE" != tests ] || has_command visudo || echo sudo
     [ "$MODE" != tests ] || has_command sshd || echo openssh-server
     [ "$MODE" != tests ] || has_browser || echo chromium
-    [ "$MODE" != tests ] || has_kubernetes || printf '%s\n' etcd-server gcc golang-1.19-go libc6-dev xz-utils
+    [ "$MODE" != tests ] || has_kubernetes || printf '%s\n' etcd-server etcd-client gcc golang-1.19-go libc6-dev xz-utils
 }
 
 # Debian 12 and 13 and Ubuntu 24.04 have a Python that is new enough under its own name; Ubuntu 22.04 has one beside it.

@@ -54,7 +54,8 @@ def _build(folder: Path) -> None:
     if etcd is None or not Path("/usr/lib/go-1.19/bin/go").is_file():
         raise CannotError(
             "no Kubernetes for the tests is here, and what builds one is missing\n"
-            "  fix: on Debian 12, `tools/setup.sh tests` (etcd-server golang-1.19-go gcc libc6-dev xz-utils); elsewhere, put into "
+            "  fix: on Debian 12, `tools/setup.sh tests` (etcd-server etcd-client golang-1.19-go gcc libc6-dev xz-utils); "
+            "elsewhere, put into "
             f"KUBEBUILDER_ASSETS a folder with etcd, {', '.join(CONTROL_PLANE)}",
         )
     sys.stderr.write(f"kubernetes: building {VERSION} from the distribution's source, once, in some five minutes\n")
