@@ -7,22 +7,22 @@ text and other tests do not. Without `--rest` nothing is read or written.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import time
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from primus_bootstrap.lab.machine import cache_dir
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 ROOT = Path(__file__).parent.parent
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-_BOOK = _CACHE / "primus-bootstrap/passed.jsonl"
+_BOOK = "passed.jsonl"
 # Text, and what runs or judges tests rather than being tested; roles/*/molecule is tools/molecule.sh's.
 _UNSEEN = re.compile(r"\.md$|^docs/|^\.ci/|^Makefile$|^\.config/molecule/|^roles/[^/]+/molecule/|^tools/molecule\.sh$|^tests/resume\.py$")
 _HEAD = pytest.StashKey[str]()
@@ -34,13 +34,8 @@ def matters(changed: str, test: str) -> bool:
     """Return whether a change of a file could change what a test finds; both are paths from the root."""
     if _UNSEEN.search(changed):
         return False
-    path = PurePosixPath(changed)
-    if path.parts[0] != "tests":
-        return True
-    if path.name.startswith("test_"):
-        return changed == test
-    # What the tests of one folder share; tests/kubernetes builds on the labs of tests/lab.
-    return path.parts[1] in (PurePosixPath(test).parts[1], "lab", "data") or len(path.parts) == 2
+    # What tests share may be shared across folders; a file of tests is imported by none that --rest is for.
+    return changed == test or not re.search(r"^tests/.*/test_[^/]*\.py$", changed)
 
 
 def still_hold(passes: Mapping[str, str], changed_since: Mapping[str, list[str] | None]) -> set[str]:
@@ -63,9 +58,14 @@ def _git(*words: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def _committed() -> str | None:
+    """Return the commit that the tree is, or None where it has changes of its own."""
+    return str(_git("rev-parse", "HEAD")).strip() if _git("status", "--porcelain") == "" else None
+
+
 @cache
 def _changed_since(commit: str) -> list[str] | None:
-    names = _git("diff", "--name-only", commit, "HEAD")
+    names = _git("diff", "--name-only", "--no-renames", commit, "HEAD")
     return None if names is None else names.splitlines()
 
 
@@ -78,17 +78,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Learn which commit this is; a tree with changes of its own has no name, so that nothing can be noted of it."""
     if not config.getoption("--rest"):
         return
-    if _git("status", "--porcelain") != "":
+    head = _committed()
+    if head is None:
         raise pytest.UsageError("--rest wants a committed tree: a pass is noted by its commit. fix: commit, or run without --rest")
-    config.stash[_HEAD] = str(_git("rev-parse", "HEAD")).strip()
+    config.stash[_HEAD] = head
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests whose pass still holds."""
-    if _HEAD not in config.stash or not _BOOK.exists():
+    if _HEAD not in config.stash or not (book := cache_dir() / _BOOK).exists():
         return
-    notes = {note["test"]: note for note in map(json.loads, _BOOK.read_text(encoding="utf-8").splitlines())}
+    notes = {note["test"]: note for note in map(json.loads, book.read_text(encoding="utf-8").splitlines())}
     passes = {test: note["commit"] for test, note in notes.items()}
     held = still_hold(passes, {commit: _changed_since(commit) for commit in set(passes.values())})
     out = [item for item in items if item.nodeid in held]
@@ -115,9 +116,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     seen = item.stash.setdefault(_SEEN, [])
     seen.append((report.outcome, report.duration))
-    if call.when == "teardown" and _HEAD in item.config.stash and {outcome for outcome, _ in seen} == {"passed"}:
-        note = {"test": item.nodeid, "commit": item.config.stash[_HEAD], "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
-        _BOOK.parent.mkdir(parents=True, exist_ok=True)
-        with _BOOK.open("a", encoding="utf-8") as book:
+    head = item.config.stash.get(_HEAD, None)
+    # Somebody may have changed files while it ran.
+    if call.when == "teardown" and head and {outcome for outcome, _ in seen} == {"passed"} and _committed() == head:
+        note = {"test": item.nodeid, "commit": head, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        with (cache_dir() / _BOOK).open("a", encoding="utf-8") as book:
             book.write(json.dumps({**note, "seconds": round(sum(seconds for _, seconds in seen))}) + "\n")
     return report

@@ -39,14 +39,14 @@ users_of() { grep -rlE "^ +(name: |ansible.builtin.(include|import)_role: *\{nam
 # The roles that differ from a commit, and those that stand on them.
 roles_since() {
     local base=$1 files role
-    files=$(git diff --name-only "$base" && git ls-files --others --exclude-standard) || return 1
+    files=$(git diff --name-only --no-renames "$base" && git ls-files --others --exclude-standard) || return 1
     if grep -qE "$SHARED" <<< "$files"; then
         echo "molecule: what all scenarios share changed since ${base:0:12}; all roles" >&2
         all_roles
         return
     fi
     # gpu_env and primus_cli ship and run primus_bootstrap/launch, primus_cli the workloads too; jobs are watched by launch/watch.
-    files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^roles/kube_common/.*,kube_cert_manager,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
+    files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
     comm -12 <(all_roles) <({ echo "$files"; for role in $files; do users_of "$role"; done; } | sort -u)
 }
 

@@ -25,6 +25,14 @@ _OLD = "_jobset_least_version=1.20"
 DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/jobsets.jobset.x-k8s.io"
 
 
+def helm(*arguments: str | Path, env: dict[str, str], code: int = 0) -> str:
+    """Run the command; return what it printed, or its complaint where one is expected."""
+    environment = {**os.environ, "PRIMUS_TEST_PYTHON": sys.executable, **env}
+    done = subprocess.run([HELM, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stderr if code else done.stdout
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A folder with hosts.yaml and a chart, whose release lies in a namespace of its own."""
@@ -84,15 +92,7 @@ class Site:
 
     def helm(self, *arguments: str) -> str:
         """Run Helm for the release's namespace."""
-        environment = {
-            **os.environ,
-            "KUBECONFIG": str(self.kubeconfig),
-            "HELM_NAMESPACE": self.namespace,
-            "PRIMUS_TEST_PYTHON": sys.executable,
-        }
-        done = subprocess.run([HELM, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        return helm(*arguments, env={"KUBECONFIG": str(self.kubeconfig), "HELM_NAMESPACE": self.namespace})
 
 
 @dataclass(frozen=True, slots=True)

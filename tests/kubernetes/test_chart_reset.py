@@ -14,9 +14,8 @@ import pytest
 from tests.kubernetes.fake_kubelet import running_pods
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.queues_rig import GROUP, PLURALS, definition, play, write
-from tests.kubernetes.release_rig import DEFINITION
+from tests.kubernetes.release_rig import DEFINITION, helm
 from tests.kubernetes.rest import ApiError
-from tests.kubernetes.test_helm_command import helm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,22 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kubernetes.release_rig import HELM, helm
+
 if TYPE_CHECKING:
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
 
 HERE = Path(__file__).parent
-HELM = HERE / "helm"
 TINY = HERE / "charts/tiny"
 NOWHERE = {"KUBECONFIG": "/nonexistent"}
-
-
-def helm(*arguments: str | Path, env: dict[str, str], code: int = 0) -> str:
-    """Run the command; return what it printed, or its complaint where one is expected."""
-    environment = {**os.environ, "PRIMUS_TEST_PYTHON": sys.executable, **env}
-    done = subprocess.run([HELM, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
 
 
 class Modules:
