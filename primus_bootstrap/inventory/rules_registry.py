@@ -77,7 +77,7 @@ def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
     """What Kubespray writes for containerd and what we do must not be the same file, and containerd keeps no policy of signatures."""
     if kubernetes_is_given(reading):
         return
-    filters, own = load_filters("registry_trust"), _own_address(reading)
+    filters, own, harbor = load_filters("registry_trust"), _own_address(reading), _harbor_address(reading)
     reported: set[tuple[str, str]] = set()
     looked: set[tuple[int, ...]] = set()
     for host in dict.fromkeys((*reading.groups.get("kube_control_plane", ()), *reading.groups.get("kube_node", ()))):
@@ -85,11 +85,17 @@ def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
         if where in looked:  # thousands of hosts have these from one place
             continue
         looked.add(where)
-        found = filters.containerd_findings(_stated(reading, host, filters.CONTAINERD_VARIABLES), own)
+        found = filters.containerd_findings(_stated(reading, host, filters.CONTAINERD_VARIABLES), own, harbor)
         found = [one for one in found if (one[0], one[1]) not in reported]
         reported.update((about, what) for about, what, _, _ in found)
         group = "kube_control_plane" if host in reading.groups.get("kube_control_plane", ()) else "kube_node"
         yield from _problems(reading, group, host, found)
+
+
+def _harbor_address(reading: Reading) -> tuple[str, ...]:
+    """Return the name of the cluster's Harbor; none where there is none, or where only a run knows it."""
+    hosts = reading.groups.get("harbor", ())[:1]
+    return tuple(str(name) for host in hosts if (name := _stated(reading, host, ("harbor_hostname",)).get("harbor_hostname")))
 
 
 def _own_address(reading: Reading) -> str:

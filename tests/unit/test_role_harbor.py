@@ -38,6 +38,8 @@ RIGHT: dict[str, Any] = {
         ({"harbor_projects": [{"name": "A"}]}, ["harbor-name"]),
         ({"harbor_trivy": False, "harbor_projects": [{"name": "a", "block_severity": "low"}]}, ["harbor-scan"]),
         ({"harbor_gc_cron": "30 0 3 * * 6"}, ["harbor-cron"]),
+        ({"harbor_nodes_robot": "nodes"}, ["harbor-nodes-robot"]),
+        ({"harbor_nodes_robot": "nodes", "harbor_robots": [{"name": "nodes"}]}, []),
     ],
 )
 def test_what_could_not_work_is_found(stated: dict[str, Any], rules: list[str]) -> None:
@@ -55,6 +57,13 @@ def test_without_an_issuer_a_certificate_must_be_stated() -> None:
 def test_weak_secrets_are_named_and_not_shown() -> None:
     """Harbor would refuse them at the end of the run."""
     assert HARBOR.secrets([{"name": "a", "secret": "nocapital1"}, {"name": "b", "secret": "Good-secret-1"}, {"name": "c"}]) == ["a", "c"]
+
+
+def test_the_secret_of_the_nodes_robot_is_handed_over() -> None:
+    """Without a robot of that name nodes get the authority alone."""
+    robots = [{"name": "a", "secret": "A"}, {"name": "nodes", "secret": "N"}]
+
+    assert [HARBOR.secret_of(robots, name) for name in ("nodes", "")] == ["N", ""]
 
 
 @pytest.mark.parametrize(("variable", "defaults"), [("harbor_projects", "PROJECT"), ("harbor_robots", "ROBOT")])

@@ -29,6 +29,7 @@ VARIABLES = (
     "harbor_trivy",
     "harbor_projects",
     "harbor_robots",
+    "harbor_nodes_robot",
     "harbor_gc_cron",
     "harbor_scan_cron",
 )
@@ -132,6 +133,10 @@ def _content(stated: Mapping[str, Any]) -> Iterator[Finding]:
         if missing:
             what = f"the robot {robot.get('name')} may use {', '.join(missing)}, which harbor_projects does not name"
             yield "harbor_robots", what, "name the project in harbor_projects, or take it from the robot", "harbor-robot-project"
+    puller = stated.get("harbor_nodes_robot") or ""
+    if puller and puller not in [one.get("name", "") for one in robots]:
+        what = f"nodes are to pull as {puller}, which harbor_robots does not name"
+        yield "harbor_nodes_robot", what, "name the robot in harbor_robots, or leave harbor_nodes_robot empty", "harbor-nodes-robot"
     for project in projects:
         if project.get("block_severity") and not stated.get("harbor_trivy", True):
             what = f"the project {project.get('name')} blocks images by their scan, and harbor_trivy is false: nothing would be scanned"
@@ -171,6 +176,11 @@ def without_secrets(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 def logins(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what verification needs of each robot."""
     return [{"name": one["name"], "secret": one["secret"], "projects": one["projects"], "push": "push" in one["may"]} for one in listed]
+
+
+def secret_of(listed: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return the secret of one robot, nothing where there is no such robot."""
+    return next((str(one["secret"]) for one in listed if one["name"] == name), "")
 
 
 def words(wanted: Sequence[Any]) -> list[str]:
@@ -213,6 +223,7 @@ class FilterModule:
             "harbor_logins": logins,
             "harbor_projects": projects,
             "harbor_robots": robots,
+            "harbor_secret_of": secret_of,
             "harbor_texts": texts,
             "harbor_token_pair": token_pair,
             "harbor_words": words,

@@ -87,12 +87,13 @@ def registry_trust_findings(stated: Mapping[str, Any], own: bool) -> list[tuple[
 CONTAINERD_VARIABLES = ("registry_trust_policy", "registry_trust_registries", "containerd_registries_mirrors")
 
 
-def containerd_findings(stated: Mapping[str, Any], own: str) -> list[tuple[str, str, str, str]]:
+def containerd_findings(stated: Mapping[str, Any], own: str, harbor: Iterable[str] = ()) -> list[tuple[str, str, str, str]]:
     """Return what containerd of Kubernetes' nodes could not keep: the variable it is about, what, its fix, and the rule's name.
 
     Args:
         stated: The variables by name; one that is missing has its default.
         own: NAME:PORT of the cluster's own registry; empty where there is none.
+        harbor: The name of the cluster's Harbor, where it has one.
     """
     found = []
     if stated.get("registry_trust_policy") == "signed":
@@ -104,16 +105,16 @@ def containerd_findings(stated: Mapping[str, Any], own: str) -> list[tuple[str, 
         what = f"no registry: {', '.join(odd)}"
         found.append(("registry_trust_registries", what, "NAME or NAME:PORT, without https://", "trust-address"))
     prefixes = {str(one.get("prefix")) for one in stated.get("containerd_registries_mirrors") or [] if isinstance(one, dict)}
-    if twice := sorted(prefixes & {own, *others} - {""}):
+    if twice := sorted(prefixes & {own, *others, *harbor} - {""}):
         what = f"containerd_registries_mirrors names {', '.join(twice)}, whose hosts.toml registry_trust writes: each would undo the other"
         fix = "take it out there; authority and credentials come by themselves, of another registry from registry_trust_registries"
         found.append(("containerd_registries_mirrors", what, fix, "trust-kubespray"))
     return found
 
 
-def registry_trust_containerd_findings(stated: Mapping[str, Any], own: str) -> list[tuple[str, str]]:
+def registry_trust_containerd_findings(stated: Mapping[str, Any], own: str, harbor: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return what containerd of Kubernetes' nodes could not keep, each with its fix."""
-    return [(what, fix) for _, what, fix, _ in containerd_findings(stated, own)]
+    return [(what, fix) for _, what, fix, _ in containerd_findings(stated, own, harbor)]
 
 
 def registry_trust_read(registries: Iterable[Mapping[str, Any]], folder: str) -> list[dict[str, Any]]:
