@@ -111,7 +111,8 @@ class Drain:
         if not found:
             return False
         contents = self._contents()
-        cordons = not marks_of(found) or not is_cordoned(found)
+        # A mark of health may be lifted while jobs are waited for; only these two hold until somebody lifts them.
+        cordons = marks_of(found).keys().isdisjoint(("drain", "quarantine")) or not is_cordoned(found)
         if dry_run:
             return cordons or bool(contents.jobs or contents.movable or contents.lone)
         if cordons:

@@ -8,7 +8,7 @@ import pytest
 
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.kubernetes.drain import Drain, Wishes, forget, sort_pods
-from primus_bootstrap.kubernetes.node_marks import mark_of
+from primus_bootstrap.kubernetes.node_marks import mark_of, mark_patch
 from tests.unit.kube_nodes_rig import FakeApi, node, pod
 
 if TYPE_CHECKING:
@@ -58,6 +58,16 @@ def test_an_empty_node_is_cordoned_and_the_second_time_changes_nothing() -> None
     assert drain(api)
     assert not drain(api)
     assert (api.calls, mark_of(api.nodes["gpu1"], "drain")["reason"]) == (["patch gpu1"], "reboot")
+
+
+@pytest.mark.parametrize(("mark", "drained"), [("health", True), ("quarantine", False)])
+def test_a_node_that_is_out_for_its_health_is_drained_by_name(mark: str, *, drained: bool) -> None:
+    """Its health may pass while jobs are waited for, and new pods would start; a quarantine stays until a person lifts it."""
+    api = FakeApi(node())
+    api.patch("/api/v1/nodes/gpu1", mark_patch(node(), mark, RECORD) or {})
+
+    assert drain(api) is drained
+    assert bool(mark_of(api.nodes["gpu1"], "drain")) is drained
 
 
 def test_pods_are_evicted_in_the_servers_own_version() -> None:
