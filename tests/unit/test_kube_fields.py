@@ -118,6 +118,15 @@ def test_a_workload_is_rolled_out_when_the_last_change_runs_everywhere(obj: dict
     assert holds(obj, {"condition": "rollout"})[0] is fits
 
 
+@pytest.mark.parametrize(("away", "new", "fits"), [(0, 2, False), (1, 2, True), (1, 1, False)])
+def test_a_pod_on_a_node_that_is_down_keeps_no_daemonset_waiting(away: int, new: int, *, fits: bool) -> None:
+    """It is wanted there and cannot be ready; those on the other nodes must be, and of the last change."""
+    status = {"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 2, "updatedNumberScheduled": new}
+    obj = {"kind": "DaemonSet", "metadata": {"generation": 1}, "status": status}
+
+    assert holds(obj, {"condition": "rollout"}, away)[0] is fits
+
+
 def test_a_condition_of_an_earlier_generation_does_not_count() -> None:
     """A condition that was written before the last change is waited for again."""
     obj = {"metadata": {"generation": 2}, "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}}

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 POLL_S = 1.0
+# How often a DaemonSet that is short of pods is asked where they are, and for how many at most: more are a rollout under way.
+WHERE_S, WHERE_MOST = 10.0, 100
 # Comes a moment after what it belongs to: a webhook whose pod has just started, a definition that is not served yet, an edit in between.
 PASSING = (
     "failed calling webhook",
@@ -96,16 +98,37 @@ class Cluster:
 
     def complaints(self, obj: dict[str, Any]) -> str:
         """Return what keeps the pods of a workload from running, as far as the server tells."""
+        return "; ".join(sorted({text for pod in self._pods(obj) for text in pod_complaints(pod)}))[:600]
+
+    def away(self, obj: dict[str, Any]) -> int:
+        """Return how many pods of a DaemonSet that are not ready are on nodes that are not ready, as far as the server tells."""
+        nodes = {str(pod["spec"].get("nodeName") or "") for pod in self._pods(obj) if not is_ready(pod)} - {""}
+        if len(nodes) > WHERE_MOST:
+            return 0
+        return sum(1 for name in nodes if (node := self._node(name)) and not is_ready(node))
+
+    def _node(self, name: str) -> dict[str, Any] | None:
+        try:
+            return self.live({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        except RefusedError:
+            return None
+
+    def _pods(self, obj: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the pods of a workload, none where the server does not tell."""
         labels = ((obj.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
         if not labels:
-            return ""
+            return []
         pods = resource_of(self.kinds, "v1", "Pod")
         selector = ",".join(f"{name}={value}" for name, value in labels.items())
         try:
-            found = pods.get(namespace=obj["metadata"].get("namespace"), label_selector=selector).to_dict()["items"]
+            return list(pods.get(namespace=obj["metadata"].get("namespace"), label_selector=selector).to_dict()["items"])
         except (ApiException, DynamicApiError):
-            return ""
-        return "; ".join(sorted({text for pod in found for text in pod_complaints(pod)}))[:600]
+            return []
+
+
+def is_ready(obj: dict[str, Any]) -> bool:
+    """Tell whether a pod or a node says that it is ready."""
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in (obj.get("status") or {}).get("conditions") or ())
 
 
 def pod_complaints(pod: dict[str, Any]) -> Iterator[str]:
@@ -173,11 +196,17 @@ def wait_for(cluster: Cluster, wants: list[dict[str, Any]], timeout_s: float) ->
     """Wait until every object is as it should be, one `name` each or several `names`; return what is missing at the end."""
     end = time.monotonic() + timeout_s
     left = [{**want, "name": name} for want in wants for name in want.get("names") or [want.get("name")] if name]
+    where = time.monotonic() + WHERE_S
     while True:
+        asks = time.monotonic() >= min(where, end)
+        where = time.monotonic() + WHERE_S if asks else where
         missing = []
         for want in left:
             obj = cluster.live({"apiVersion": want["api_version"], "kind": want["kind"], "metadata": _metadata(want)})
             fits, how = holds(obj, want)
+            if not fits and asks and obj and obj["kind"] == "DaemonSet":
+                # A node that is down must not keep a chart from all the others.
+                fits, how = holds(obj, want, cluster.away(obj))
             if not fits:
                 missing.append((want, obj, how))
         if not missing:

@@ -152,11 +152,11 @@ def difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
     return "\n".join(difflib.unified_diff(*texts, f"live: {name}", f"wanted: {name}", lineterm="", n=2))
 
 
-def holds(obj: Mapping[str, Any] | None, want: Mapping[str, Any]) -> tuple[bool, str]:
+def holds(obj: Mapping[str, Any] | None, want: Mapping[str, Any], away: int = 0) -> tuple[bool, str]:
     """Return whether an object is as it is waited for, and how it is.
 
     `want` has `condition` (`exists`, `rollout`, or a condition that must be True), or `field` (a path with dots) and, if it must
-    equal something, `value`.
+    equal something, `value`. `away` is how many pods of a DaemonSet are on nodes that are not ready: its status counts them as wanted.
     """
     if obj is None:
         return False, "it is not there"
@@ -167,7 +167,7 @@ def holds(obj: Mapping[str, Any] | None, want: Mapping[str, Any]) -> tuple[bool,
     condition = want.get("condition") or "exists"
     if condition == "exists":
         return True, ""
-    return _rolled_out(obj) if condition == "rollout" else _condition(obj, condition)
+    return _rolled_out(obj, away) if condition == "rollout" else _condition(obj, condition)
 
 
 def _at(obj: Any, path: str) -> Any:
@@ -190,15 +190,16 @@ def _condition(obj: Mapping[str, Any], name: str) -> tuple[bool, str]:
     return one.get("status") == "True", f"{name}={one.get('status')} {because}".strip()
 
 
-def _rolled_out(obj: Mapping[str, Any]) -> tuple[bool, str]:
+def _rolled_out(obj: Mapping[str, Any], away: int) -> tuple[bool, str]:
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     generation = (obj.get("metadata") or {}).get("generation") or 0
     if (status.get("observedGeneration") or 0) < generation:
         return False, "its controller has not seen the last change yet"
     if obj.get("kind") == "DaemonSet":
-        wanted = status.get("desiredNumberScheduled") or 0
+        wanted = (status.get("desiredNumberScheduled") or 0) - away
         ready, new = status.get("numberReady") or 0, status.get("updatedNumberScheduled") or 0
     else:
         wanted = spec["replicas"] if spec.get("replicas") is not None else 1
         ready, new = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
-    return ready >= wanted and new >= wanted, f"{ready} of {wanted} pods ready, {new} of the last change"
+    apart = f", beside {away} on nodes that are not ready" if away else ""
+    return ready >= wanted and new >= wanted, f"{ready} of {wanted} pods ready, {new} of the last change{apart}"
