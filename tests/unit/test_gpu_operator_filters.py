@@ -60,9 +60,11 @@ def test_what_can_be_served_is_taken(stated: dict[str, Any], models: dict[str, s
 
 def test_nodes_are_read_from_the_inventory() -> None:
     """A host without a model counts as auto, one without a number of GPUs as 0."""
-    found = filters.gpu_operator_nodes(["a", "b"], {"a": {"gpu_env_model": "H200", "gpu_env_count": 8}, "b": {}})
+    stated = {"a": {"gpu_env_model": "H200", "gpu_env_count": 8}, "b": {"kube_override_hostname": "b.site"}}
 
-    assert found == [{"host": "a", "model": "H200", "count": 8}, {"host": "b", "model": "auto", "count": 0}]
+    found = filters.gpu_operator_nodes(["a", "b"], stated)
+
+    assert found == [{"host": "a", "node": "a", "model": "H200", "count": 8}, {"host": "b", "node": "b.site", "model": "auto", "count": 0}]
     assert filters.gpu_operator_vendors(found) == ["nvidia"]
     assert filters.gpu_operator_models([*found, {"model": "MI300X"}, {"model": "H100"}], "nvidia") == ["H100", "H200"]
 
@@ -75,8 +77,8 @@ def kubelet(name: str, gpus: str | None, ready: str = "True") -> dict[str, Any]:
 
 def test_each_node_offers_what_is_stated() -> None:
     """As many as stated pass, fewer fail; a silent kubelet, a node that is not Ready and one that is missing are unknown."""
-    wanted = [{"host": name, "model": "MI300X", "count": 8} for name in ("a", "b", "c", "d", "e")]
-    live = [kubelet("a", "8"), kubelet("b", "7"), kubelet("c", None), kubelet("d", "8", "Unknown")]
+    wanted = [{"host": name, "node": f"{name}.site", "model": "MI300X", "count": 8} for name in ("a", "b", "c", "d", "e")]
+    live = [kubelet("a.site", "8"), kubelet("b.site", "7"), kubelet("c.site", None), kubelet("d.site", "8", "Unknown")]
 
     found = filters.gpu_operator_verdicts(wanted, live)
 
@@ -88,7 +90,7 @@ def test_each_node_offers_what_is_stated() -> None:
         ("e", "unknown"),
     ]
     assert {one["verdict"] for one in filters.gpu_operator_verdicts(wanted, None)} == {"unknown"}
-    assert filters.gpu_operator_verdicts([{"host": "a", "model": "MI300X", "count": 0}], live)[0]["verdict"] == "pass"
+    assert filters.gpu_operator_verdicts([{"host": "a", "node": "a.site", "model": "MI300X", "count": 0}], live)[0]["verdict"] == "pass"
 
 
 def test_the_operators_own_word_counts() -> None:

@@ -71,9 +71,14 @@ def gpu_operator_findings(stated: Mapping[str, Any], nodes: Iterable[Mapping[str
 
 
 def gpu_operator_nodes(hosts: Iterable[str], variables: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return what hosts.yaml says of each GPU node: its model, and how many GPUs (0: it does not say)."""
+    """Return what hosts.yaml says of each GPU node: the name of its Node, its model, and how many GPUs (0: it does not say)."""
     return [
-        {"host": host, "model": str(of.get("gpu_env_model", "auto")), "count": int(of.get("gpu_env_count", 0))}
+        {
+            "host": host,
+            "node": str(of.get("kube_override_hostname") or host),
+            "model": str(of.get("gpu_env_model", "auto")),
+            "count": int(of.get("gpu_env_count", 0)),
+        }
         for host, of in ((host, variables[host]) for host in hosts)
     ]
 
@@ -153,7 +158,7 @@ def gpu_operator_verdicts(wanted: Iterable[Mapping[str, Any]], live: Iterable[Ma
         live: The cluster's nodes; None where they could not be read.
     """
     there = {node["metadata"]["name"]: node["status"] for node in live or ()}
-    return [_offered(one, there.get(one["host"]), known=live is not None) for one in wanted]
+    return [_offered(one, there.get(one["node"]), known=live is not None) for one in wanted]
 
 
 def _offered(one: Mapping[str, Any], status: Mapping[str, Any] | None, *, known: bool) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def _offered(one: Mapping[str, Any], status: Mapping[str, Any] | None, *, known:
         return {**record, "verdict": "unknown", "reason": reason, "fix": "kubectl get nodes"}
     said = (status.get("allocatable") or {}).get(resource)
     ready = any(state["type"] == "Ready" and state["status"] == "True" for state in status.get("conditions") or ())
-    fix = f"kubectl describe node {one['host']}, then the log of the device plug-in there"
+    fix = f"kubectl describe node {one['node']}, then the log of the device plug-in there"
     if said is None or not ready:
         reason = "its kubelet says nothing about it" if said is None else "the node is not Ready, so what it says may be old"
         return {**record, "verdict": "unknown", "found": said or "", "reason": reason, "fix": fix}

@@ -15,6 +15,7 @@ from ansible.plugins.action import ActionBase
 
 if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command
+    from primus_bootstrap.kubernetes.cordons import Cordons
     from primus_bootstrap.kubernetes.course import State
     from primus_bootstrap.kubernetes.drive import Kubespray
 
@@ -39,7 +40,9 @@ class ActionModule(ActionBase):
             "address",
             "version",
             "batches",
+            "away",
             "serial",
+            "kubeconfig",
             "snapshot",
             "whole",
         }
@@ -75,7 +78,10 @@ class ActionModule(ActionBase):
                     "commands": said,
                     "diff": {"before": "", "after": after, "after_header": "Kubespray"},
                 }
-            changed = drive.run(kubespray, commands, lines=drive.watched(), forks=int(context.CLIARGS.get("forks") or 0))
+            cordons = self._cordons(kubespray, known["hostvars"])
+            forks = int(context.CLIARGS.get("forks") or 0)
+            changed = drive.run(kubespray, commands, lines=drive.watched(), forks=forks, around=cordons.around)
+            cordons.settle()
             drive.keep(kubespray, state)
             first = list(drive.first_addresses(kubespray))
         except PrimusError as problem:
@@ -91,18 +97,34 @@ class ActionModule(ActionBase):
 
         args, verb = self._task.args, str(self._task.args.get("verb", "bring"))
         host, address = str(args.get("host", "")), str(args.get("address", ""))
+        away = tuple(args.get("away", ()))
         if verb == "bring":
             return drive.course(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
         made = {
             "remove": lambda: commands.remove(host),
             "forget": lambda: commands.remove_dead(host, address=address),
-            "upgrade": lambda: commands.upgrade(str(args["version"]), workers=args.get("batches", ()), serial=str(args.get("serial", ""))),
+            "upgrade": lambda: commands.upgrade(
+                str(args["version"]), workers=args.get("batches", ()), serial=str(args.get("serial", "")), away=away
+            ),
             "reset": commands.reset,
             "recover": lambda: commands.recover(snapshot=str(args.get("snapshot", ""))),
         }
         if verb not in made:
             raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
-        return drive.judged(kubespray, made[verb](), verb=verb, host=host)
+        return drive.judged(kubespray, made[verb](), verb=verb, host=host, away=away)
+
+    def _cordons(self, kubespray: Kubespray, hostvars: Any) -> Cordons:
+        """Return the note of what Kubespray cordons in an upgrade, which is of no concern to where it removes hosts."""
+        from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
+        from primus_bootstrap.kubernetes.cordons import Cordons  # noqa: PLC0415
+
+        def node_of(host: str) -> str:
+            return str(hostvars[host].get("kube_override_hostname") or host)
+
+        def server() -> Server:
+            return Server(Path(str(self._task.args.get("kubeconfig", ""))))
+
+        return Cordons(kubespray.folder / "cordons.json", server, kubespray.cluster.groups, node_of)
 
     def _secrets(self, private: Path) -> tuple[str, ...]:
         """Hand on what opens Vault and sudo, in files that go with the run; never as an argument."""

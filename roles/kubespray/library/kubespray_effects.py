@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/kubespray/meta/argument_specs.yml"
@@ -36,15 +36,21 @@ def record(check: str, verdict: str, **facts: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, "check": check, "host": facts.pop("host", CLUSTER), "verdict": verdict, "source": SOURCE, **facts}
 
 
-def node_records(found: dict[str, tuple[bool, str]], wanted: Sequence[str], version: str) -> list[dict[str, Any]]:
-    """Judge the nodes: `found` maps a node to whether it is Ready and its kubelet's version; those that pass share one record."""
+def node_records(found: Mapping[str, tuple[bool, str]], wanted: Mapping[str, str], version: str) -> list[dict[str, Any]]:
+    """Judge the nodes; those that pass share one record.
+
+    Args:
+        found: a Node's name to whether it is Ready and its kubelet's version.
+        wanted: a host to its Node's name; empty where they are the same.
+        version: the one that all should have; empty = any, of all the same.
+    """
     bad = []
-    for name in dict.fromkeys(wanted):
+    for host, name in ((host, name or host) for host, name in wanted.items()):
         if name not in found:
-            bad.append(record("kubernetes.node", "fail", host=name, expected="a Ready node", found="no node", fix="apply once more"))
+            bad.append(record("kubernetes.node", "fail", host=host, expected="a Ready node", found="no node", fix="apply once more"))
         elif not found[name][0]:
             fix = f"kubectl describe node {name}; on it: journalctl -u kubelet -n 50"
-            bad.append(record("kubernetes.node", "fail", host=name, expected="Ready", found="not Ready", fix=fix))
+            bad.append(record("kubernetes.node", "fail", host=host, expected="Ready", found="not Ready", fix=fix))
     versions = sorted({text.removeprefix("v") for _, text in found.values()})
     expected = version or "one version"
     equal = versions == [version] if version else len(versions) == 1
@@ -208,7 +214,7 @@ def main() -> None:
             "kubeconfig": {"type": "path", "required": True},
             "image": {"type": "str", "required": True},
             "wait_s": {"type": "int", "required": True},
-            "nodes": {"type": "list", "elements": "str", "required": True},
+            "nodes": {"type": "dict", "required": True},
             "version": {"type": "str", "required": True},
         }
     )
