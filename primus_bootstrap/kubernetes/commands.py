@@ -20,6 +20,9 @@ _FACTS = "playbooks/facts.yml"
 _QUORUM = "etcd,kube_control_plane"
 # `etcd_retries` of docs/operations/recover-control-plane.md: several members join one after the other.
 _ETCD_RETRIES = 10
+# With `download_run_once` a limited run would hand out what the controller's cache does not have: only the first control plane's own
+# play fills it, and that is left out here (roles/download/tasks/download_file.yml).
+_FETCH_ALONE: dict[str, Any] = {"download_run_once": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +91,18 @@ def create(limit: str = "") -> tuple[Command, ...]:
     return (Command("bring the hosts of the cluster to what hosts.yaml says", "cluster.yml", limit),)
 
 
-def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = ()) -> tuple[Command, ...]:
+def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = (), controller_fetches: bool = False) -> tuple[Command, ...]:
     """Let workers join: they are changed, the first control plane is asked, and nobody else is.
 
     Args:
         hosts: the new workers, which stand in hosts.yaml.
         unknown: hosts whose facts are not cached yet; they are asked once.
+        controller_fetches: downloads are fetched on the controller (`download_localhost`), because hosts cannot.
     """
     asked = ",".join(dict.fromkeys((*hosts, "kube_control_plane[0]", *unknown)))
     return (
         Command("ask the new workers and the first control plane what they are", _FACTS, asked),
-        Command("let the workers join", "scale.yml", ",".join(hosts)),
+        Command("let the workers join", "scale.yml", ",".join(hosts), {} if controller_fetches else _FETCH_ALONE),
     )
 
 
@@ -160,19 +164,23 @@ def remove_dead(host: str, *, address: str = "") -> tuple[Command, ...]:
     return (Command("forget the host, which is not contacted", "remove-node.yml", host, variables),)
 
 
-def upgrade(version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "") -> tuple[Command, ...]:
+def upgrade(
+    version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "", away: Iterable[str] = ()
+) -> tuple[Command, ...]:
     """Bring the cluster to another version: control planes one by one, then the workers in batches.
 
     Args:
         version: Kubernetes' version, without a v; `gate.upgrade_path` has judged it.
         workers: the batches; each is drained, upgraded and let in again before the next one begins.
         serial: how many of a batch at a time, such as `1` or `25%`; Kubespray's own 20 % where empty.
+        away: workers that do not answer and are in no batch; every play of facts would end at one of them.
     """
     variables: dict[str, Any] = {"kube_version": version}
     several = variables | ({"serial": serial} if serial else {})
     batches = [",".join(batch) for batch in workers]
+    without = [f"!{host}" for host in away]
     return (
-        Command("ask every host what it is", _FACTS),
+        Command("ask every host what it is", _FACTS, ",".join(("all", *without)) if without else ""),
         Command(f"bring control planes and etcd to {version}", "upgrade-cluster.yml", "kube_control_plane:etcd", variables),
         *(Command(f"bring workers to {version}", "upgrade-cluster.yml", batch, several) for batch in batches if batch),
     )

@@ -33,7 +33,7 @@ class State:
 
     `hosts` maps a host to the sum of its variables and groups (empty where it has yet to be told who serves), `groups` a group to its
     hosts, `members` a host of etcd to its name there. `left` maps a host that was taken out to the groups in which it served, until
-    those who stay were told.
+    those who stay were told. `controller_fetches`: hosts cannot download anything themselves (`download_localhost`).
     """
 
     release: str
@@ -42,6 +42,7 @@ class State:
     hosts: Mapping[str, str] = field(default_factory=dict)
     members: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    controller_fetches: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `json.dumps`."""
@@ -67,7 +68,9 @@ def state_of(listed: Mapping[str, Any], release: str) -> State:
     first = next(iter(groups["kube_control_plane"]), "")
     # Kubespray's own default is the place in the group (roles/kubespray_defaults/defaults/main/main.yml).
     members = {host: str(known.get(host, {}).get("etcd_member_name") or f"etcd{place}") for place, host in enumerate(groups["etcd"], 1)}
-    return State(release, str(known.get(first, {}).get("kube_version", "")), groups, hosts, members)
+    told = known.get(first, {})
+    fetches = told.get("download_localhost") is True
+    return State(release, str(told.get("kube_version", "")), groups, hosts, members, controller_fetches=fetches)
 
 
 def _counts(name: str) -> bool:
@@ -128,7 +131,7 @@ def choose(before: State | None, now: State, present: Collection[str], *, unknow
         full = commands.create(",".join(host for host in now.hosts if host in present) if away else "")
         serving = set(now.groups["kube_control_plane"])
         return Course((*full, *(commands.renew_api_servers(_lost(now, present)) if serving.intersection(changed) else ())), noted)
-    return Course(commands.add_workers(new, unknown=unknown) if new else (), noted)
+    return Course(commands.add_workers(new, unknown=unknown, controller_fetches=now.controller_fetches) if new else (), noted)
 
 
 def _serving(state: State, host: str) -> tuple[str, ...]:

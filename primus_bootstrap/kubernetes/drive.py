@@ -7,6 +7,7 @@
     credentials/     Kubespray's own secrets
     logs/            what it printed, the last runs
     done.json        the inventory of the last run that ended well
+    cordons.json     of an upgrade that was cut short: which Nodes took pods before (`cordons`)
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import json
 import os
 import subprocess
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,8 @@ from primus_bootstrap.kubernetes.release import make_ready
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from primus_bootstrap.inventory.cluster import Cluster
     from primus_bootstrap.kubernetes.source import Source
@@ -106,8 +109,17 @@ def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = Fals
     return chosen.commands, chosen.state
 
 
-def judged(kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, host: str = "") -> tuple[tuple[Command, ...], State | None]:
+def judged(
+    kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, host: str = "", away: Collection[str] = ()
+) -> tuple[tuple[Command, ...], State | None]:
     """Return commands that were asked for by name once the release has judged them, and the state that they lead to.
+
+    Args:
+        kubespray: from `prepare`.
+        commands: what was asked for.
+        verb: what is done with it.
+        host: the host that leaves.
+        away: hosts that an upgrade leaves out; they are then as they were before.
 
     Raises:
         PlanError: it is refused; no host was contacted.
@@ -124,7 +136,8 @@ def judged(kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, ho
     if verb in ("remove", "forget"):
         return commands, without(before or now, host)
     if verb == "upgrade" and before is not None:
-        return commands, replace(now, left=before.left)
+        kept = {one: before.hosts.get(one, "") for one in away}
+        return commands, replace(now, left=before.left, hosts={**now.hosts, **kept})
     return commands, None if verb == "reset" else now
 
 
@@ -157,7 +170,14 @@ def watched() -> str:
     return os.environ.get(LINES_VARIABLE, "")
 
 
-def run(kubespray: Kubespray, commands: Iterable[Command], *, lines: str = "", forks: int = 0) -> int:
+def run(
+    kubespray: Kubespray,
+    commands: Iterable[Command],
+    *,
+    lines: str = "",
+    forks: int = 0,
+    around: Callable[[Command], AbstractContextManager[None]] = lambda _: nullcontext(),
+) -> int:
     """Run commands one after the other; return how many results changed something.
 
     Args:
@@ -165,41 +185,46 @@ def run(kubespray: Kubespray, commands: Iterable[Command], *, lines: str = "", f
         commands: what to run; the first that fails is the last.
         lines: the file that a watcher reads events from; one beside the log where it is empty.
         forks: how many hosts at once; Kubespray's own where 0.
+        around: what is done before a command, and after one that has ended well.
 
     Raises:
         RunError: with the hosts that failed, and why.
     """
     changed = 0
     for command in commands:
-        log = _new_log(kubespray.folder / "logs", command)
-        events = Path(lines) if lines else log.with_suffix(".jsonl")
-        begin = events.stat().st_size if events.is_file() else 0
-        more = (*kubespray.secrets, *(("--forks", str(forks)) if forks else ()))
-        with log.open("w", encoding="utf-8") as out:
-            done = subprocess.run(
-                command.argv(kubespray.place, *more),
-                cwd=kubespray.place.release,
-                env={**kubespray.environment, LINES_VARIABLE: str(events)},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                check=False,
-            )
-        seen = _events(events, begin)
-        if not lines:
-            events.unlink(missing_ok=True)
-        if done.returncode != 0:
-            raise RunError(
-                f"Kubespray could not {command.why}: {_failures(seen, log)}", fix=f"mend that and run it again; all it said: {log}"
-            )
-        changed += sum(1 for event in seen if event["event_data"].get("res", {}).get("changed"))
+        with around(command):
+            changed += _run_one(kubespray, command, lines, forks)
     return changed
+
+
+def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> int:
+    log = _new_log(kubespray.folder / "logs", command)
+    events = Path(lines) if lines else log.with_suffix(".jsonl")
+    begin = events.stat().st_size if events.is_file() else 0
+    more = (*kubespray.secrets, *(("--forks", str(forks)) if forks else ()))
+    with log.open("w", encoding="utf-8") as out:
+        done = subprocess.run(
+            command.argv(kubespray.place, *more),
+            cwd=kubespray.place.release,
+            env={**kubespray.environment, LINES_VARIABLE: str(events)},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+    seen = _events(events, begin)
+    if not lines:
+        events.unlink(missing_ok=True)
+    if done.returncode != 0:
+        raise RunError(f"Kubespray could not {command.why}: {_failures(seen, log)}", fix=f"mend that and run it again; all it said: {log}")
+    return sum(1 for event in seen if event["event_data"].get("res", {}).get("changed"))
 
 
 def keep(kubespray: Kubespray, state: State | None) -> None:
     """Note what the cluster is now; None where it is no more."""
     if state is None:
-        (kubespray.folder / "done.json").unlink(missing_ok=True)
+        for name in ("done.json", "cordons.json"):
+            (kubespray.folder / name).unlink(missing_ok=True)
         return
     draft = kubespray.folder / "done.json.new"
     draft.write_text(json.dumps(state.to_json(), indent=1) + "\n", encoding="utf-8")

@@ -48,7 +48,7 @@ class Value:
 def chosen_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:
     """Return what we tell Kubespray; `folder` is the cluster's own for it, where kubeconfig, secrets and downloads go."""
     nodes = len(dict.fromkeys((*cluster.groups.get("kube_control_plane", ()), *cluster.groups.get("kube_node", ()))))
-    asked = (*_fixed(folder), *_base(folder), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
+    asked = (*_fixed(folder), *_base(folder), *_data_plane(cluster), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
     return tuple(value for value in asked if value.name in FIXED or value.name not in cluster.stated)
 
 
@@ -86,6 +86,13 @@ def _base(folder: Path) -> Iterator[Value]:
     yield _value("reset_restart_network", value=False, reason="at remove and reset; a restart takes bonds and RDMA ports down")
     yield _value("local_release_dir", "/var/cache/kubespray", "not /tmp: downloads outlive a reboot")
     yield _value("download_cache_dir", str(folder / "downloads"), "not /tmp: nobody else can put a file there")
+
+
+def _data_plane(cluster: Cluster) -> Iterator[Value]:
+    """Calico's nftables mode is made to go with kube-proxy's: https://docs.tigera.io/calico/latest/getting-started/kubernetes/nftables."""
+    ours = {"kube_proxy_mode": "nftables", "kube_network_plugin": "calico"}
+    if all(name not in cluster.stated or _known(cluster, name) == value for name, value in ours.items()):
+        yield _value("calico_nftable_mode", "Enabled", "the mode of kube-proxy, which Calico's iptables mode is not made to go with")
 
 
 def _api(cluster: Cluster) -> Iterator[Value]:

@@ -83,6 +83,15 @@ def test_a_new_worker_is_brought_alone() -> None:
     assert set(chosen.state.hosts) == {"cp1", "cp2", "cp3", "w1", "w2", "w3"}
 
 
+def test_a_new_worker_fetches_by_itself_unless_hosts_cannot() -> None:
+    """A limited run has no play that fills the controller's cache, so nothing could be handed out of it."""
+    told: dict[str, Any] = {"cp1__download_localhost": True}
+    alone = choose(BEFORE, state(THREE, ["w1", "w2", "w3"]), ALL)
+    handed = choose(state(THREE, ["w1", "w2"], **told), state(THREE, ["w1", "w2", "w3"], **told), ALL)
+
+    assert [course.commands[-1].variables for course in (alone, handed)] == [{"download_run_once": False}, {}]
+
+
 def test_a_run_for_one_node_leaves_other_changes_to_a_later_one() -> None:
     """A variable of another host changed as well: it is neither touched nor noted as done."""
     now = state(THREE, ["w1", "w2", "w3"], w1__kubelet_max_pods=50)

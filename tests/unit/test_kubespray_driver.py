@@ -52,7 +52,7 @@ def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
     site.write(["cp1"], ["w1", "w2"])
     third = site.play("-e", "node=w2")
     assert third.returncode == 0, third.stdout + third.stderr
-    assert site.calls() == ["playbooks/facts.yml -b --limit w2,kube_control_plane[0]", "scale.yml -b --limit w2"]
+    assert site.calls() == ["playbooks/facts.yml -b --limit w2,kube_control_plane[0]", 'scale.yml -b --limit w2 -e {"download_run_once": false}']
     assert set(site.done()["hosts"]) == {"cp1", "w1", "w2"}
 
 

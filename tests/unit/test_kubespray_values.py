@@ -33,3 +33,17 @@ def test_what_is_stated_of_the_scheduler_stays(tmp_path: Path) -> None:
     stated = ", kube_scheduler_config_extra_opts: {percentageOfNodesToScore: 20}"
 
     assert "kube_scheduler_config_extra_opts" not in told(tmp_path, 101, stated)
+
+
+@pytest.mark.parametrize(
+    ("stated", "mode"),
+    [
+        ("", "Enabled"),
+        (", kube_proxy_mode: nftables", "Enabled"),
+        (", kube_proxy_mode: ipvs", None),
+        (", kube_network_plugin: cilium", None),
+    ],
+)
+def test_calico_goes_with_the_mode_of_kube_proxy(tmp_path: Path, stated: str, mode: str | None) -> None:
+    """Only where both are as we choose them, or are stated so."""
+    assert told(tmp_path, 3, stated).get("calico_nftable_mode") == mode
