@@ -44,9 +44,23 @@ def test_a_file_gets_its_name_only_with_its_sum(tmp_path: Path) -> None:
     wrong = store.unpack(tmp_path / "batch.tar", tmp_path / "srv", sums)
 
     assert wrong == ["apt/bad", "apt/stranger"]
-    assert sorted(path.name for path in (tmp_path / "srv").rglob("*") if path.is_file()) == ["good"]
+    assert sorted(path.name for path in (tmp_path / "srv").rglob("*") if path.is_file()) == [store.MARK, "good"]
     assert (tmp_path / "srv" / "apt" / "good").stat().st_mode & 0o777 == 0o644
     assert store.lacking(tmp_path / "srv", sums) == ["apt/bad"]
+
+
+def test_a_folder_of_somebody_elses_is_known_until_it_is_ours(tmp_path: Path) -> None:
+    """A site's own mirror would lose its files; of a copy that was begun by us, the mark says so, and is no surplus itself."""
+    sums = {"apt/good": digest(b"good")}
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv" / "theirs").write_bytes(b"x")
+
+    assert store.foreign(tmp_path / "srv", store.surplus(tmp_path / "srv", sums)) == "theirs"
+    pack(tmp_path / "batch.tar", good=b"good")
+    store.unpack(tmp_path / "batch.tar", tmp_path / "ours", sums)
+    (tmp_path / "ours" / "former").write_bytes(b"x")
+    assert store.surplus(tmp_path / "ours", sums) == ["former"]
+    assert store.foreign(tmp_path / "ours", ["former"]) == ""
 
 
 def test_a_damaged_file_lacks_and_a_former_one_goes(tmp_path: Path) -> None:

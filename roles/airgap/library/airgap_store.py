@@ -2,7 +2,8 @@
 """Keep the files of a bundle on the host that offers them: the Ansible module `airgap_store`, which the action `airgap_fill` calls.
 
 `look` says which files are missing or have another sum; `unpack` takes files out of an archive, each under its name only once its sum was
-compared; `tidy` removes what the bundle does not hold any more.
+compared; `tidy` removes what the bundle does not hold any more. A folder with files of somebody else's is refused: a mark says of a folder
+that it is ours to tidy and to remove.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 BLOCK_BYTES = 1 << 20
+MARK = ".primus-airgap"
 
 
 def sum_of(path: Path) -> str:
@@ -39,13 +41,19 @@ def lacking(folder: Path, sums: Mapping[str, str]) -> list[str]:
 def surplus(folder: Path, sums: Mapping[str, str]) -> list[str]:
     """Return the paths of files that are no part of the bundle."""
     found = (Path(top) / name for top, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in (str(one.relative_to(folder)) for one in found) if path not in sums)
+    return sorted(path for path in (str(one.relative_to(folder)) for one in found) if path not in sums and path != MARK)
+
+
+def foreign(folder: Path, beside: Sequence[str]) -> str:
+    """Return some of the files beside a bundle's where the folder was never ours, nothing otherwise."""
+    return "" if (folder / MARK).exists() else ", ".join(beside[:3])
 
 
 def unpack(archive: Path, folder: Path, sums: Mapping[str, str]) -> list[str]:
     """Take files out of an archive; return the paths of those whose sum is another one."""
     wrong = []
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    (folder / MARK).touch(mode=0o644)
     with tarfile.open(archive) as source:
         for member in source:
             content = source.extractfile(member)
@@ -92,6 +100,8 @@ def main() -> None:
     try:
         if step == "look":
             found = {"lacking": lacking(folder, sums), "surplus": surplus(folder, sums)}
+            if theirs := foreign(folder, found["surplus"]):
+                module.fail_json(msg=f"{folder} holds what no bundle brought: {theirs}. Fix: set airgap_mirror_dir to a folder of its own")
         elif step == "unpack":
             found = {"wrong": unpack(Path(module.params["archive"]), folder, sums)}
         else:
