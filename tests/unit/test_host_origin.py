@@ -173,14 +173,18 @@ def test_packages_that_were_there_stay(world: World) -> None:
 
 
 def test_what_nothing_needs_any_more_is_swept_at_the_end(world: World) -> None:
-    """A package that apt would keep, because it provides what another does, goes; one that somebody's package needs stays."""
-    world.has_packages("curl", "gawk", "libneeded", "theirs")
-    world.programs.answers["apt-mark showauto"] = (0, "curl\ngawk\nlibneeded\n")
+    """A package that apt would keep goes; what a package of somebody needs or recommends stays, and so does the kernel that runs."""
+    kernel = "linux-image-6.1.0-41-amd64"
+    world.has_packages("curl", "gawk", "libneeded", "theirs", "theirs-doc", "theirs-extra", kernel)
+    world.programs.answers["apt-mark showauto"] = (0, f"curl\ngawk\nlibneeded\ntheirs-doc\ntheirs-extra\n{kernel}\n")
+    world.programs.answers["uname -r"] = (0, "6.1.0-41-amd64\n")
 
     def simulate(argv: list[str]) -> tuple[int, str]:
         if "--simulate" in argv:
             along = ["theirs"] if "libneeded" in argv else []
             return 0, "".join(f"Purg {name} [1]\n" for name in [*argv[argv.index("purge") + 1 :], *along])
+        if "Recommends" in argv[-1]:
+            return 0, "theirs\ttheirs-doc (>= 1) | other, theirs-extra\ngawk\t\n"
         return world.programs(argv)
 
     host = world.host()

@@ -55,11 +55,14 @@ def remove_packages(host: Host, names: Sequence[str], *, purge: bool) -> None:
 def sweep_packages(host: Host, origin: Origin) -> None:
     """Remove what came along for packages of ours, and what apt keeps although nothing needs it any more.
 
-    Of two packages that provide the same thing (awk) apt gives up none by itself.
+    Of two packages that provide the same thing (awk) apt gives up none by itself. The kernel that runs stays, and so does what came along
+    for a package that somebody has installed since, needed or merely recommended.
     """
     if not origin.complete or not _debian(host):
         return
-    extra = (installed_packages(host) - origin.packages) & set(host.run(["apt-mark", "showauto"])[1].split())
+    here = installed_packages(host)
+    extra = (here - origin.packages) & set(host.run(["apt-mark", "showauto"])[1].split())
+    extra = {name for name in extra - _recommended(host, here - origin.packages - extra) if not name.endswith(f"-{_running(host)}")}
     if extra and _would_remove(host, ["purge", *sorted(extra)]) - extra:
         extra = {name for name in extra if not _would_remove(host, ["purge", name]) - extra}
     if extra:
@@ -72,6 +75,17 @@ def bring_packages_back(host: Host, origin: Origin, names: Iterable[str]) -> Non
     if missing:
         argv = [*APT, "--no-install-recommends", "install", *missing] if _debian(host) else ["dnf", "--assumeyes", "install", *missing]
         host.do("packages", "gave way to ours", f"{' '.join(missing)} installed", argv, fix=FIX)
+
+
+def _recommended(host: Host, by: set[str]) -> set[str]:
+    """Return what some packages recommend, alternatives and all."""
+    _, output = host.run(["dpkg-query", "--show", "--showformat=${Package}\t${Recommends}\n"]) if by else (0, "")
+    listed = dict(line.partition("\t")[::2] for line in output.splitlines())
+    return {word for name in by for word in re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", listed.get(name, ""))}
+
+
+def _running(host: Host) -> str:
+    return host.run(["uname", "-r"])[1].strip() or "unknown"
 
 
 def _debian(host: Host) -> bool:
