@@ -164,9 +164,7 @@ def remove_dead(host: str, *, address: str = "") -> tuple[Command, ...]:
     return (Command("forget the host, which is not contacted", "remove-node.yml", host, variables),)
 
 
-def upgrade(
-    version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "", away: Iterable[str] = ()
-) -> tuple[Command, ...]:
+def upgrade(version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "", away: Iterable[str] = ()) -> tuple[Command, ...]:
     """Bring the cluster to another version: control planes one by one, then the workers in batches.
 
     Args:

@@ -229,3 +229,26 @@ def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
     assert before == [0, 0, 0]
     assert [done.returncode for done in after] == [1, 1, 0]
     assert "without m2 etcd has 2 members, of which 1 answer (lost: m3): no majority" in after[1].stderr
+
+
+def test_a_member_is_waited_for_and_none_goes_while_another_is_lost(three: Etcd) -> None:
+    """Before and after a reboot: two that answer must be left meanwhile, and one that is back answers through its leader."""
+    code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
+    assert code == 0, said[-3000:]
+
+    def ask(n: int, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+        program = three.home(n) / "program"
+        argv = ["python3", str(program / f"{name}.py"), str(program / "settings.json"), *words]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
+
+    whole = [ask(1, "etcd_quorum", "away"), ask(1, "etcd_serves", "20")]
+    three.systemctl("stop", 3)
+    three.wait(1)
+    lost = [ask(1, "etcd_quorum", "away"), ask(3, "etcd_quorum", "away"), ask(3, "etcd_serves", "2")]
+    three.systemctl("start", 3)
+    back = [ask(3, "etcd_serves", "60"), ask(1, "etcd_quorum", "away")]
+
+    assert [done.returncode for done in (*whole, *lost, *back)] == [0, 0, 1, 0, 1, 0, 0]
+    assert json.loads(whole[1].stdout) == ["etcd"]
+    assert "while m1 is away 1 of 3 members of etcd answer, which is no majority (lost: m3)" in lost[0].stderr
+    assert "etcd of this host did not answer through its leader within 2 s" in lost[2].stderr

@@ -22,12 +22,14 @@ from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes.release import environment_folder
 from tests.unit.engine_rig import LOCAL
+from tests.unit.kube_nodes_rig import merged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PROGRAMS = Path(sys.executable).parent
 PLACE = "/api/v1/namespaces/kube-public/configmaps/cluster-info"
+NODES = "/api/v1/nodes"
 # Kept between runs as Kubespray keeps it: by it the next run knows whose facts are there.
 FACTS = {"name": "Keep facts", "ansible.builtin.set_fact": {"cacheable": True, "main_access_ip": "{{ ip }}", "main_ip": "{{ ip }}"}}
 # What a site can make happen: a host that fails, and a secret that has to get here.
@@ -58,7 +60,7 @@ exit $ended
 """
 PLAYBOOKS: dict[str, list[dict[str, Any]]] = {
     "cluster.yml": [{"hosts": "k8s_cluster:etcd", "any_errors_fatal": True, "tasks": [FACTS, *ACT]}],
-    "upgrade-cluster.yml": [{"hosts": "etcd:kube_control_plane", "serial": 1, "tasks": ACT}],
+    "upgrade-cluster.yml": [{"hosts": "etcd:kube_control_plane:kube_node", "serial": 1, "tasks": ACT}],
     "scale.yml": [{"hosts": "kube_node", "tasks": ACT}],
     "playbooks/facts.yml": [{"hosts": "k8s_cluster:etcd", "tasks": [FACTS]}],
     "playbooks/boilerplate.yml": [
@@ -132,13 +134,13 @@ class Site:
 
 
 class ClusterInfo(BaseHTTPRequestHandler):
-    """An API of one namespace and one ConfigMap, which says where hosts that join are sent."""
+    """An API of one namespace, one ConfigMap, which says where hosts that join are sent, and Nodes."""
 
     def do_GET(self) -> None:
         """Answer what the client asks to find its way, and the two objects."""
         resources = [
-            {"name": name, "singularName": "", "namespaced": kind == "ConfigMap", "kind": kind, "verbs": ["get", "patch"]}
-            for name, kind in (("configmaps", "ConfigMap"), ("namespaces", "Namespace"))
+            {"name": name, "singularName": "", "namespaced": kind == "ConfigMap", "kind": kind, "verbs": ["get", "list", "patch"]}
+            for name, kind in (("configmaps", "ConfigMap"), ("namespaces", "Namespace"), ("nodes", "Node"))
         ]
         known: dict[str, dict[str, Any]] = {
             "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.4"},
@@ -147,12 +149,18 @@ class ClusterInfo(BaseHTTPRequestHandler):
             "/api/v1": {"kind": "APIResourceList", "groupVersion": "v1", "resources": resources},
             "/api/v1/namespaces/kube-system": {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system"}},
             PLACE: self._object(),
+            NODES: {"kind": "NodeList", "apiVersion": "v1", "metadata": {}, "items": list(self.server.nodes.values())},  # type: ignore[attr-defined]
         }
         self._answer(known.get(self.path.split("?")[0]))
 
     def do_PATCH(self) -> None:
-        """Merge what is sent into the ConfigMap."""
+        """Merge what is sent into the ConfigMap, or into a Node."""
         sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.startswith(NODES):
+            nodes, name = self.server.nodes, self.path.split("?")[0].rpartition("/")[2]  # type: ignore[attr-defined]
+            nodes[name] = merged(nodes[name], sent)
+            self._answer(nodes[name])
+            return
         self.server.data.update(sent.get("data", {}))  # type: ignore[attr-defined]
         self._answer(self._object())
 
@@ -173,12 +181,13 @@ class ClusterInfo(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def api(server: str, kubeconfig: Path) -> Iterator[dict[str, str]]:
-    """Serve a cluster whose hosts are sent to a server, write its kubeconfig, and yield the ConfigMap's data."""
+def api(server: str, kubeconfig: Path, nodes: dict[str, dict[str, Any]] | None = None) -> Iterator[dict[str, str]]:
+    """Serve a cluster whose hosts are sent to a server, write its kubeconfig, and yield the ConfigMap's data; Nodes change in place."""
     with ThreadingHTTPServer(("127.0.0.1", 0), ClusterInfo) as serving:
+        serving.nodes = {} if nodes is None else nodes  # type: ignore[attr-defined]
         serving.data = {"kubeconfig": joining(server)}  # type: ignore[attr-defined]
         threading.Thread(target=serving.serve_forever, daemon=True).start()
-        kubeconfig.parent.mkdir(parents=True)
+        kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         kubeconfig.write_text(joining(f"http://127.0.0.1:{serving.server_port}", user="admin"), encoding="utf-8")
         yield serving.data  # type: ignore[attr-defined]
         serving.shutdown()
@@ -207,7 +216,7 @@ def make_site(folder: Path) -> Site:
         path = programs / "bin" / name
         path.write_text(PROGRAM.format(name=name, program=PROGRAMS / name), encoding="utf-8")
         path.chmod(0o755)
-    for tasks in ("main", "install", "remove"):
+    for tasks in ("main", "install", "remove", "upgrade"):
         (folder / f"{tasks}.yml").write_text(playbook(tasks), encoding="utf-8")
     return Site(folder)
 
@@ -224,7 +233,14 @@ def playbook(tasks: str) -> str:
         "hosts": "kube_control_plane:etcd:kube_node:&{{ node | default('all') }}",
         "gather_facts": False,
         "vars_files": told,
-        "vars": {"kubespray_host": "{{ inventory_hostname }}", "kubespray_host_answers": True, "kubespray_host_address": ""},
+        "vars": {
+            "kubespray_host": "{{ inventory_hostname }}",
+            "kubespray_host_answers": True,
+            "kubespray_host_address": "",
+            "kubespray_version": "1.35.4",
+            "kubespray_batches": [["w1", "w2"]],
+            "kubespray_away": ["w3"],
+        },
         "tasks": [{"name": "Do it", "ansible.builtin.import_role": role}, {**gone, "vars": {"left": left}}],
     }
     return yaml.safe_dump([play])

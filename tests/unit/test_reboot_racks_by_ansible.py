@@ -7,13 +7,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
 from tests.unit.launch_rig import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 RACKS = {"g1": "a", "g2": "b", "g3": "a", "g4": None, "g5": "b"}
 
@@ -40,6 +43,9 @@ def roles(tmp_path: Path) -> Path:
     write(folder / "slurm/tasks/node_drain.yml", note("drain", log, only="slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'"))
     write(folder / "slurm/tasks/node_resume.yml", note("resume", log, only="slurm_drain_wanted"))
     write(folder / "kube_drain/tasks/main.yml", note("evict", log, only="kube_drain_wanted"))
+    write(folder / "kube_drain/tasks/ready.yml", note("ready", log, only="kube_drain_wanted"))
+    for step in ("away", "serves"):
+        write(folder / f"kube_backup/tasks/{step}.yml", note(step, log, only="kube_backup_away_wanted"))
     write(folder / "kube_drain/tasks/back.yml", note("uncordon", log, only="kube_drain_wanted"))
     ill = {"ansible.builtin.assert": {"that": "not node_health_wait_wanted or inventory_hostname not in ill | default([])"}}
     write(folder / "node_health/tasks/wait.yml", [ill, *note("well", log, only="node_health_wait_wanted")])
@@ -93,8 +99,11 @@ def test_whom_the_driver_makes_wait_is_rebooted(driver_roles: Path, noretry: int
     assert set(hosts_of(steps, "drain")) == waiting
 
 
-def run(roles: Path, *words: str) -> tuple[int, list[str]]:
-    """Run the playbook on five hosts, which are this machine; return its exit code and the steps in order."""
+def run(roles: Path, *words: str, serving: Mapping[str, str] | None = None) -> tuple[int, list[str]]:
+    """Run the playbook on five hosts, which are this machine; return its exit code and the steps in order.
+
+    `serving` maps a group that serves the cluster to its one host.
+    """
     log = roles.parent / "log"
     log.write_text("", encoding="utf-8")
     hosts = {
@@ -102,10 +111,9 @@ def run(roles: Path, *words: str) -> tuple[int, list[str]]:
         for name, rack in RACKS.items()
     }
     inventory = roles.parent / "hosts.yaml"
-    inventory.write_text(
-        yaml.safe_dump({"all": {"children": {"gpu_node": {"hosts": hosts}, "k8s_cluster": {"hosts": {"g3": {}, "g5": {}}}}}}),
-        encoding="utf-8",
-    )
+    groups: dict[str, Any] = {name: {"hosts": {host: {}}} for name, host in (serving or {}).items()}
+    children: dict[str, Any] = {"gpu_node": {"hosts": hosts}, "k8s_cluster": {"hosts": {"g3": {}, "g5": {}}}, **groups}
+    inventory.write_text(yaml.safe_dump({"all": {"children": children}}), encoding="utf-8")
     environment = {
         **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
         "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
@@ -147,8 +155,17 @@ def test_one_rack_after_the_other(roles: Path) -> None:
     assert rounds(steps, "resume") == [{"g1", "g3"}, {"g2"}, {"g4"}]
     of = {host: [line.split()[0] for line in steps if line.endswith(f" {host}")] for host in ("g1", "g3")}
     assert of["g1"] == ["waits", "begin", "drain", "reboot", "well", "driver", "resume", "end"]
-    assert of["g3"] == ["waits", "begin", "drain", "evict", "reboot", "well", "driver", "resume", "uncordon", "end"]
+    assert of["g3"] == ["waits", "begin", "drain", "evict", "reboot", "ready", "well", "driver", "resume", "uncordon", "end"]
     assert hosts_of(steps, "evict") == ["g3"], "g5 is a Node too, and waits for no reboot"
+
+
+def test_hosts_that_serve_the_cluster_go_one_by_one(roles: Path) -> None:
+    """A rack with a member of etcd and a Redis loses one of them at a time, and the member is asked and waited for."""
+    code, steps = run(roles, "-e", "reboot_rack=a", serving={"etcd": "g1", "redis": "g3"})
+
+    assert code == 0
+    assert rounds(steps, "reboot") == [{"g1"}, {"g3"}]
+    assert [line for line in steps if line.split()[0] in ("away", "reboot", "serves")] == ["away g1", "reboot g1", "serves g1", "reboot g3"]
 
 
 def test_an_ill_rack_stops_the_rest(roles: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from tests.unit.role_module import _load
+from tests.unit.role_module import _load, load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,8 +19,10 @@ member: Any = _load("etcd_member", ROLE / "files/etcd_member.py")
 backup: Any = _load("etcd_backup", ROLE / "files/etcd_backup.py")
 restore: Any = _load("etcd_restore", ROLE / "files/etcd_restore.py")
 quorum: Any = _load("etcd_quorum", ROLE / "files/etcd_quorum.py")
+serves: Any = _load("etcd_serves", ROLE / "files/etcd_serves.py")
 verify: Any = _load("etcd_verify", ROLE / "files/etcd_verify.py")
 chosen: Any = _load("kube_backup_filter", ROLE / "filter_plugins/kube_backup.py")
+static_pod: Any = load_role_module("kube_certificates", "kube_static_pod")
 copies: Any = _load("kube_backup_copies", ROLE / "action_plugins/kube_backup_copies.py")
 
 KUBESPRAY = """# Environment file for etcd 3.6.1
@@ -249,6 +251,31 @@ def test_no_member_leaves_whose_loss_breaks_the_majority(alive: str, leaving: st
     assert not said or "Fix: " in said
 
 
+@pytest.mark.parametrize(
+    ("alive", "away", "says"),
+    [
+        ("+++", "m3", ""),
+        ("+-+", "m3", "while m3 is away 1 of 3 members of etcd answer, which is no majority (lost: m2)"),
+        ("++-", "m3", ""),  # the lost one itself: nobody else goes with it
+        ("+++--", "m1", "while m1 is away 2 of 5 members of etcd answer"),
+        ("++++-", "m1", ""),
+        ("+", "m1", ""),  # there is no other way
+    ],
+)
+def test_no_member_is_away_while_another_is_lost(alive: str, away: str, says: str) -> None:
+    """A reboot takes a member for minutes, in which all vote: the others that answer must be a majority of all."""
+    said = quorum.refusal_away(voters(alive), [away])
+
+    assert bool(said) == bool(says), said
+    assert says in said
+    assert not said or "Fix: " in said
+
+
+def test_a_member_that_does_not_answer_may_be_away(tmp_path: Path) -> None:
+    """Its host is rebooted to mend it; who the others are it cannot say."""
+    assert quorum.ask_away(settings(tmp_path)) == ""
+
+
 def test_a_member_is_found_by_the_address_of_version_six() -> None:
     """Brackets and port are no part of it."""
     assert quorum.leaves(quorum.Voter("x", ("https://[fd00::1]:2380",), well=True), ["fd00::1"])
@@ -259,4 +286,56 @@ def test_the_programs_find_one_another_without_a_package() -> None:
     needed = {"etcd_member", "etcd_backup"}
 
     assert needed <= set(sys.modules)
-    assert {path.stem for path in (ROLE / "files").glob("*.py")} == {*needed, "etcd_restore", "etcd_verify", "etcd_quorum"}
+    assert {path.stem for path in (ROLE / "files").glob("*.py")} == {*needed, "etcd_restore", "etcd_verify", "etcd_quorum", "etcd_serves"}
+
+
+@pytest.mark.parametrize(
+    ("options", "server"),
+    [
+        ("    - --secure-port=6443\n    - '--bind-address=::'\n", "https://127.0.0.1:6443"),
+        ("    - --bind-address=0.0.0.0\n    - --secure-port=8443\n", "https://127.0.0.1:8443"),
+        ("    - --bind-address=10.0.0.1\n", "https://10.0.0.1:6443"),
+        ("    - --bind-address=fd00::1\n", "https://[fd00::1]:6443"),
+        ("    - --advertise-address=10.0.0.1\n", "https://127.0.0.1:6443"),
+    ],
+)
+def test_a_host_knows_its_own_api_server(options: str, server: str) -> None:
+    """By the manifest, with its port and the address that it listens on; a renewal of certificates asks the same one."""
+    manifest = f"spec:\n  containers:\n  - command:\n    - kube-apiserver\n{options}"
+
+    assert member.own_server(manifest) == server
+    assert static_pod.own_server(manifest) == server
+
+
+def test_only_the_hosts_own_api_server_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubeconfig names another host, or the address of all: that one answers while this one does not."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\ncase "$*" in *https://127.0.0.1:7443*) exit 1;; esac\necho ok\n')
+    kubectl.chmod(0o755)
+    (tmp_path / "manifests").mkdir()
+    known = settings(tmp_path, kubectl=str(kubectl), kubeconfig="/etc/kubernetes/admin.conf")
+    manifest = tmp_path / "manifests/kube-apiserver.yaml"
+
+    assert not member.api_answers(known), "it has no API server"
+    manifest.write_text("    - --secure-port=7443\n", encoding="utf-8")
+    assert not member.api_answers(known)
+    monkeypatch.setattr(serves, "wait_until", lambda holds, *_: holds() or pytest.fail("it does not serve"))
+    manifest.write_text("    - --secure-port=6443\n", encoding="utf-8")
+    assert serves.wait(known, 1.0) == ["kube-apiserver"]
+    words = ["--kubeconfig /etc/kubernetes/admin.conf", "--server https://127.0.0.1:6443", "--tls-server-name=kubernetes", "--raw=/readyz"]
+    assert [word in (tmp_path / "asked").read_text() for word in words] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("said", "serving"),
+    [('[{"endpoint": "x", "health": true}]', True), ('[{"endpoint": "x", "health": false}]', False), ("", False), ("exit 1", False)],
+)
+def test_a_member_serves_when_it_reads_through_its_leader(tmp_path: Path, said: str, *, serving: bool) -> None:
+    """What `etcdctl endpoint health` of this host says; a leader that is known is not enough, and no answer is no good one."""
+    etcdctl = tmp_path / "etcdctl"
+    etcdctl.write_text(f"#!/bin/sh\n{said if said.startswith('exit') else f'echo {said!r}'}\n")
+    etcdctl.chmod(0o755)
+    (tmp_path / "etcd.env").write_text(KUBESPRAY, encoding="utf-8")
+    known = settings(tmp_path, etcdctl=str(etcdctl))
+
+    assert serves.member_serves(known, member.find_member(known)) is serving

@@ -180,3 +180,13 @@ def test_since_when_a_program_runs_is_told_by_the_kernel(tmp_path: Path) -> None
     (tmp_path / "uptime").write_text("500.0 1.0\n", encoding="ascii")
 
     assert processes.running(tmp_path, 10_000.0) == {"kube-apiserver": 10_000.0 - 500.0 + 5000 / processes.os.sysconf("SC_CLK_TCK")}
+
+
+def test_the_host_itself_must_be_ready_before_the_next_pod() -> None:
+    """Whichever server its kubeconfig names, the first control plane or all of them: another that answers says nothing of this one."""
+    start, ready = yaml.safe_load((content.roles_dir() / "kube_certificates/tasks/restart_pod.yml").read_text(encoding="utf-8"))
+    argv = ready["ansible.builtin.command"]["argv"]
+
+    assert f"--server={{{{ {start['register']}['server'] }}}}" in argv
+    assert "--tls-server-name=kubernetes" in argv
+    assert pod.own_server(MANIFEST) == "https://127.0.0.1:6443"

@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from ansible.errors import AnsibleFilterError
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
+from primus_bootstrap.kubernetes import commands
+from primus_bootstrap.kubernetes.cordons import Cordons
+from primus_bootstrap.kubernetes.node_marks import is_cordoned
+from tests.unit.kube_nodes_rig import FakeApi
 from tests.unit.role_module import _load
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 judge: Any = _load("kube_upgrade_filter", content.roles_dir() / "kube_upgrade/filter_plugins/kube_upgrade.py")
 NEWEST = load_release().newest
 MINOR = int(NEWEST.split(".")[1])
 
 
-def node(name: str, version: str, *, held: bool = False) -> dict[str, Any]:
+def node(name: str, version: str, *, held: bool = False, ready: bool = True) -> dict[str, Any]:
     """Return a node as the API tells it."""
     spec = {"unschedulable": True} if held else {}
-    return {"metadata": {"name": name}, "spec": spec, "status": {"nodeInfo": {"kubeletVersion": f"v{version}"}}}
+    status = {"nodeInfo": {"kubeletVersion": f"v{version}"}, "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
+    return {"metadata": {"name": name, "resourceVersion": "1"}, "spec": spec, "status": status}
+
+
+def drained(api: FakeApi, name: str) -> bool:
+    """Tell whether Kubespray drains a Node and gives it back: `needs_cordoning` of its roles/upgrade/pre-upgrade (v2.31.0)."""
+    return not is_cordoned(api.nodes[name])
 
 
 @pytest.mark.parametrize(
@@ -40,12 +55,52 @@ def test_a_step_is_judged_by_what_the_nodes_run(running: list[str], wanted: str,
     assert not said or "Fix: " in said
 
 
-def test_an_upgrade_goes_on_where_it_was_killed() -> None:
-    """Workers of the version that take pods are left out; one that still holds them back, or that the API does not know, goes again."""
-    nodes = [node("a", NEWEST), node("b", NEWEST, held=True), node("c", f"1.{MINOR - 1}.2")]
+def test_an_upgrade_goes_on_where_it_was_killed(tmp_path: Path) -> None:
+    """What the killed run had cordoned is drained and given back by the repeat, and goes once; a cordon of somebody else's stays."""
+    old = f"1.{MINOR - 1}.2"
+    api = FakeApi(node("a", NEWEST), node("b", old), node("c", old), node("foreign", NEWEST, held=True), node("d", old))
+    cordons = Cordons(tmp_path / "cordons.json", lambda: api, {}, str)
+    batch, workers = commands.upgrade(NEWEST, workers=[["b", "c"]])[-1], dict.fromkeys(("a", "b", "c", "foreign", "d", "new"), "")
 
-    assert judge.kube_upgrade_versions(nodes) == sorted({f"1.{MINOR - 1}.2", NEWEST})
-    assert judge.kube_upgrade_left(["a", "b", "c", "d"], nodes, NEWEST) == ["b", "c", "d"]
+    def killed() -> None:
+        with cordons.around(batch):
+            for name in ("b", "c"):
+                api.nodes[name]["spec"]["unschedulable"] = True
+            api.nodes["b"]["status"]["nodeInfo"]["kubeletVersion"] = f"v{NEWEST}"
+            raise KeyboardInterrupt
+
+    def left() -> list[str]:
+        unfinished = judge.kube_upgrade_unfinished(str(cordons.path))
+        found: list[str] = judge.kube_upgrade_left(workers, list(api.nodes.values()), NEWEST, unfinished)
+        return found
+
+    with pytest.raises(KeyboardInterrupt):
+        killed()
+    assert judge.kube_upgrade_versions(list(api.nodes.values())) == sorted({old, NEWEST})
+    assert left() == ["b", "c", "d", "new"]
+    with cordons.around(batch):
+        assert [drained(api, name) for name in ("b", "c", "foreign")] == [True, True, False]
+        api.nodes["c"]["status"]["nodeInfo"]["kubeletVersion"] = f"v{NEWEST}"
+    assert left() == ["d", "new"]
+    assert [name for name, one in api.nodes.items() if is_cordoned(one)] == ["foreign"]
+
+
+def test_a_note_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """Who is unfinished is unknown then; without a note nobody is."""
+    (tmp_path / "cordons.json").write_text(json.dumps([]), encoding="utf-8")
+
+    assert judge.kube_upgrade_unfinished(str(tmp_path / "nothing.json")) == []
+    with pytest.raises(AnsibleFilterError, match="cannot be read"):
+        judge.kube_upgrade_unfinished(str(tmp_path / "cordons.json"))
+
+
+def test_workers_that_cannot_go_now_are_named() -> None:
+    """One that does not answer, or is not Ready, would end the upgrade of all others; one without a Node may still join."""
+    nodes = [node("a", NEWEST), node("node-b", NEWEST, ready=False), node("c", NEWEST, ready=False)]
+    workers = {"a": "", "b": "node-b", "c": "", "new": ""}
+
+    assert judge.kube_upgrade_away(workers, nodes, ["a", "b", "new"]) == {"b": "not Ready", "c": "does not answer"}
+    assert judge.kube_upgrade_left({"b": "node-b"}, nodes, NEWEST, []) == []
 
 
 def test_workers_go_rack_by_rack() -> None:

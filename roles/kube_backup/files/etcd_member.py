@@ -11,13 +11,18 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Kubespray's folder of programs is not in root's PATH everywhere.
 SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin", "/usr/bin"))
 ASK_S = 30.0
+_POLL_S = 0.5
 
 
 class RefusedError(Exception):
@@ -49,7 +54,7 @@ def read_env(text: str) -> dict[str, str]:
 
 
 def read_manifest(text: str) -> dict[str, str]:
-    """Return the options of a static pod's command, each under the name that it has in an environment file."""
+    """Return the options of a static pod's command, each under the name that etcd's has in an environment file."""
     found = re.findall(r"(?m)^\s*-\s+[\"']?--([a-z0-9-]+)=(.*?)[\"']?\s*$", text)
     return {"ETCD_" + name.upper().replace("-", "_"): value for name, value in found}
 
@@ -172,6 +177,43 @@ def health(settings: dict[str, Any], member: Member) -> dict[str, Any]:
         "members": members,
         "errors": status.get("errors") or [],
     }
+
+
+def own_server(manifest: str) -> str:
+    """Return where the API server of this host is reached, by its own manifest: a kubeconfig may name another host, or all of them."""
+    said = read_manifest(manifest)
+    bound = said.get("ETCD_BIND_ADDRESS", "::")
+    host = "127.0.0.1" if bound in ("::", "0.0.0.0") else f"[{bound}]" if ":" in bound else bound  # noqa: S104 - nothing is bound here
+    return f"https://{host}:{said.get('ETCD_SECURE_PORT', '6443')}"
+
+
+def api_answers(settings: dict[str, Any]) -> bool:
+    """Tell whether the API server of this host says that it is ready.
+
+    Its certificate always has the name kubernetes, and not always the address that it is reached by here.
+    """
+    kubectl = program(settings, "kubectl")
+    words = ["--kubeconfig", settings["kubeconfig"], "--tls-server-name=kubernetes", "--request-timeout=5s", "get", "--raw=/readyz"]
+    try:
+        server = own_server((Path(settings["manifest_dir"]) / "kube-apiserver.yaml").read_text(encoding="utf-8"))
+        return bool(kubectl) and call([kubectl, "--server", server, *words], limit_s=10.0).strip() == "ok"
+    except (RefusedError, OSError):
+        return False
+
+
+def wait_until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Wait until something holds.
+
+    Raises:
+        RefusedError: It does not within the time.
+    """
+    end = time.monotonic() + limit_s
+    while not holds():
+        if time.monotonic() > end:
+            raise RefusedError(
+                f"{what} within {limit_s:.0f} s. Fix: see the log of kubelet and etcd on this host, then run the same again."
+            )
+        time.sleep(_POLL_S)
 
 
 def inspect(settings: dict[str, Any], snapshot: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Say whether etcd keeps its majority when a member leaves: `etcd_quorum.py SETTINGS.json`, the member's names as a list on standard input.
 
-It asks each member and changes nothing. A member that does not answer counts as lost.
+With a second word, `away`: when the member of this host is away for a while, in a reboot for example. It asks each member and changes
+nothing. A member that does not answer counts as lost.
 """
 
 from __future__ import annotations
@@ -53,6 +54,18 @@ def refusal(voters: list[Voter], names: list[str]) -> str:
     return ""
 
 
+def refusal_away(voters: list[Voter], names: list[str]) -> str:
+    """Return why a member must not be away for a while; empty where it may. All vote meanwhile; one that is lost already is no loss."""
+    meant = [one for one in voters if leaves(one, names)]
+    rest = [one for one in voters if one not in meant]
+    staying = sum(one.well for one in rest)
+    if not any(one.well for one in meant) or not rest or staying > len(voters) // 2:
+        return ""
+    lost = ", ".join(one.name for one in rest if not one.well)
+    text = f"while {meant[0].name} is away {staying} of {len(voters)} members of etcd answer, which is no majority (lost: {lost})"
+    return f"{text}. Fix: bring the lost ones back first."
+
+
 def ask_voters(settings: dict[str, Any]) -> list[Voter]:
     """Ask for the members, and each of them whether it answers.
 
@@ -75,11 +88,19 @@ def ask_voters(settings: dict[str, Any]) -> list[Voter]:
     return voters
 
 
+def ask_away(settings: dict[str, Any]) -> str:
+    """Return why this host's member must not be away; one that does not answer may be."""
+    try:
+        return refusal_away(ask_voters(settings), [find_member(settings).name])
+    except RefusedError:
+        return ""
+
+
 def main() -> int:
     """Ask, and say why not."""
     settings = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
-        said = refusal(ask_voters(settings), json.loads(sys.stdin.read()))
+        said = ask_away(settings) if sys.argv[2:] == ["away"] else refusal(ask_voters(settings), json.loads(sys.stdin.read()))
     except (RefusedError, OSError) as error:
         said = str(error)
     print(said, file=sys.stderr)

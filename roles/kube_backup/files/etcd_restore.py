@@ -24,20 +24,16 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from etcd_backup import digest, fingerprints
-from etcd_member import Member, RefusedError, call, find_member, health, held, inspect, program, snapshot_program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from etcd_member import Member, RefusedError, api_answers, call, find_member, health, held, inspect, snapshot_program, wait_until
 
 # In the order in which they are put back: without the API server the other two only fail.
 PODS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 RESTORE_S = 1800.0
 # More than a cluster writes in the life of a backup: 1,000 writes a second make that many in eleven days.
 BUMP = 1_000_000_000
-_POLL_S = 0.5
 
 
 def minor(version: str) -> tuple[int, ...]:
@@ -102,21 +98,6 @@ def judge(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> d
     if said := refusals(backup, found, wanted):
         raise RefusedError("this snapshot cannot be restored: " + " And ".join(said))
     return {"snapshot": {name: found[name] for name in ("sha256", "revision", "keys")}, "bump": can_bump(settings)}
-
-
-def wait_until(holds: Callable[[], bool], limit_s: float, what: str) -> None:
-    """Wait until something holds.
-
-    Raises:
-        RefusedError: It does not within the time.
-    """
-    end = time.monotonic() + limit_s
-    while not holds():
-        if time.monotonic() > end:
-            raise RefusedError(
-                f"{what} within {limit_s:.0f} s. Fix: see the log of kubelet and etcd on this host, then run the same again."
-            )
-        time.sleep(_POLL_S)
 
 
 def runs(name: str) -> bool:
@@ -239,16 +220,6 @@ def check(settings: dict[str, Any], member: Member, wanted: dict[str, Any]) -> d
             f"etcd is at revision {seen['revision']}, the snapshot at {wanted['revision']}. Fix: run the same restore again."
         )
     return {"health": seen}
-
-
-def api_answers(settings: dict[str, Any]) -> bool:
-    """Tell whether the API server of this host says that it is ready."""
-    kubectl = program(settings, "kubectl")
-    words = ["--kubeconfig", settings["kubeconfig"], "--request-timeout", "5s", "get", "--raw", "/readyz"]
-    try:
-        return bool(kubectl) and call([kubectl, *words], limit_s=10.0).strip() == "ok"
-    except RefusedError:
-        return False
 
 
 def release(settings: dict[str, Any], _member: Member, _wanted: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 """Have kubelet start a static pod anew: the Ansible module `kube_static_pod`.
 
 An annotation of ours changes in its manifest, as `kubeadm upgrade` changes one: kubelet ends the pod and starts it again. The file is
-replaced in one step and the pod is never without a manifest, so a kill at any moment leaves a control plane that runs.
+replaced in one step and the pod is never without a manifest, so a kill at any moment leaves a control plane that runs. It returns where
+this host's own API server answers, which has to be ready before the next pod.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ def with_mark(text: str, mark: str) -> str:
     if re.search(r"(?m)^metadata:\s*$", text):
         return re.sub(r"(?m)^metadata:[ ]*$", f"metadata:\n  annotations:\n{line}", text, count=1)
     raise ValueError("no `metadata:` at the beginning of a line")
+
+
+def own_server(manifest: str) -> str:
+    """Return where the API server of this host is reached, by its own manifest: a kubeconfig may name another host, or all of them."""
+    said = dict(re.findall(r"(?m)^\s*-\s+[\"']?--(bind-address|secure-port)=(\S+?)[\"']?\s*$", manifest))
+    bound = said.get("bind-address", "::")
+    host = "127.0.0.1" if bound in ("::", "0.0.0.0") else f"[{bound}]" if ":" in bound else bound  # noqa: S104 - nothing is bound here
+    return f"https://{host}:{said.get('secure-port', '6443')}"
 
 
 def replace(path: Path, text: str) -> None:
@@ -79,10 +88,12 @@ def main() -> None:
     if module.check_mode:
         module.exit_json(changed=True)
     try:
-        began = restart(Path(wanted["manifest"]), wanted["name"], wanted["wait_s"])
+        manifest = Path(wanted["manifest"])
+        began = restart(manifest, wanted["name"], wanted["wait_s"])
+        server = own_server(manifest.with_name("kube-apiserver.yaml").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         module.fail_json(msg=f"{wanted['manifest']}: {error}.")
-    module.exit_json(changed=True, began=began)
+    module.exit_json(changed=True, began=began, server=server)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Empty a Node, give it back or forget it, on the controller: the Ansible action `kube_drain`."""  # noqa: INP001 - Ansible loads plugins by path
+"""Empty a Node, wait for it, give it back or forget it, on the controller: the Ansible action `kube_drain`."""  # noqa: INP001 - Ansible loads plugins by path
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWNER = "primus-bootstrap"
 
 
 class ActionModule(ActionBase):
-    """`drained` cordons the Node of a host and empties it, `back` lifts that again, `forgotten` deletes the Node's object."""
+    """`drained` cordons the Node of a host and empties it, `ready` waits for it, `back` lifts that again, `forgotten` deletes it."""
 
     _VALID_ARGS = frozenset({"kubeconfig", "state", "host", "reason", "wait_s", "evict_s", "force"})
 
@@ -22,7 +22,7 @@ class ActionModule(ActionBase):
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
-            from primus_bootstrap.kubernetes import drain, node_quarantine  # noqa: PLC0415
+            from primus_bootstrap.kubernetes import drain, node_quarantine, node_ready  # noqa: PLC0415
             from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
@@ -34,6 +34,9 @@ class ActionModule(ActionBase):
             api = Server(Path(args["kubeconfig"]))
             if args["state"] == "forgotten":
                 changed = drain.forget(api, node, dry_run=check)
+            elif args["state"] == "ready":
+                changed = False
+                node_ready.wait_for(api, node, float(args["wait_s"]))
             elif args["state"] == "back":
                 changed = bool(node_quarantine.lift(api, [node], mark="drain", reason=reason, dry_run=check))
             else:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.errors import AnsibleFilterError
@@ -39,10 +40,52 @@ def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
     return ""
 
 
-def kube_upgrade_left(workers: Sequence[str], nodes: Sequence[Mapping[str, Any]], wanted: str) -> list[str]:
-    """Return the workers that are not there yet: of another version, held back by a killed run, or unknown to the API."""
-    done = {node["metadata"]["name"] for node in nodes if _version(node) == wanted and not node.get("spec", {}).get("unschedulable")}
-    return [host for host in workers if host not in done]
+def kube_upgrade_unfinished(note: str) -> list[str]:
+    """Return the Nodes that a run which was cut short has not brought to its end, by the note that it left in the state folder.
+
+    Raises:
+        AnsibleFilterError: The note is there and cannot be read, or the package that reads it is not there.
+    """
+    try:
+        from primus_bootstrap.errors import RunError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.kubernetes.cordons import read_note  # noqa: PLC0415
+    except ImportError as error:
+        fix = "install primus-bootstrap into the Python that runs ansible-playbook"
+        raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
+    try:
+        found = read_note(Path(note))
+    except RunError as error:
+        raise AnsibleFilterError(f"{error.what}. Fix: {error.fix}") from error
+    return [*found["taking"], *found["unfinished"]]
+
+
+def kube_upgrade_left(workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], wanted: str, unfinished: Sequence[str]) -> list[str]:
+    """Return the workers that are not there yet: of another version, of a run that was cut short, or unknown to the API.
+
+    A cordon says nothing of that: one that is there, and that somebody has cordoned, is left alone.
+
+    Args:
+        workers: each with the name of its Node, empty where it is the host's.
+        nodes: as the API has them.
+        wanted: the version to go to.
+        unfinished: Nodes of a run that was cut short.
+    """
+    done = {node["metadata"]["name"] for node in nodes if _version(node) == wanted} - set(unfinished)
+    return [host for host, node in workers.items() if (node or host) not in done]
+
+
+def kube_upgrade_away(workers: Mapping[str, str], nodes: Sequence[Mapping[str, Any]], answering: Sequence[str]) -> dict[str, str]:
+    """Return the workers that cannot be upgraded now, each with why: its host does not answer, or its Node is not Ready.
+
+    One of them would end every play of Kubespray for all others, or be cordoned, drained in vain and left.
+    """
+    ready = {node["metadata"]["name"]: _is_ready(node) for node in nodes}
+    silent = {host: "does not answer" for host in workers if host not in answering}
+    return {host: "not Ready" for host, node in workers.items() if not ready.get(node or host, True)} | silent
+
+
+def _is_ready(node: Mapping[str, Any]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions") or ())
 
 
 def kube_upgrade_batches(left: Sequence[str], racks: Mapping[str, str], most: int) -> list[list[str]]:
@@ -61,5 +104,6 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        names = (kube_upgrade_versions, kube_upgrade_refusal, kube_upgrade_left, kube_upgrade_batches)
+        judging = (kube_upgrade_versions, kube_upgrade_refusal)
+        names = (*judging, kube_upgrade_unfinished, kube_upgrade_away, kube_upgrade_left, kube_upgrade_batches)
         return {one.__name__: one for one in names}

@@ -81,7 +81,8 @@ class ActionModule(ActionBase):
             cordons = self._cordons(kubespray, known["hostvars"])
             forks = int(context.CLIARGS.get("forks") or 0)
             changed = drive.run(kubespray, commands, lines=drive.watched(), forks=forks, around=cordons.around)
-            cordons.settle()
+            if str(args.get("verb", "bring")) in ("bring", "upgrade"):
+                cordons.settle()
             drive.keep(kubespray, state)
             first = list(drive.first_addresses(kubespray))
         except PrimusError as problem:

@@ -1,0 +1,86 @@
+"""`playbooks/day2/reboot_node.yml` by plain ansible-playbook: the real playbook and order, with stand-ins for what would touch a host."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+
+PLAYBOOK = content.playbooks_dir() / "day2" / "reboot_node.yml"
+GROUPS = {"slurm_node": ("g1", "g2", "c1"), "gpu_node": ("g1", "k1"), "k8s_cluster": ("k1",), "slurm_controller": ("ctl1", "ctl2")}
+HOSTS = ("g1", "g2", "c1", "k1", "ctl1", "ctl2")
+# c1 waits for no reboot. What else the steps of a role ask for is for its own tests.
+WAITS = "inventory_hostname in ['g1', 'g2', 'k1', 'ctl1']"
+ONLY = {
+    "baseline/reboot": WAITS,
+    "slurm/node_drain": "slurm_drain_wanted and slurm_drain_reason == 'primus: reboot'",
+    "slurm/node_resume": "slurm_drain_wanted and slurm_resume_reason == 'primus: reboot'",
+    "node_health/wait": "node_health_wait_wanted",
+}
+
+
+def write(path: Path, tasks: Any) -> None:
+    """Write a file of a role."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(tasks), encoding="utf-8")
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Path:
+    """Stand-ins for every step of the playbook: each writes down that a host took it; who is ill does not become well."""
+    folder = tmp_path / "roles"
+    for task in yaml.safe_load(PLAYBOOK.read_text(encoding="utf-8"))[0]["tasks"]:
+        role = task["ansible.builtin.import_role"]
+        step = f"{role['name']}/{role.get('tasks_from', 'main')}"
+        ill = {"ansible.builtin.assert": {"that": f"'{step}' != 'node_health/wait' or inventory_hostname not in ill | default([])"}}
+        note = {"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {tmp_path}/log", "when": ONLY.get(step, "true")}
+        write(folder / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml", [ill, note])
+    write(folder / "baseline/vars/main.yml", {"_baseline_reboot_open": f"{{{{ {WAITS} }}}}"})
+    return folder
+
+
+def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
+    """Run the playbook on hosts which are all this machine; return its exit code and what each host went through."""
+    log, inventory = roles.parent / "log", roles.parent / "hosts.yaml"
+    hosts = {name: {"ansible_connection": "local", "ansible_python_interpreter": sys.executable} for name in HOSTS}
+    children = {name: {"hosts": dict.fromkeys(members)} for name, members in GROUPS.items()}
+    inventory.write_text(json.dumps({"all": {"hosts": hosts, "children": children}}), encoding="utf-8")
+    environment = {
+        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(roles), "ANSIBLE_BECOME_METHOD": "none",
+        "ANSIBLE_LOCAL_TEMP": str(roles.parent / "tmp"), "ANSIBLE_HOME": str(roles.parent / "home"),
+    }  # fmt: skip
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "-e", "ansible_become=false", *words]
+    done = subprocess.run([*command, str(PLAYBOOK)], env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert log.exists(), done.stdout + done.stderr
+    steps = [line.split() for line in log.read_text(encoding="utf-8").splitlines()]
+    return done.returncode, {name: [step for step, host in steps if host == name] for name in HOSTS}
+
+
+def test_a_node_of_slurm_is_rebooted_empty_and_serves_again_when_it_is_well(roles: Path) -> None:
+    """Jobs that run are waited for, and none starts before the health says pass; other hosts have no jobs to wait for."""
+    code, steps = run(roles)
+    slurm = [step for step in steps["g1"] if step in ONLY]
+
+    assert code == 0
+    assert slurm == ["slurm/node_drain", "baseline/reboot", "node_health/wait", "slurm/node_resume"]
+    assert {name: [step for step in steps[name] if step in ONLY] for name in ("c1", "k1", "ctl1")} == {
+        "c1": [], "k1": ["baseline/reboot"], "ctl1": ["baseline/reboot"],
+    }  # fmt: skip
+
+
+def test_no_further_host_after_one_that_is_not_well(roles: Path) -> None:
+    """It stays drained, and the hosts that come after it are not rebooted."""
+    code, steps = run(roles, "-e", '{"ill": ["g1"]}')
+
+    assert code != 0
+    assert "baseline/reboot" in steps["g1"]
+    assert "slurm/node_resume" not in steps["g1"]
+    assert steps["g2"] == steps["k1"] == []
