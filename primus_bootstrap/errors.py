@@ -4,7 +4,8 @@
     ├── InventoryError     2   hosts.yaml is wrong; nothing was touched
     ├── PlanError          3   cannot be satisfied; nothing was touched
     ├── RunError           4   a host did not get there; see the report
-    └── LockedError        5   another run holds the cluster's lock
+    ├── LockedError        5   another run holds the cluster's lock
+    └── UnknownError       6   nobody answered who knows; what was asked for may be well or not
 
 The class is the exit code; the message has two parts by construction, so that a fix cannot be forgotten.
 """
@@ -78,3 +79,9 @@ class LockedError(PrimusError):
     """Another run holds the lock of this cluster."""
 
     exit_code = 5
+
+
+class UnknownError(PrimusError):
+    """Nobody answered who knows what was asked for: it may be well or not."""
+
+    exit_code = 6

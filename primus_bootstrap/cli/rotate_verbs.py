@@ -24,7 +24,9 @@ from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 
 Words = Annotated[list[str], typer.Argument(help="[hosts.yaml] and the secret; a wrong name shows them all.", metavar="[HOSTS] SECRET")]
-Interrupt = Annotated[bool, typer.Option("--interrupt", help="Also where a mount must start anew for it, which ends open files.")]
+Interrupt = Annotated[
+    bool, typer.Option("--interrupt", help="Also where a mount must start anew for it, which ends open files; with pods, once theirs have.")
+]
 
 
 def rotatable() -> tuple[str, ...]:

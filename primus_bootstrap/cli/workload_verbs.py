@@ -33,7 +33,7 @@ from primus_bootstrap.cli.workload_offer import offer_of
 from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
 from primus_bootstrap.engine.hostkeys import known_hosts_path, ssh_arguments
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.fleet.values import Task
 from primus_bootstrap.inventory.job_file import ROLE, check_job, find_job, read_job
@@ -53,6 +53,7 @@ PLAYBOOK = "workload.yml"
 SCHEMA = "primus.workload/1"
 _GROUP = "primus_watch"
 _FOLLOW_S = 3.0
+_PATIENCE_S = 300.0  # how long who follows a job waits for an answer: a service host may be starting again
 
 app = typer.Typer(no_args_is_help=True, help="Training jobs that survive the loss of a host: submit, look at, stop, go on with.")
 
@@ -151,7 +152,10 @@ def status(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one job: how far it is, where it runs, what happened, and why. With --follow exit code 4 where it was given up."""
+    """Show one job: how far it is, where it runs, what happened, and why.
+
+    With --follow exit code 4 where it was given up or cancelled, 6 where no service host has answered for five minutes.
+    """
     path, job = _named(words)
     keepers = _keepers(path, timeout_s, ask_become_pass=ask_become_pass, ask_vault_pass=ask_vault_pass, vault=vault_password_file)
     if follow:
@@ -314,10 +318,14 @@ def _named(words: list[str]) -> tuple[Path, str]:
 
 
 def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
-    """Print a job's events as they come, until its end; return 0 where it is done."""
+    """Print a job's events as they come, until its end; return 0 where it is done.
+
+    Raises:
+        UnknownError: nobody has answered for long, which says nothing of the job.
+    """
     shown: set[str] = set()
     while True:
-        found = keepers.show(job)
+        found = _hear(keepers, job)
         for event in found.events:
             text = json.dumps(event)
             if text not in shown:
@@ -330,6 +338,26 @@ def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
                 print_job(found)
             return 0 if found.phase == DONE else RunError.exit_code
         time.sleep(_FOLLOW_S)
+
+
+def _hear(keepers: _Keepers, job: str) -> jobs.Job:
+    """Return a job as it is now, from the first service host that answers within _PATIENCE_S; say once that none does."""
+    began, silent = time.monotonic(), False
+    while True:
+        try:
+            found = keepers.show(job)
+        except RunError as error:
+            if time.monotonic() - began > _PATIENCE_S:
+                what = f"how {job} stands is unknown: no answer for {_PATIENCE_S / 60:.0f} minutes: {error.what}"
+                raise UnknownError(what, fix=f"{error.fix}; then: {program()} workload status {job} --follow") from error
+            if not silent:
+                say(f"{error.what}; asking again for {_PATIENCE_S / 60:.0f} minutes, the job goes on meanwhile")
+            silent = True
+            time.sleep(_FOLLOW_S)
+        else:
+            if silent:
+                say(f"{keepers.answering} answers again")
+            return found
 
 
 def _tell(said: str, data: Mapping[str, Any], *, as_json: bool) -> None:

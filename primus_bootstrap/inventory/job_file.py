@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ROLE = "workload"
 _PREFIX = f"{ROLE}_"
 _ENDINGS = (".yml", ".yaml")
-_HOST_GROUPS = ("workload_node", "kube_node")
+_HOST_GROUPS = ("workload_node", "kube_node", "kueue")  # the last one states the queues
 
 
 @dataclass(frozen=True, slots=True)

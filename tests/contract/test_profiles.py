@@ -145,7 +145,8 @@ def test_the_playbook_only_wires() -> None:
 
     assert len(text.splitlines()) <= 40
     wired = {play["hosts"].removesuffix(content.NARROWED): [role["role"] for role in play["roles"]] for play in plays}
-    assert wired == {"gpu_node": ["gpu_env", "node_health"], "gpu_node:slurm_login:primus_watch:workload_node": ["primus_cli"]}
+    jobs = {"gpu_node:slurm_node": ["node_health"], "gpu_node:slurm_login:primus_watch:workload_node": ["primus_cli"]}
+    assert wired == {"gpu_node": ["gpu_env"], **jobs}
     assert "when:" not in text
 
 

@@ -46,6 +46,7 @@ def test_a_partitioned_redis_is_named_and_heals(cluster: RunningLab) -> None:
 
     told = ("Input/output error", "Connection timed out")  # which of them depends on where the mount is in its retries
     assert any(error in refused.stderr for error in told), f"programs get an error, and do not hang for ever: {refused.stderr}"
+    assert set(broken) == {"node2", "node3"}
     assert {row["verdict"] for row in broken.values()} <= {"fail", "unknown"}, broken
     assert all("metadata engine" in row["fix"] for row in broken.values()), broken
     assert seconds < 240

@@ -65,3 +65,26 @@ def test_the_backup_takes_over_and_gives_back(twin: RunningLab) -> None:
     assert "DOWN" in during
     assert back, leader(twin)
     assert twin.verify()["exit_code"] == 0
+
+
+def test_state_is_saved_after_the_shared_file_system_was_mounted_anew(twin: RunningLab) -> None:
+    """A restart of JuiceFS on the leader takes its mount away and brings another: slurmctld writes there, where `verify` looks as well."""
+    state = "/jfs/.slurm/slurmctld/job_state"
+    # On a server systemd makes every mount shared when it boots; in a container it leaves them as the engine made them.
+    for node in ("node2", "node3"):
+        twin.sh(node, "mount --make-rshared / && systemctl restart slurmctld")
+    assert wait_for(lambda: leader(twin).count("UP") == 2, timeout_s=120, every_s=2), leader(twin)
+
+    twin.sh("node2", "systemctl restart juicefs", timeout_s=240)
+    twin.sh("node3", "touch /jfs/.slurm-before")
+    jobs = Jobs(twin)
+    job = jobs.submit("echo ran", "-N1", "--nodelist=node4", "-t", "2")
+    ended = jobs.wait_until(job, "COMPLETED", timeout_s=240)["JobState"]
+    saved = wait_for(lambda: twin.execute("node3", "test", state, "-nt", "/jfs/.slurm-before").returncode == 0, timeout_s=60, every_s=1)
+    # The host's own look shows nothing: slurmctld may see another mount.
+    seen = twin.sh("node2", "stat -c %d /jfs/.slurm /proc/$(systemctl show --property MainPID --value slurmctld)/root/jfs/.slurm")
+
+    assert ended == "COMPLETED"
+    assert saved, twin.sh("node2", "tail -n 20 /var/log/slurm/slurmctld.log")
+    assert len(set(seen.split())) == 1, seen
+    assert twin.verify()["exit_code"] == 0

@@ -280,6 +280,44 @@ def test_an_error_after_which_the_program_went_on_is_not_the_cause(tmp_path: Pat
     assert (found.cause.name if found.cause else None, found.at) == ("gpu_out_of_memory", START + 7.0)
 
 
+BEHIND, WAITS = "at 7 all_reduce, scheduled", "at 7 all_reduce, started"
+
+
+@pytest.mark.parametrize(
+    ("places", "suspects"),
+    [
+        (({"0": WAITS}, {"0": BEHIND}, {"0": WAITS}), [1]),
+        (({"0": WAITS}, {"0": WAITS}, {"0": WAITS}), []),  # the network between them, or a GPU within the collective
+        (({"0": BEHIND}, {"0": BEHIND}, {"0": BEHIND}), []),  # torch did not note when each began
+        (({"0": WAITS}, {"0": "done to 6"}, {"0": WAITS}), [1]),  # it was never given the seventh
+        (({"0": BEHIND}, {"0": "done to 6"}, {"0": BEHIND}), []),  # nobody waits for it yet
+        (({"0": "at 8 all_gather, scheduled"}, {"0": BEHIND}, {"0": "at 8 all_gather, scheduled"}), [1]),
+        (({"0": WAITS}, {"0": BEHIND, "3": WAITS}, {"3": BEHIND}), [2]),  # 0 waits for 1, which waits for 2 in another group
+        (({"0": WAITS, "3": BEHIND}, {"0": BEHIND, "3": WAITS}, {}), []),  # each for the other
+        (({"0": WAITS}, {"3": BEHIND}, {}), []),  # groups are not compared
+        (({}, {}, {}), []),
+    ],
+)
+def test_of_ranks_that_all_wait_the_one_is_named_whose_gpu_is_behind(
+    tmp_path: Path, places: tuple[dict[str, str], ...], suspects: list[int]
+) -> None:
+    """Hosts of GPUs all stand in the same phase; who is in a collective on the GPU waits, who has not begun it is waited for."""
+    for rank, groups in enumerate(places):
+        said = "; ".join(f"group {name} {place}" for name, place in groups.items()) or "unknown: TypeError"
+        record(tmp_path, rank, world_size=3, ended=60.0, exit_code=77, node=f"gpu00{rank}")
+        events(
+            tmp_path,
+            rank,
+            (50.0, f"pretrain: rank {rank}: no progress for 600.1 s: step 7, phase exchange"),
+            (51.0, f"pretrain: rank {rank}: flight recorder: {said}"),
+        )
+    found = diagnose.diagnose(tmp_path)
+
+    assert [item.rank for item in found.suspects] == suspects
+    assert found.cause is not None
+    assert (found.cause.name, found.also) == ("no_progress", ())
+
+
 def test_the_cause_behind_a_hang_is_that_of_the_rank_that_hung(tmp_path: Path) -> None:
     """The ranks that waited were first to give up; the other one says why in the end."""
     events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))

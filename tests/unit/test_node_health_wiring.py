@@ -20,6 +20,7 @@ GROUPS = {
     "juicefs_client": ["busy", "files", "stated"],
     "slurm_node": ["busy", "jobs", "stated"],
     "container_host": ["busy", "podman"],
+    "gpu_node": ["busy"],
 }
 # What a site states of one host each.
 STATED: dict[str, dict[str, Any]] = {
@@ -65,6 +66,24 @@ def test_a_host_is_looked_at_for_what_its_groups_bring(tmp_path: Path) -> None:
     assert told["jobs"] == ([], [], ["munge.service"])
     assert told["busy"] == ([{**mount, "path": "/shared"}], [], ["munge.service", "docker.service"])
     assert told["stated"] == (STATED["stated"]["node_health_mounts"], ["munge.service", "sshd.service"], [])
+
+
+def test_every_host_that_runs_jobs_is_looked_at() -> None:
+    """Nodes of Slurm without GPUs too: what HealthCheckProgram reads must be there. Brought, verified and taken off on the same hosts."""
+    of = {name: load_plays(content.playbooks_dir() / name) for name in ("gpu.yml", "verify/gpu.yml", "day2/reset/gpu.yml")}
+    hosts = {name: [play.pattern for play in plays if "node_health" in play.roles] for name, plays in of.items()}
+
+    assert hosts == {name: ["gpu_node:slurm_node"] for name in of}
+
+
+def test_gpus_are_counted_where_there_are_to_be_some(tmp_path: Path) -> None:
+    """A node of Slurm that is not in gpu_node has no program that counts: skipped with that reason, and never unknown for ever."""
+    found = configurations(tmp_path)
+
+    assert {name: list(config["skip"]) for name, config in found.items() if name != "busy"} == {
+        name: ["gpu_count"] for name in ("files", "jobs", "podman", "stated", "plain")
+    }
+    assert found["busy"]["skip"] == {}
 
 
 def test_what_is_told_of_other_roles_is_what_they_do(tmp_path: Path) -> None:

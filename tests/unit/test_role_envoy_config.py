@@ -128,6 +128,9 @@ def test_names_are_looked_up_and_addresses_are_not(tmp_path: Path) -> None:
     clusters = {one["name"]: one for one in json.loads(wishes(tmp_path)["documents"]["clusters"])["resources"]}
 
     assert {name: one["type"] for name, one in clusters.items()} == {"web": "STATIC", "model": "STRICT_DNS", "jwks:far": "STRICT_DNS"}
+    assert {name: one.get("dns_lookup_family") for name, one in clusters.items()} == {
+        "web": None, "model": "V4_PREFERRED", "jwks:far": "V4_PREFERRED",
+    }  # fmt: skip
     assert clusters["web"]["common_lb_config"] == {"healthy_panic_threshold": {"value": 0}}
     assert clusters["web"]["health_checks"][0]["no_traffic_interval"] == "5s"
     assert clusters["model"]["health_checks"][0]["tcp_health_check"] == {}

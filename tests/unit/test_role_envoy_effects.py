@@ -201,3 +201,55 @@ def test_what_is_asked_holds_no_secret() -> None:
     assert found["listeners"][1]["names"] == ["api.example.com"]
     assert not [key for key in stated()["envoy_api_keys"].values() if key in str(found)]
     assert ipaddress.ip_address(module.reach(found["listeners"][1])).is_loopback
+
+
+def counted(name: str, *, fetched: int = 0, failed: int = 0, **words: int) -> dict[str, Any]:
+    """Return what Envoy 1.40 says of a provider's cluster and of what a listener has fetched, as it was seen to."""
+    values = {f"cluster.jwks_{name}.upstream_{word}": value for word, value in words.items()}
+    values |= {"http.https.jwt_authn.jwks_fetch_success": fetched, "http.https.jwt_authn.jwks_fetch_failed": failed}
+    histogram = {"histograms": {"supported_quantiles": [0.0], "computed_quantiles": []}}
+    return {"stats": [*({"name": name, "value": value} for name, value in values.items()), histogram]}
+
+
+def endpoint(name: str, **stats: int) -> dict[str, Any]:
+    """Return what /clusters says of one endpoint of a provider; values are words there."""
+    shown = [{"name": key, "value": str(value)} for key, value in stats.items()]
+    return {"cluster_statuses": [{"name": f"jwks:{name}", "host_statuses": [{"stats": [{"name": "rq_active"}, *shown]}]}]}
+
+
+@pytest.mark.parametrize(
+    ("clusters", "stats", "verdict", "found"),
+    [
+        (endpoint("far", rq_success=2), counted("far", fetched=2, rq_2xx=2, rq_completed=2), "pass", "2 answers with keys"),
+        (
+            endpoint("far", rq_error=16, cx_connect_fail=16),
+            counted("far", failed=16, rq_completed=16, rq_5xx=16),
+            "fail",
+            "nobody who answers",
+        ),
+        # Keys of before are kept; a provider that was moved to a host that does not answer has none of its own.
+        (endpoint("far", rq_error=3), counted("far", fetched=2, failed=3, rq_2xx=2, rq_completed=5), "fail", "nobody who answers"),
+        # It was away for a while.
+        (endpoint("far", rq_success=3, rq_error=2), counted("far", fetched=1, failed=4, rq_2xx=1, rq_completed=5), "pass", "with keys"),
+        # Other addresses of the name since, of which none was asked yet.
+        (endpoint("far"), counted("far", fetched=2, rq_2xx=2, rq_completed=2), "pass", "with keys"),
+        ({}, counted("far", failed=16, rq_completed=16, cx_none_healthy=16), "fail", "its name is not found"),
+        (endpoint("far", rq_success=16), counted("far", failed=16, rq_completed=16, rq_4xx=16), "fail", "each with an error"),
+        (endpoint("far", rq_success=16), counted("far", failed=16, rq_completed=16, rq_2xx=16), "fail", "none with keys"),
+        (
+            endpoint("far", rq_success=16),
+            counted("far", fetched=1, failed=15, rq_completed=16, rq_2xx=16),
+            "unknown",
+            "15 answers, of it or of others",
+        ),
+        (endpoint("far"), counted("far"), "unknown", "nobody has asked"),
+    ],
+)
+def test_keys_of_a_url_were_fetched(clusters: dict[str, Any], stats: dict[str, Any], verdict: str, found: str) -> None:
+    """Without keys every token gets 401, and so does a request without one: the routes' own check sees no difference."""
+    gateway = module.Gateway("gw1")
+    module.look_at_keys(gateway, ["far"], clusters, stats)
+
+    assert (gateway.verdicts[0]["check"], gateway.verdicts[0]["verdict"]) == ("envoy.keys.far", verdict)
+    assert found in gateway.verdicts[0]["found"]
+    assert ("jwks_url of far" in gateway.verdicts[0].get("fix", "")) is (verdict != "pass")

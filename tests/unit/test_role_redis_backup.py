@@ -54,7 +54,7 @@ def back_up(tmp_path: Path, programs: dict[str, str], **environment: str) -> tup
 
 def restore(tmp_path: Path, programs: dict[str, str], named: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Ask which backup would be restored; at most 24 hours may be lost unasked."""
-    words = ["/bin/sh", str(RESTORE), "redis-server.service", str(tmp_path / "data"), named, str(tmp_path), "look", "24"]
+    words = ["/bin/sh", str(RESTORE), "redis-server.service", str(tmp_path / "data"), named, str(tmp_path), "24", "1800", "look"]
     return subprocess.run(words, env={**programs, **environment}, capture_output=True, text=True, check=False, timeout=30)
 
 

@@ -191,3 +191,13 @@ def test_no_verdict_holds_the_password() -> None:
     effects.look_at_access(server)
 
     assert PASSWORD not in str(server.verdicts)
+
+
+@pytest.mark.parametrize(("keep", "fix"), [(False, "apply the phase storage on all hosts"), (True, "secrets rotate redis --interrupt")])
+def test_a_former_password_that_pods_hold_is_named_with_how_to_end_it(fix: str, *, keep: bool) -> None:
+    """Two passwords are taken either way; what to do is another thing where mounts in pods hold the former one."""
+    server = make_server({"ACL GETUSER default": f"passwords\n{'a' * 64}\n{'b' * 64}\n"})
+    effects.look_at_passwords(server, keep_former=keep)
+
+    assert outcomes(server) == {"one_password": "fail"}
+    assert fix in server.verdicts[0]["fix"]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
+from primus_bootstrap import content
 from tests.unit.role_module import load_role_module
+from tests.unit.test_role_templates import render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,3 +271,22 @@ def test_backups_are_judged_by_their_timer_and_their_last_run(timer: str, result
     effects.look_at_backups(found, timer=timer, result=result, newest=newest)
 
     assert tuple(record["verdict"] for record in found.records) == outcome
+
+
+@pytest.mark.parametrize("system", ["Debian", "Rocky"])
+@pytest.mark.parametrize("unit", ["mariadb.unit.conf.j2", "slurmdbd.unit.conf.j2"])
+def test_a_daemon_notes_what_it_has_read_in_a_folder_that_its_unit_makes(unit: str, system: str) -> None:
+    """A folder that only one distribution's package has would end every start of the other's."""
+    lines = render("slurm_accounting", unit, system).splitlines()
+    made = next(line.partition("=")[2] for line in lines if line.startswith("RuntimeDirectory="))
+    noted = next(line.rpartition("> ")[2].rstrip("'") for line in lines if line.startswith("ExecStartPost="))
+
+    assert noted == f"/run/{made}/applied"
+
+
+@pytest.mark.parametrize("role", ["slurm", "slurm_accounting"])
+def test_slurm_comes_from_epel_where_a_distribution_has_none(role: str) -> None:
+    """RHEL itself ships no Slurm."""
+    tasks = yaml.safe_load((content.roles_dir() / role / "tasks/install.yml").read_text(encoding="utf-8"))
+
+    assert [task["ansible.builtin.dnf"]["enablerepo"] for task in tasks if "ansible.builtin.dnf" in task] == ["epel"]

@@ -101,6 +101,52 @@ def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path
     assert not (tmp_path / "cgroup.conf").exists()
 
 
+BIG: dict[str, Any] = {"cpus": 256, "sockets": 2, "cores_per_socket": 64, "threads_per_core": 2, "memory_mib": 2_048_000}
+# 13 CPUs a GPU would be six cores and a half: seven for each of eight jobs, and there are 52.
+ODD: dict[str, Any] = {"cpus": 104, "sockets": 2, "cores_per_socket": 26, "threads_per_core": 2}
+NO_GPUS: dict[str, Any] = {"gpu_type": "", "gpu_count": 0, "gpu_files": [], "memory_mib": 16000}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "share"),
+    [
+        ({"n1": {}}, "2"),
+        ({"n1": BIG}, "32"),
+        ({"n1": ODD}, "12"),
+        ({"n1": BIG, "n2": {}}, "2"),
+        ({"n1": BIG, "n2": NO_GPUS}, "32"),
+        ({"n1": NO_GPUS}, None),
+        ({"n1": {"cpus": 2, "sockets": 1, "cores_per_socket": 2}}, None),
+        ({"n1": {**BIG, "cpus": 128}}, "16"),  # CPUs are cores there
+    ],
+)
+def test_a_job_gets_its_gpus_share_of_the_cpus(tmp_path: Path, nodes: dict[str, dict[str, Any]], share: str | None) -> None:
+    """In whole cores, and as the poorest node with GPUs can give: Slurm's own default is one CPU a task, whatever it has in GPUs."""
+    make(tmp_path, nodes)
+    found = conf_values(read(tmp_path))
+
+    assert found.get("DefCpuPerGPU") == share
+    assert "JobDefaults" not in read(tmp_path)  # no key of slurm.conf: slurmctld would not start
+    assert [one.keys() for one in words_of(read(tmp_path), "PartitionName")] == [{"PartitionName", "Nodes", "Default"}]
+
+
+def test_a_partition_whose_nodes_have_more_says_so(tmp_path: Path) -> None:
+    """A small node elsewhere takes nothing from those of a partition of their own; where a site states a share, that counts."""
+    both: list[dict[str, Any]] = [{"name": "big", "nodes": "n1", "default": True}, {"name": "all", "nodes": "all"}]
+    make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=both)
+    usual, (big, everything) = conf_values(read(tmp_path)), words_of(read(tmp_path), "PartitionName")
+    stated = [{**both[0], "extra": {"defmempernode": 1000, "DefCpuPerGPU": 9}}, {**both[1], "nodes": "n1"}]
+    make(tmp_path, {"n1": BIG, "n2": NO_GPUS, "n3": {}}, partitions=stated, extra={"defcpupergpu": 5})
+    own, (first, second) = conf_values(read(tmp_path)), words_of(read(tmp_path), "PartitionName")
+
+    assert (usual["DefCpuPerGPU"], usual["DefMemPerCPU"]) == ("2", "1000")
+    assert (big["DefCpuPerGPU"], big["DefMemPerCPU"]) == ("32", "8000")
+    assert everything.keys() == {"PartitionName", "Nodes", "Default"}
+    assert own["DefCpuPerGPU"] == "5"
+    assert (first["DefCpuPerGPU"], first["defmempernode"], "DefMemPerCPU" in first) == ("9", "1000", False)
+    assert ("DefCpuPerGPU" in second, second["DefMemPerCPU"]) == (False, "8000")
+
+
 def run_module(tmp_path: Path, nodes: dict[str, dict[str, Any]], **changes: Any) -> dict[str, Any]:
     """Run the module itself on these nodes, as Ansible does; return what it answers."""
     fragments = tmp_path / "nodes.d"

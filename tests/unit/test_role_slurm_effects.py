@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -43,25 +45,60 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int | None], None]:
 
 
 @pytest.mark.parametrize(("free_mib", "verdict"), [(5000, "pass"), (256, "pass"), (255, "fail"), (0, "fail")])
-def test_a_full_disk_under_the_state_is_named(free_mib: int, verdict: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_under_the_state_is_named(
+    free_mib: int, verdict: str, asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Too little space fails with the folder, what is free, and what to do."""
+    asked("0\n")
     monkeypatch.setattr(effects.os, "statvfs", lambda _folder: SimpleNamespace(f_bavail=free_mib * 256, f_frsize=4096))
     look = effects.Look("ctl1")
 
-    effects.look_at_space(look, "/var/lib/slurm")
+    effects.look_at_space(look, str(tmp_path))
 
     found = look.verdicts[0]
     assert (found["check"], found["verdict"], found["found"]) == ("slurm.state_space", verdict, f"{free_mib} MiB free")
-    assert found.get("fix", "/var/lib/slurm").find("/var/lib/slurm") >= 0
+    assert found.get("fix", str(tmp_path)).find(str(tmp_path)) >= 0
 
 
-def test_a_state_folder_that_is_not_there_is_unknown(tmp_path: Path) -> None:
+def test_a_state_folder_that_is_not_there_is_unknown(asked: Any, tmp_path: Path) -> None:
     """A folder that cannot be looked at is neither full nor empty."""
+    asked("0\n")
     look = effects.Look("ctl1")
 
     effects.look_at_space(look, str(tmp_path / "none"))
 
     assert look.verdicts[0]["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize(("pid", "root"), [("4321\n", "/proc/4321/root"), ("0\n", ""), ("", ""), ("no such unit", "")])
+def test_the_state_is_looked_at_where_slurmctld_sees_it(pid: str, root: str, asked: Any) -> None:
+    """Its unit has mounts of its own: what this host has mounted says nothing of them."""
+    asked(pid)
+
+    assert effects.root_of_slurmctld() == root
+
+
+@pytest.mark.parametrize(
+    ("number", "verdict", "fix"),
+    [(errno.ENOTCONN, "fail", "restart slurmctld"), (errno.ENOENT, "unknown", "apply"), (0, "fail", "restart slurmctld")],
+)
+def test_a_mount_that_only_slurmctld_still_sees_fails(
+    number: int, verdict: str, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shared file system was mounted anew, and slurmctld holds on to the mount before it: it answers, and saves nothing."""
+    root = "/proc/4321/root"
+
+    def stat(path: str) -> SimpleNamespace:
+        if path.startswith(root) and number:
+            raise OSError(number, os.strerror(number), path)
+        return SimpleNamespace(st_dev=66 if path.startswith(root) else 67)
+
+    room = SimpleNamespace(f_bavail=10**9, f_frsize=4096)
+    monkeypatch.setattr(effects, "os", SimpleNamespace(stat=stat, statvfs=lambda _folder: room))
+
+    found = effects.judge_space(str(tmp_path), root)
+
+    assert (found.verdict, fix in found.fix) == (verdict, True)
 
 
 @pytest.mark.parametrize(

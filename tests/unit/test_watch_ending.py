@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from primus_bootstrap.launch import diagnose, diagnose_causes
+from primus_bootstrap.launch import diagnose, diagnose_causes, rank_log
 from primus_bootstrap.launch.diagnose import Diagnosis
 from primus_bootstrap.launch.diagnose_hang import Suspect
 from primus_bootstrap.launch.diagnose_ranks import Evidence
@@ -95,6 +96,20 @@ def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind
 
     assert (judged.kind, judged.hosts) == (kind, hosts)
     assert judged.reason
+
+
+@pytest.mark.parametrize(("sample", "hosts"), [("no_progress-gpu", ("h2",)), ("no_progress-gpu_unknown", ())])
+def test_a_gpu_that_hangs_costs_its_host_the_next_attempt(tmp_path: Path, sample: str, hosts: tuple[str, ...]) -> None:
+    """All ranks stand in the same phase: the host of the one whose GPU is behind is left out, and nobody where that is unknown."""
+    (tmp_path / "logs").mkdir()
+    for path in (SAMPLES / sample).glob("*.log"):
+        shutil.copy(path, tmp_path / "logs" / path.name)
+    for rank, fields in yaml.safe_load((SAMPLES / sample / "ends.yml").read_text())["ranks"].items():
+        data = {"schema": rank_log.SCHEMA, "rank": rank, "world_size": 4, "local_rank": rank % 2, "attempt": 0, "pid": 9, "started": 1.0}
+        rank_log.record_path(tmp_path, rank).write_text(json.dumps({**data, **fields}))
+    judged = ending.explain(JOB, over(77), diagnose.diagnose(tmp_path), NODES)
+
+    assert (judged.cause, judged.hosts) == ("no_progress", hosts)
 
 
 def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:

@@ -76,6 +76,13 @@ def test_one_pod_a_node_as_the_jobs_user_with_nothing_of_the_cluster() -> None:
     assert alone["labelSelector"]["matchLabels"][making.JOB] == "try-0a1b2c"
 
 
+def test_pods_are_in_the_groups_of_their_user_and_in_those_that_are_stated() -> None:
+    """Devices of AMD GPUs belong to a group of the node, whose number is another one on each system."""
+    groups = [pod_spec(**given)["securityContext"]["supplementalGroups"] for given in ({}, {"groups": [993, 44, 110]})]
+
+    assert groups == [[44], [44, 993, 110]]
+
+
 def test_nodes_that_are_left_out_are_named_and_spares_come_last() -> None:
     """Each by a field of its own, as the API allows one name a requirement only; spares by preference."""
     nodes = pod_spec(spares=["gpu8"])["affinity"]["nodeAffinity"]
@@ -201,6 +208,7 @@ def test_a_field_that_the_server_dropped_is_named() -> None:
         ({"node_selector": {"pool": 1}}, "kubernetes.node_selector: pool: 1"),
         ({"tolerations": [{"key": "a", "effect": "Never"}]}, "kubernetes.tolerations[0]"),
         ({"secrets": ["My Secret"]}, "kubernetes.secrets: 'My Secret'"),
+        ({"groups": ["render"]}, "kubernetes.groups: ['render']"),
         ({"que": "a"}, "kubernetes.que: there is no such key"),
     ],
 )
@@ -275,6 +283,8 @@ def test_a_pod_that_took_another_ones_place_is_not_the_ranks() -> None:
 
 ENDED = NodeRecord(0, "gpu1", "pod-a", "boot", "", 1.0, ended=2.0, exit_code=75, pod="a")
 GONE = {"phase": "Failed", "containerStatuses": []}
+NO_DEVICES = "UnexpectedAdmissionError: Allocate failed: no devices"
+REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate failed:\n no devices"}
 
 
 @pytest.mark.parametrize(
@@ -295,13 +305,22 @@ GONE = {"phase": "Failed", "containerStatuses": []}
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]}, None, None,
-            NodeSeen("gpu1", seeing.ENDED, None, why="its container ended with 2"),
+            NodeSeen("gpu1", seeing.ENDED, None, why="its container ended with 2", begun=False),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]}, RECORD, False,
             NodeSeen("gpu1", seeing.ENDED, 137, why="its container ended with 137"),
         ),
-        ({"phase": "Pending", "containerStatuses": []}, None, True, NodeSeen("gpu1", seeing.ABSENT, why="its container is being made")),
+        (
+            {"phase": "Pending", "containerStatuses": []}, None, True,
+            NodeSeen("gpu1", seeing.ABSENT, why="its container is being made", placed=True),
+        ),
+        (REFUSED, None, True, NodeSeen("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False, placed=True)),
+        (REFUSED, None, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (
+            {**REFUSED, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}, None, True,
+            NodeSeen("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False),
+        ),
     ],
 )  # fmt: skip
 def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeSeen) -> None:  # noqa: FBT001
@@ -309,6 +328,27 @@ def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | N
     pod = None if status is None else reading.read_pod(a_pod(**status))
 
     assert reading.judge_rank("gpu1", pod, record, ready) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "labels", "expected"),
+    [
+        ({}, {}, {}),
+        ({"conditions": [{"type": "Failed", "status": "False", "reason": "a"}]}, {}, {}),
+        (
+            {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has"}]}, {},
+            dict.fromkeys((0, 1), "try has failed: BackoffLimitExceeded: Job has"),
+        ),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, {making.RANK: "1"}, {1: "try has failed: no reason given"}),
+        ({"terminalState": "Failed"}, {}, dict.fromkeys((0, 1), "try has failed: no reason given")),
+        ({"terminalState": "Completed"}, {}, {}),
+    ],
+)  # fmt: skip
+def test_an_object_that_has_failed_makes_no_pods_any_more(status: dict[str, Any], labels: dict[str, str], expected: dict[int, str]) -> None:
+    """It is of all ranks, but the Job of one rank, which says of which."""
+    item = {"metadata": {"name": "try", "labels": labels}, "status": status}
+
+    assert reading.failures([item], 2) == expected
 
 
 def test_nodes_are_looked_at_only_where_there_is_doubt() -> None:

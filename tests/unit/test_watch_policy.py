@@ -223,6 +223,20 @@ def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -
     assert resumed.stops == 0
 
 
+def test_a_place_that_is_taken_before_the_first_step_is_forgiven_a_few_times_in_a_row() -> None:
+    """Whoever trains and makes room goes on at once and for nothing; a queue that evicts a job at every start must end it some day."""
+    taken = Ending(ending.UNFINISHED, ending.PREEMPTED, "held back before the first step")
+    stepped = policy.judge(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), taken, 1000.0).state
+    state, counts = over(), []
+    for _ in range(7):
+        state = policy.judge(JOB, replace(state, phase=states.ENDED), taken, 1000.0).state
+        counts.append((state.stops, state.restarts_without_progress))
+
+    assert (stepped.not_before, stepped.stops, stepped.restarts_without_progress) == (1000.0, 0, 0)
+    assert counts == [(1, 0), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3), (3, 3)]
+    assert state.phase == states.FAILED
+
+
 def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> None:
     """A checkpoint is written first."""
     asked = policy.ask(JOB, running(), frozenset({"cancel"}), 200.0).state

@@ -384,6 +384,50 @@ def test_hosts_are_left_out_only_as_long_as_enough_remain(site: Site, slurm: Slu
     assert json.loads(folder.job_file.read_text())["nodes"] == 2
 
 
+EIGHT, FOUR = "64|gpu:h200:8(S:0-1)", "32|gpu:4"
+WHOLE = ["--exclusive", "--mem=0"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "changes", "options", "expected"),
+    [
+        ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, [], WHOLE),
+        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),  # of the smaller ones it gets none
+        ({"n1": EIGHT, "n2": FOUR}, {"gpus_per_node": 4}, [], []),  # slurm.conf says what four of eight get
+        ({"n1": "64|gpu:a:4,gpu:b:4,shard:64", "n2": FOUR}, {"gpus_per_node": 8}, [], WHOLE),
+        ({"n1": "64|(null)", "n2": "64|(null)"}, {"gpus_per_node": 8}, [], []),  # nobody knows
+        ({"n1": EIGHT, "n2": EIGHT, "n3": "128|gpu:16"}, {"gpus_per_node": 8}, [], WHOLE),  # of another partition
+        ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--mem=100G"], WHOLE[:1]),
+        ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--cpus-per-gpu=4"], []),
+        ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["--exclusive=user"], []),
+        ({"n1": EIGHT, "n2": EIGHT}, {"gpus_per_node": 8}, ["-c16"], []),
+        ({"n1": "64|(null)", "n2": "4|(null)"}, {"processes_per_node": 2}, [], ["--cpus-per-task=2"]),
+        ({"n1": "64|(null)", "n2": "4|(null)"}, {"processes_per_node": 6}, [], ["--cpus-per-task=4"]),  # more would never start there
+        ({"n1": "1|(null)", "n2": "1|(null)"}, {"processes_per_node": 2}, [], []),
+        ({"n1": "64|(null)", "n2": "64|(null)"}, {"processes_per_node": 1}, [], []),
+    ],
+)
+def test_a_job_gets_processors_and_memory_to_its_gpus(  # noqa: PLR0917 - a table
+    site: Site,
+    slurm: SlurmStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+    sizes: dict[str, str],
+    changes: dict[str, Any],
+    options: list[str],
+    expected: list[str],
+) -> None:
+    """One task a node is one processor and its share of the memory for Slurm; what the user states is left as it is."""
+    monkeypatch.setenv("PATH", slurm.path)
+    slurm.sizes(**sizes)
+    slurm.partitions(**{"gpu*": ["n1", "n2"], "big": ["n3"]})
+    folder = site.submit(job(site, slurm={"partition": "gpu", "options": options}, words=["1", "0"], **changes))
+    SlurmTarget(folder.job(), folder).start(states.State("small-0a1b2c", phase=states.STARTING, attempt=1, attempts=(states.Attempt(1),)))
+    (words,) = slurm.calls("sbatch")
+    stated = [word for word in words if word.startswith(("--exclusive", "--mem", "--cpus-per", "-c"))]
+
+    assert [word for word in stated if word not in options] == expected
+
+
 # One partition with all but the spare node, and that of the spare nodes, which holds the others as well; and a foreign one.
 SPARES = {"main*": ["n1", "n2"], "spare": ["n1", "n2", "n3"], "debug": ["n4"]}
 

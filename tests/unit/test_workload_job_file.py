@@ -118,6 +118,30 @@ def test_a_job_that_the_cluster_cannot_run_is_refused_where_it_is_written(tmp_pa
     assert "workload_node has 2 hosts" in caught.value.problems[1].what
 
 
+def test_a_job_is_held_against_queues_that_are_stated_for_hosts_without_jobs(tmp_path: Path) -> None:
+    """A control plane that takes no pods has the queues' variables, and Kueue's topology contradicts one pod a node."""
+    queues = """\
+    kueue:
+      children: {kube_control_plane: {hosts: {cp1: {ansible_host: 10.0.0.9}}}}
+      vars:
+        kueue_topology_levels: [primus-bootstrap.io/rack]
+        kueue_flavors: [{name: a, model: MI300X}]
+        kueue_cluster_queues: [{name: a, quotas: [{flavor: a, resources: {amd.com/gpu: 16}}]}]
+        kueue_local_queues: [{name: training, namespace: primus-jobs, cluster_queue: a}]
+    etcd: {children: {kube_control_plane: }}
+    kube_node: {hosts: {n1: , n2: }, vars: {gpu_env_count: 8, gpu_env_model: MI300X}}
+"""
+    (tmp_path / "hosts.yaml").write_text(CLUSTER + queues)
+    pods = "workload_target: kubernetes\nworkload_kubernetes_image: a/b:1\nworkload_kubernetes_queue: training\n"
+    path = write(tmp_path, f"{JOB}{pods}workload_gpus_per_node: 4\n")
+    cluster = load_cluster(tmp_path / "hosts.yaml")
+    with pytest.raises(InventoryError) as caught:
+        check_job(cluster, read_job(path), str(path))
+
+    assert [(problem.line, "two ranks on one node" in problem.what) for problem in caught.value.problems] == [(7, True)]
+    assert check_job(cluster, read_job(path, ["workload_gpus_per_node=8"]), str(path))
+
+
 def test_a_shipped_job_is_found_by_its_name(tmp_path: Path) -> None:
     """A path wins; else the name of one in workloads/jobs; else the nearest is named."""
     assert find_job("debug-dense") == content.jobs_dir() / "debug-dense.yml"

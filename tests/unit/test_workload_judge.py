@@ -70,11 +70,19 @@ def made(**given: Any) -> dict[str, Any]:
         ({"settings": {"train": {"steps": None}}}, "settings", "train.steps has no value"),
         ({"settings": {"train": {}}}, "settings", "train has no value"),
         ({"settings": {"checkpoint": {"folder": "/x"}}}, "settings", "checkpoint.folder has a variable of its own"),
+        (
+            {"progress_timeout_s": 600},
+            "progress_timeout_s",
+            "is 600, and the trainer's own limit for a step (watchdog.step_timeout_s) is 600",
+        ),
+        ({"settings": {"watchdog": {"step_timeout_s": 900}}}, "progress_timeout_s", "is 900, and the trainer's"),
+        ({"presets": ["debug-dense"], "progress_timeout_s": 60}, "progress_timeout_s", "(watchdog.step_timeout_s) is 60"),
         ({"task": ["preflight"], "presets": ["debug-dense"]}, "task", "the task preflight takes no workload_presets"),
         ({"environment": "{}"}, "environment", "workload_environment must be a mapping"),
         ({"presets": "debug-dense"}, "presets", "workload_presets must be a list"),
         ({"task": []}, "task", "workload_task: there is no task"),
         ({"lost_after_s": 1}, "lost_after_s", "workload_lost_after_s: 1"),
+        ({"lease_s": 4}, "lease_s", "workload_lease_s: 4"),
         ({"backoff_s": []}, "backoff_s", "workload_backoff_s: []"),
         ({"checkpoint_folder": "here"}, "checkpoint_folder", "workload_checkpoint_folder: 'here'"),
         ({"cli_options": ["--nnodes=2"]}, "cli_options", "workload_cli_options: --nnodes=2 is given by the watcher"),
@@ -91,6 +99,8 @@ def made(**given: Any) -> dict[str, Any]:
         ({"target": "kubernetes", **PODS, "kubernetes_resources": {"cpu": "many"}}, "kubernetes_resources", "cpu: 'many'"),
         ({"target": "kubernetes", **PODS, "kubernetes_env_secrets": ["A B"]}, "kubernetes_env_secrets", "'A B' is no name"),
         ({"target": "kubernetes", **PODS, "kubernetes_tolerations": [{"kye": "a"}]}, "kubernetes_tolerations", "there is no such key"),
+        ({"target": "kubernetes", **PODS, "kubernetes_groups": ["render"]}, "kubernetes_groups", "is no list of numbers of groups"),
+        ({"target": "kubernetes", **PODS, "kubernetes_groups": 993}, "kubernetes_groups", "must be a list"),
     ],
 )
 def test_a_job_that_cannot_be_is_refused(given: dict[str, Any], about: str, what: str) -> None:
@@ -100,6 +110,31 @@ def test_a_job_that_cannot_be_is_refused(given: dict[str, Any], about: str, what
     assert [one.about for one in found] == [f"workload_{about}"], found
     assert what in found[0].what
     assert found[0].fix
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"progress_timeout_s": 601},
+        {"progress_timeout_s": 0},
+        {"progress_timeout_s": 61, "settings": {"watchdog": {"step_timeout_s": 60}}},
+        {"progress_timeout_s": 61, "settings": {"watchdog": {"step_timeout_s": 0}}},  # the trainer does not look
+        {"progress_timeout_s": 61, "presets": ["debug-dense"], "settings": {"train": {"steps": 9}}},
+        {"progress_timeout_s": 61, "presets": ["/jfs/my.yaml"]},  # what it says nobody knows here
+        {"progress_timeout_s": 61, "task": ["train", "pretrain", "watchdog.step_timeout_s=60"]},
+        {"progress_timeout_s": 61, "task": ["benchmark", "gemm"]},
+    ],
+)
+def test_the_trainer_may_have_the_first_word_on_a_step_that_hangs(given: dict[str, Any]) -> None:
+    """A limit of the watcher above the trainer's is right, and none is stated for a task without that limit."""
+    assert ROLE.findings(a_job(**given), GROUPS, HOSTVARS) == []
+
+
+def test_the_trainers_own_limit_is_the_one_that_jobs_are_held_against() -> None:
+    """The role knows the default of another program: the two stay the same."""
+    text = (content.jobs_dir().parent / "train" / "settings.py").read_text(encoding="utf-8")
+
+    assert f"step_timeout_s: float = setting({ROLE.STEP_LIMIT_S}, " in text
 
 
 @pytest.mark.parametrize(
@@ -182,14 +217,58 @@ def test_a_job_of_kubernetes_says_what_each_pod_has() -> None:
     """GPUs by the name that the nodes' model has in Kubernetes, numbers as text, spares by name."""
     hosts = {**HOSTVARS, "n1": {**HOSTVARS["n1"], "gpu_env_model": "MI300X"}}
     given = {"kubernetes_image": "a/b:1", "kubernetes_resources": {"cpu": 96, "rdma/hca": 1}, "kubernetes_host_network": True}
+    given["kubernetes_groups"] = [993]
     job = a_job(target="kubernetes", gpus_per_node=8, kubernetes_queue="training", kubernetes_env_secrets=["site-token"], **given)
     pods = ROLE.document(job, GROUPS, hosts)["kubernetes"]
 
     assert ROLE.findings(job, GROUPS, hosts) == []
     assert pods["resources"] == {"cpu": "96", "rdma/hca": "1", "amd.com/gpu": "8"}
     assert (pods["queue"], pods["host_network"], pods["spares"], pods["secrets"]) == ("training", True, ["n4"], ["site-token"])
+    assert pods["groups"] == [993]
     nvidia = {**hosts, "n1": {"gpu_env_model": "H100"}}
     assert "nvidia.com/gpu" in ROLE.document(job, GROUPS, nvidia)["kubernetes"]["resources"]
+
+
+QUEUES: dict[str, Any] = {
+    "kueue_topology_levels": ["primus-bootstrap.io/rack"],
+    "kueue_flavors": [{"name": "racks"}, {"name": "loose", "topology": False}],
+    "kueue_cluster_queues": [
+        {"name": "all", "quotas": [{"flavor": "racks", "resources": {}}]},
+        {"name": "both", "quotas": [{"flavor": "racks", "resources": {}}, {"flavor": "loose", "resources": {}}]},
+        {"name": "free", "quotas": [{"flavor": "loose", "resources": {}}]},
+    ],
+    "kueue_local_queues": [
+        *({"name": name, "namespace": "primus-jobs", "cluster_queue": name} for name in ("all", "both", "free")),
+        {"name": "elsewhere", "namespace": "others", "cluster_queue": "all"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "changed", "refused"),
+    [
+        ({"queue": "all"}, {}, True),
+        ({"queue": "all", "topology": "primus-bootstrap.io/rack"}, {}, True),
+        ({"queue": "both", "topology": "primus-bootstrap.io/rack"}, {}, True),
+        ({"queue": "both"}, {}, False),  # without a level Kueue leaves it to the scheduler
+        ({"queue": "free"}, {}, False),
+        ({"queue": "elsewhere"}, {}, False),  # of another namespace: of this one's nobody knows
+        ({"queue": "all"}, {"kueue_topology_levels": []}, False),
+        ({"queue": "all"}, {"kueue_topology_levels": "{{ levels }}"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_a_part_of_a_node_is_refused_where_the_queue_places_pods(given: dict[str, Any], changed: dict[str, Any], refused: bool) -> None:  # noqa: FBT001
+    """Kueue would give two ranks the same node, and one pod a node is what they may have: the second would wait for ever."""
+    hosts, groups = {**HOSTVARS, "ctl": {**QUEUES, **changed}}, {**GROUPS, "kueue": ["ctl"]}
+    pods = {f"kubernetes_{name}": value for name, value in given.items()}
+    job = {"target": "kubernetes", **PODS, **pods, "nodes": 2, "gpus_per_node": 4}
+    found = ROLE.findings(a_job(**job), groups, hosts)
+
+    assert [one.about for one in found] == ["workload_gpus_per_node"] * refused
+    assert all("workload_gpus_per_node is 4 and n1 has 8" in one.what for one in found)
+    assert ROLE.findings(a_job(**{**job, "nodes": 1}), groups, hosts) == []
+    assert ROLE.findings(a_job(**{**job, "gpus_per_node": 8}), groups, hosts) == []
 
 
 def test_a_cluster_that_the_inventory_does_not_know_takes_any_number_of_nodes() -> None:

@@ -17,6 +17,8 @@ import pytest
 import yaml
 
 from primus_bootstrap.bench.finished import write_run
+from primus_bootstrap.cli import workload_verbs as verbs
+from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.files import replace_text
@@ -243,6 +245,62 @@ def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFold
         "failed",
         "failed",
     ]
+
+
+class Keepers:
+    """Service hosts that answer, or do not, in this order; the last answer stays."""
+
+    answering = "ctl2"
+
+    def __init__(self, *answers: jobs.Job | Exception) -> None:
+        """Keep what they say."""
+        self.answers = list(answers)
+
+    def show(self, job: str) -> jobs.Job:
+        """Return a job, or have no answer."""
+        assert job == ID
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def shown(phase: str) -> jobs.Job:
+    """Return a job as a service host shows it."""
+    return jobs.read_job({"job": {"id": ID, "name": "try", "user": ME, "target": "slurm"}, "state": {"phase": phase}})
+
+
+SILENT = RunError("no host of primus_watch answers: ctl1: timed out", fix="bring one of them up")
+
+
+@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 4)])
+def test_a_service_host_that_is_away_for_a_moment_ends_no_following(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str, code: int
+) -> None:
+    """It is said once, and asked again: 4 says that a job was given up, and nothing else."""
+    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
+    keepers: Any = Keepers(shown("running"), SILENT, SILENT, shown("running"), shown(phase))
+
+    assert verbs._follow(keepers, ID, as_json=True) == code
+    assert capsys.readouterr().err.splitlines() == [
+        "no host of primus_watch answers: ctl1: timed out; asking again for 5 minutes, the job goes on meanwhile",
+        "ctl2 answers again",
+    ]
+
+
+def test_a_job_of_which_nobody_says_anything_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a time that ends the following with a code of its own; a job that there is not is said at once."""
+    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(verbs, "_PATIENCE_S", 0.1)
+    silent: Any = Keepers(shown("running"), SILENT)
+    missing: Any = Keepers(PlanError(f"there is no job {ID}", fix="look"))
+    with pytest.raises(UnknownError, match=f"how {ID} stands is unknown: .*ctl1: timed out") as unknown:
+        verbs._follow(silent, ID, as_json=False)
+    with pytest.raises(PlanError):
+        verbs._follow(missing, ID, as_json=False)
+
+    assert unknown.value.exit_code == 6
+    assert "bring one of them up; then: " in unknown.value.fix
 
 
 @needs_root

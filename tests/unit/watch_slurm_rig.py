@@ -55,12 +55,20 @@ def partitions():
     path = folder / "partitions.json"
     return json.loads(path.read_text()) if path.exists() else {{"gpu*": list(nodes())}}
 
+def size(node):
+    path = folder / "sizes.json"
+    return json.loads(path.read_text()).get(node, "8|(null)") if path.exists() else "8|(null)"
+
 if name == "sinfo":
     wanted = given.get("--nodes", "").split(",")
     for partition, members in partitions().items():
         for node, state in nodes().items():
             if node in members and (node in wanted or wanted == [""]):
-                print({{"%N|%T": f"{{node}}|{{state}}", "%N|%P|%T": f"{{node}}|{{partition}}|{{state}}"}}[given["--format"]])
+                known = {{"%N": node, "%P": partition, "%T": state, "%c|%G": size(node)}}
+                line = given["--format"]
+                for word, said in known.items():
+                    line = line.replace(word, said)
+                print(line)
 elif name == "sbatch":
     out = set(given.get("--exclude", "").split(","))
     here = {{name.rstrip("*"): members for name, members in partitions().items()}}
@@ -140,6 +148,10 @@ class SlurmStandIn:
     def partitions(self, **members: list[str]) -> None:
         """State who is in which partition; a star behind its name makes it the default one."""
         (self.folder / "partitions.json").write_text(json.dumps(members))
+
+    def sizes(self, **sizes: str) -> None:
+        """State processors and GPUs of nodes as sinfo prints them, `64|gpu:h200:8`."""
+        (self.folder / "sizes.json").write_text(json.dumps(sizes))
 
     def jobs(self) -> list[dict[str, Any]]:
         """Return the jobs that were handed in."""

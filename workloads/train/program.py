@@ -15,6 +15,7 @@ import torch
 from workloads.common.errors import WorkloadError
 from workloads.common.files import replace_text
 from workloads.common.process_group import own_rank, process_group, world_size
+from workloads.train import flight_recorder
 from workloads.train.attention import require_backend
 from workloads.train.check_settings import check_settings
 from workloads.train.data import open_samples
@@ -60,6 +61,7 @@ def _train(settings: Settings, kind: str, watchdog: Watchdog, stop: StopRequest)
     folder = Path(os.environ.get("RUN_DIR", "runs/train"))
     folder.mkdir(parents=True, exist_ok=True)
     if settings.watchdog.step_timeout_s:
+        flight_recorder.turn_on()
         watchdog.start()
         watchdog.progress(0, limit_s=settings.watchdog.startup_timeout_s)
     samples = open_samples(settings, kind=kind)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from workloads.common.errors import StalledError
+from workloads.train import flight_recorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # A C call that never gives up the interpreter's lock would stop the watching thread, too: then faulthandler's own thread ends the rank,
 # this much later.
 _SECOND_LINE_S = 10.0
+# Well within that.
+_RECORDER_S = 5.0
 _GLANCE_S = 0.2
 _PEERS_S = 1.0
 _LEAVE_S = 60.0
@@ -81,6 +84,10 @@ class Watchdog:
         )
         faulthandler.dump_traceback(all_threads=True)
         sys.stderr.flush()
+        standing = flight_recorder.look(_RECORDER_S)
+        if standing:
+            sys.stderr.write(f"{self._program}: rank {self._rank}: flight recorder: {standing}\n")
+            sys.stderr.flush()
         # The limits of all ranks run out at about one moment: who goes at once breaks the exchange of those that have not said their phase.
         time.sleep(_PEERS_S)
         # Nothing else ends a process whose main thread is stuck in a library; the checkpoint on disk is untouched.

@@ -45,6 +45,8 @@ _BY_CODE = (
 )
 # The cause of an attempt that somebody outside of the job stopped.
 FROM_OUTSIDE = "stopped_from_outside"
+# The cause of one whose place the platform took.
+PREEMPTED = "preempted"
 # Of hosts that are kept off without anybody knowing that they are at fault.
 UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
 _MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
@@ -90,10 +92,10 @@ def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, s
     judged = _wanted(job, state) or _done(state) or _gone(job, state) or _early(job, state)
     if judged is not None:
         return judged
-    judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(state, said)
+    judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(job, state, said)
     if judged.kind != OTHER:
         return judged
-    return _absent(state) if state.absent else _unclear(job, state) if state.unclear else judged
+    return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else judged
 
 
 def _wanted(job: Job, state: State) -> Ending | None:
@@ -119,12 +121,21 @@ def _gone(job: Job, state: State) -> Ending | None:
 def _early(job: Job, state: State) -> Ending | None:
     """Judge an attempt that was ended early, by the platform or well by itself."""
     if state.verdict == seen.PREEMPTED:
-        return Ending(UNFINISHED, "preempted", f"{job.platform} gave the nodes to a job of higher priority")
+        return _preempted(job, state)
     if state.current.exit_code == CHECKPOINTED and state.stopping in ("", STOP_FAILED):
         return Ending(UNFINISHED, "unfinished", "stopped early with a good checkpoint (exit code 75)")
     if state.verdict == seen.TIME_LIMIT:
         return Ending(OTHER, "time_limit", "Slurm's time limit was reached", "raise --time, or let --signal ask for a checkpoint earlier")
     return None
+
+
+def _preempted(job: Job, state: State) -> Ending:
+    if job.target != KUBERNETES or state.current.first_step is not None:
+        return Ending(UNFINISHED, PREEMPTED, f"{job.platform} gave the nodes to a job of higher priority")
+    # Kueue says the same of a job that has to make room, and of one whose pods were not all ready in time.
+    reason = f"{job.platform} held it back or evicted it before the first step"
+    fix = f"see why: kubectl -n {job.pods.namespace} get events, and describe its workload of Kueue"
+    return Ending(UNFINISHED, PREEMPTED, reason, fix)
 
 
 def _lost(job: Job, state: State) -> Ending:
@@ -139,9 +150,16 @@ def _lost(job: Job, state: State) -> Ending:
     return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
 
 
-def _absent(state: State) -> Ending:
-    hosts = state.absent if _some(state, state.absent) else ()
-    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _MORE.format(attempt=state.attempt), hosts)
+def _absent(job: Job, state: State) -> Ending:
+    # Where a platform chooses the hosts, those of the other ranks may never be known.
+    hosts = state.absent if job.nodes == 1 or len(state.absent) < job.nodes else ()
+    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _why_not(job, state), hosts)
+
+
+def _why_not(job: Job, state: State) -> str:
+    """Say where to look for the reason why an attempt did not start; of pods the kubelets' events tell, for an hour."""
+    more = _MORE.format(attempt=state.attempt)
+    return f"kubectl -n {job.pods.namespace} get events; {more}" if job.target == KUBERNETES else more
 
 
 def _unclear(job: Job, state: State) -> Ending:
@@ -180,13 +198,13 @@ def _blamed(found: Diagnosis) -> tuple[str, ...]:
     return (found.first.node,) if found.first is not None else ()
 
 
-def _unknown(state: State, told: str) -> Ending:
+def _unknown(job: Job, state: State, told: str) -> Ending:
     code = state.current.exit_code
     more = _MORE.format(attempt=state.attempt)
     if state.stopping == STOP_HANG:
         return Ending(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Ending(OTHER, NOT_STARTED, state.reason, more)
+        return Ending(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, told) if part), _why_not(job, state))
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
             return Ending(kind, cause, f"{told or reason} (exit code {code})", more)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.launch.watch import ending as endings
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import unbegun
 from primus_bootstrap.launch.watch.folder import CANCEL, RESUME
 from primus_bootstrap.launch.watch.hosts import choose
 from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
@@ -68,6 +69,7 @@ def taken_over(job: Job, state: State, now: float) -> State:
     return replace(
         state,
         unknown=(),
+        placed=(),
         failing_since=0.0,
         revoked_at=now if state.revoked else state.revoked_at,
         not_before=min(state.not_before, now + max(job.policy.backoff_s)),
@@ -129,6 +131,7 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, ste
         lost=(),
         unclear=(),
         absent=(),
+        placed=(),
         step=None,
         step_at=None,
         excluded=choice.excluded,
@@ -147,6 +150,7 @@ def decide(job: Job, state: State, seen: Seen, moment: Moment) -> Decision:
     state = _take_over(state, seen)
     state, more = _note_answers(state, seen, now)
     events += more
+    state = replace(state, placed=unbegun.placed(state, seen, now))
     seen = _without_a_word(job, state, seen, now)
     state, more = _note_progress(state, seen, now)
     events += more
@@ -183,11 +187,13 @@ def _again(job: Job, state: State, ending: Ending, now: float) -> Decision:
         at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
         return _give_up(state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
     # Going on from a checkpoint costs nothing; an attempt that did not make a single step is no such thing.
+    stepped = state.current.first_step is not None
     outside = ending.cause == endings.FROM_OUTSIDE
-    free = ending.kind == endings.UNFINISHED and not outside and (ending.cause == "preempted" or state.current.first_step is not None)
+    free = ending.kind == endings.UNFINISHED and not outside and stepped
     policy = job.policy
-    # Nor is a job at fault that is stopped from outside, as often in a row as it may fail; what goes on after that is no accident.
-    forgiven = outside and state.stops < policy.max_restarts_without_progress
+    # Nor is a job at fault that is stopped from outside, or whose place is taken before its first step, as often in a row as it may fail;
+    # what goes on after that is no accident: a queue, for one, evicts a job of which one pod never begins.
+    forgiven = (outside or (ending.cause == endings.PREEMPTED and not stepped)) and state.stops < policy.max_restarts_without_progress
     stops = state.stops + (1 if forgiven else 0)
     spent = state.restarts_without_progress + (0 if free or forgiven else 1)
     if spent > policy.max_restarts_without_progress:
@@ -296,10 +302,11 @@ def _end(state: State, seen: Seen, now: float, *, lost: tuple[str, ...]) -> tupl
     restarted = tuple(node.host for node in seen.nodes if node.restarted)
     gone = tuple(dict.fromkeys((*lost, *restarted)))
     code = endings.deciding_code(node.exit_code for node in seen.nodes)
-    state = replace(_last(state, ended=now, exit_code=code), lost=gone, unknown=())
-    return _to(state, states.ENDED, state.reason if state.stopping else "the attempt is over", now), [
-        Event("node_lost", "started again in the middle", host) for host in restarted
-    ]
+    state = replace(_last(state, ended=now, exit_code=code), lost=gone, unknown=(), placed=())
+    if (never := unbegun.never_began(seen)) and not state.stopping:
+        state = replace(state, stopping=endings.STOP_NOT_STARTED, reason=unbegun.told(never), absent=unbegun.to_blame(never))
+    events = [Event("node_lost", "started again in the middle", host) for host in restarted]
+    return _to(state, states.ENDED, state.reason if state.stopping else "the attempt is over", now), events
 
 
 def _stop(state: State, why: str, reason: str, now: float, *, deadline: float) -> tuple[State, list[Event]]:
@@ -339,8 +346,7 @@ def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, 
     now = moment.now
     state, settle = _note_failing(job, state, seen, now)
     if state.failing_since and now - state.failing_since >= settle:
-        ended = ", ".join(f"{node.host} ({node.exit_code})" for node in seen.nodes if node.state == seeing.ENDED)
-        return _stop(state, endings.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
+        return _failed(state, seen, now)
     if lost:
         return _stop(state, endings.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
     if state.phase == states.STARTING:
@@ -353,6 +359,14 @@ def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, 
     if limit and now - max(since, moment.watching_since) > limit:
         return _stop(state, endings.STOP_HANG, f"{what} for {limit} s", now, deadline=now)
     return state, []
+
+
+def _failed(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+    """Stop what is left of an attempt of which a part has ended; where that never began, the rest could only wait for it."""
+    if never := unbegun.never_began(seen):
+        return _stop(replace(state, absent=unbegun.to_blame(never)), endings.STOP_NOT_STARTED, unbegun.told(never), now, deadline=now)
+    ended = ", ".join(f"{node.host} ({node.exit_code})" for node in seen.nodes if node.state == seeing.ENDED)
+    return _stop(state, endings.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
 
 
 def _note_failing(job: Job, state: State, seen: Seen, now: float) -> tuple[State, float]:
@@ -375,8 +389,12 @@ def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State
     if seen.status == seeing.QUEUED and seen.why:
         state = replace(state, reason=seen.why)
     limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S
-    if not queued and now - max(state.since, moment.watching_since) > limit:
-        state = replace(state, absent=tuple(node.host for node in absent))
+    late = not queued and now - max(state.since, moment.watching_since) > limit
+    blamed = unbegun.to_blame(absent) if job.platform else tuple(node.host for node in absent)
+    if not late and (held := unbegun.late(job, state, now, moment.watching_since)):
+        late, limit, blamed = True, unbegun.limit_s(job), held
+    if late:
         said = "; ".join([*(f"{node.host}: {node.why}" for node in seen.nodes if node.why), *([seen.why] if seen.why else [])])
-        return _stop(state, endings.STOP_NOT_STARTED, f"it did not start within {limit:.0f} s: {said}", now, deadline=now)
+        reason = f"it did not start within {limit:.0f} s: {said}"
+        return _stop(replace(state, absent=blamed), endings.STOP_NOT_STARTED, reason, now, deadline=now)
     return state, []

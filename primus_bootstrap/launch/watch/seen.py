@@ -22,7 +22,8 @@ class NodeSeen:
     """One node of an attempt.
 
     `exit_code` None at an end: it ended without a word; `restarted`: because the host was. `heard`: its launcher is silent, and the
-    platform hears from the host.
+    platform hears from the host. `begun` is false at an end before its launcher began. `placed`: the platform has given it this host, whose
+    turn it is to start it, or which refused.
     """
 
     host: str
@@ -31,6 +32,8 @@ class NodeSeen:
     restarted: bool = False
     why: str = ""
     heard: bool = False
+    begun: bool = True
+    placed: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ _OPTIONAL_LABEL = re.compile(f"({_LABEL.pattern})?")
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _PATH = re.compile(r"/[A-Za-z0-9._/-]+")
+_GROUPS = 1 << 31  # Kubernetes takes no larger numbers: https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
 _EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -31,7 +32,7 @@ class Kubernetes:
     `storage` is the folder of the shared storage, the same in a pod as on the hosts; it comes from the hosts (hostPath), or from `claim`.
     `resources` are asked for and are the limit, GPUs included. `queue` and `priority` are Kueue's; without a queue `priority` is a
     PriorityClass. `topology` is the label of nodes that the pods should have in common. `secrets` are Secrets whose keys become environment
-    variables. `spares` are nodes that are taken last.
+    variables. `spares` are nodes that are taken last. `groups` are numbers of groups that pods are in besides those of the job's user.
     """
 
     image: str
@@ -51,6 +52,7 @@ class Kubernetes:
     secrets: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
     shm: str = "16Gi"
+    groups: tuple[int, ...] = ()
 
 
 class _Reader(Protocol):
@@ -94,6 +96,7 @@ def read_kubernetes(reader: _Reader, raw: Any) -> Kubernetes:
         secrets=_names(reader, data, "secrets"),
         spares=_names(reader, data, "spares"),
         shm=text("shm", _QUANTITY),
+        groups=_numbers(reader, data, "groups"),
     )
 
 
@@ -112,6 +115,14 @@ def _names(reader: _Reader, data: Mapping[str, Any], key: str) -> tuple[str, ...
     found = reader.words(data, "kubernetes", key)
     reader.problems += [f"kubernetes.{key}: {name!r} is no name" for name in found if not _NAME.fullmatch(name)]
     return found
+
+
+def _numbers(reader: _Reader, data: Mapping[str, Any], key: str) -> tuple[int, ...]:
+    found = data.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, int) and not isinstance(one, bool) and 0 < one < _GROUPS for one in found):
+        reader.problems.append(f"kubernetes.{key}: {found!r} is no list of numbers of groups")
+        return ()
+    return tuple(found)
 
 
 def _tolerations(reader: _Reader, data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:

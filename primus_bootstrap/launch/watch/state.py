@@ -58,9 +58,10 @@ class State:
     `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
     failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
     `stops` counts attempts that were stopped from outside since the last progress, and cost no restart.
-    `unknown` says since when a node has not answered; `lost` who was lost in the newest attempt, `unclear` who neither ended nor was
-    called lost, `absent` where it never started. `watcher` names the one that leads. `step_at` is when the newest step was seen, not when
-    it was made. `spares` lets a target that takes the hosts itself take spare ones for the newest attempt.
+    `unknown` says since when a node has not answered, `placed` since when one that the platform has chosen has yet to start; `lost` who
+    was lost in the newest attempt, `unclear` who neither ended nor was called lost, `absent` where it never started. `watcher` names the
+    one that leads. `step_at` is when the newest step was seen, not when it was made. `spares` lets a target that takes the hosts itself
+    take spare ones for the newest attempt.
     """
 
     job: str
@@ -92,6 +93,7 @@ class State:
     lost: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
+    placed: tuple[tuple[str, float], ...] = ()
     excluded: tuple[Excluded, ...] = ()
     attempts: tuple[Attempt, ...] = ()
     watcher: str = ""
@@ -104,7 +106,7 @@ class State:
     def to_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         data = asdict(self)
-        data["unknown"] = dict(self.unknown)
+        data.update(unknown=dict(self.unknown), placed=dict(self.placed))
         return {"schema": SCHEMA, **data, "attempts": data["attempts"][-_KEPT_ATTEMPTS:]}
 
 
@@ -125,7 +127,8 @@ def from_json(data: Mapping[str, Any]) -> State:
     values["hosts"] = tuple(Host(**known(Host, item)) for item in values["hosts"])
     values["excluded"] = tuple(Excluded(**known(Excluded, item)) for item in values["excluded"])
     values["attempts"] = tuple(Attempt(**known(Attempt, {**item, "hosts": tuple(item["hosts"])})) for item in values["attempts"])
-    values["unknown"] = tuple(sorted((str(host), float(since)) for host, since in values["unknown"].items()))
+    for name in ("unknown", "placed"):
+        values[name] = tuple(sorted((str(host), float(since)) for host, since in values.get(name, {}).items()))
     for name in ("lost", "unclear", "absent"):
         values[name] = tuple(values.get(name, ()))
     return State(**values)

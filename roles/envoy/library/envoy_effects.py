@@ -227,6 +227,55 @@ def look_at_upstreams(gateway: Gateway, upstreams: list[str], healthy: Mapping[s
         )
 
 
+def counters_of(answer: Mapping[str, Any]) -> dict[str, int]:
+    """Return Envoy's counters by name out of /stats?format=json, which has histograms beside them."""
+    return {str(one["name"]): int(one["value"]) for one in answer.get("stats", ()) if isinstance(one.get("value"), int)}
+
+
+def tries_of(answer: Mapping[str, Any], cluster: str) -> tuple[int, int]:
+    """Return how many requests the present endpoints of a cluster have answered, and how many failed, out of /clusters?format=json."""
+    hosts = [host for one in answer.get("cluster_statuses", ()) if one["name"] == cluster for host in one.get("host_statuses", ())]
+    seen = [(stat["name"], int(stat.get("value", 0))) for host in hosts for stat in host.get("stats", ())]
+    return sum(value for name, value in seen if name == "rq_success"), sum(value for name, value in seen if name == "rq_error")
+
+
+def judge_keys(name: str, counted: Mapping[str, int], tries: tuple[int, int], unread: int) -> tuple[str, str]:
+    """Return the verdict about a provider's keys, and what was found; `unread` answers were no keys, of whichever provider."""
+    of = {word: counted.get(f"cluster.jwks_{name}.upstream_{word}", 0) for word in ("rq_2xx", "rq_completed", "cx_none_healthy")}
+    answered, failed = tries
+    if failed and not answered:
+        return "fail", f"{failed} requests found nobody who answers"
+    if not of["rq_2xx"]:
+        found = "its name is not found" if of["cx_none_healthy"] else f"{of['rq_completed']} answers, each with an error"
+        return ("fail", found) if of["rq_completed"] else ("unknown", "nobody has asked for them yet")
+    if not total(counted, "jwks_fetch_success"):
+        return "fail", f"{of['rq_2xx']} answers, none with keys"
+    return (
+        ("unknown", f"{unread} answers, of it or of others, were no keys") if unread > 0 else ("pass", f"{of['rq_2xx']} answers with keys")
+    )
+
+
+def total(counted: Mapping[str, int], word: str) -> int:
+    """Return the sum of a counter over all listeners, each of which fetches for itself, or over the clusters of all providers."""
+    return sum(value for name, value in counted.items() if name.endswith(f".{word}") and ".internal." not in name)
+
+
+def look_at_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, Any], stats: Mapping[str, Any]) -> None:
+    """See that the keys of each provider that names a URL were fetched: without them every token is refused, as without a token.
+
+    A listener counts what it fetched from all providers together, and a provider's cluster what it was answered: what failed without an
+    error in the answer was an answer that is no set of keys.
+    """
+    counted = counters_of(stats)
+    errors = total(counted, "upstream_rq_completed") - total(counted, "upstream_rq_2xx")
+    unread = total(counted, "jwks_fetch_failed") - errors
+    for name in providers:
+        # ":" is no character of a counter's name.
+        verdict, found = judge_keys(name, counted, tries_of(clusters, f"jwks:{name}"), unread)
+        fix = f"mend jwks_url of {name}, or the way there (name, proxy, firewall, certificate); see `journalctl -u envoy -n 30`"
+        gateway.judge(f"keys.{name}", verdict, expected="keys that were fetched", found=found, fix=fix)
+
+
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a socket of the host's own."""
 
@@ -282,14 +331,14 @@ def look_at_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: s
         gateway.judge(f"limit.{name}", verdict, expected=expected, found=found, fix=AGAIN)
 
 
-def read_admin(port: int) -> dict[str, Any]:
-    """Return what the admin page says of endpoints.
+def read_admin(port: int, page: str) -> dict[str, Any]:
+    """Return what a page of the admin's says.
 
     Raises:
         OSError: it does not answer.
         ValueError: it says something else.
     """
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/clusters?format=json", timeout=ASK_S) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}format=json", timeout=ASK_S) as answer:
         found: dict[str, Any] = json.loads(answer.read())
     return found
 
@@ -304,6 +353,7 @@ def main() -> None:
             "least_days": {"type": "int", "required": True},
             "listeners": {"type": "list", "elements": "dict", "required": True},
             "upstreams": {"type": "list", "elements": "str", "required": True},
+            "key_sets": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
     )
@@ -311,12 +361,15 @@ def main() -> None:
     gateway = Gateway(wanted["host"])
     healthy: dict[str, tuple[int, int]] = {}
     try:
-        healthy = health_of(read_admin(wanted["admin_port"]))
+        clusters = read_admin(wanted["admin_port"], "clusters?")
+        stats = read_admin(wanted["admin_port"], "stats?filter=jwks&") if wanted["key_sets"] else {}
+        healthy = health_of(clusters)
     except (OSError, ValueError) as error:
         reason = f"port {wanted['admin_port']} of 127.0.0.1: {error}"
         gateway.judge("admin", "fail", expected="an answer on loopback", found="", reason=reason, fix="see `journalctl -u envoy -n 30`")
     else:
         look_at_upstreams(gateway, wanted["upstreams"], healthy)
+        look_at_keys(gateway, wanted["key_sets"], clusters, stats)
     for listener in wanted["listeners"]:
         if listener["https_redirect"]:
             look_at_redirect(gateway, listener)

@@ -14,6 +14,9 @@ from ansible.module_utils.envoy_values import BUFFER_BYTES, host_and_port, is_ad
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Envoy's default takes IPv6 alone where a name has both; most services listen on IPv4, and many gateways have no way out but that.
+_FAMILY = "V4_PREFERRED"
+
 
 def _health_check(one: Mapping[str, Any]) -> dict[str, Any]:
     interval = f"{one['health_check_interval_s']}s"
@@ -62,8 +65,7 @@ def make_cluster(one: Mapping[str, Any], *, ca_text: str, system_ca_file: str) -
     cluster: dict[str, Any] = {
         "name": one["name"],
         "type": "STRICT_DNS" if by_name else "STATIC",
-        # Envoy's default takes IPv6 alone where a name has both, and most services listen on IPv4.
-        **({"dns_lookup_family": "V4_PREFERRED"} if by_name else {}),
+        **({"dns_lookup_family": _FAMILY} if by_name else {}),
         "connect_timeout": f"{one['connect_timeout_s']}s",
         "per_connection_buffer_limit_bytes": BUFFER_BYTES,
         "lb_policy": one["load_balancing"].upper(),
@@ -90,6 +92,7 @@ def jwks_cluster(name: str, url: str, system_ca_file: str) -> dict[str, Any]:
     cluster: dict[str, Any] = {
         "name": f"jwks:{name}",
         "type": "STRICT_DNS",
+        "dns_lookup_family": _FAMILY,
         "connect_timeout": "5s",
         "load_assignment": {
             "cluster_name": f"jwks:{name}",

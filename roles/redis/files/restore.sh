@@ -1,7 +1,8 @@
 # Restore file $3 (empty: the newest of folder $4) as the data of unit $1 in folder $2. The former data are set aside, not removed.
-# $5 is `look` where nothing may be changed; the newest is not taken by itself where it is older than $6 hours or holds nothing.
+# The newest is not taken by itself where it is older than $5 hours or holds nothing. What it holds is loaded within $6 seconds, or the script
+# ends while that goes on. $7 is `look` where nothing may be changed.
 set -eu
-unit=$1 data=$2 file=$3 backups=$4 mode=$5 most_h=$6 named=$3
+unit=$1 data=$2 file=$3 backups=$4 most_h=$5 wait_s=$6 mode=$7 named=$3
 fail() { echo "$1. Fix: $2" >&2; exit 1; }
 
 [ -n "$file" ] || file=$(ls -1 "$backups"/dump-*.rdb 2> /dev/null | sort | tail -n 1)
@@ -40,6 +41,7 @@ for name in appendonlydir appendonly.aof dump.rdb; do
 done
 mv "$new"/* "$data/"
 rmdir "$new"
-systemctl start "$unit"
 echo "restored $file"
 echo "the former data are in $aside"
+systemctl start --no-block "$unit"
+await "$unit" "$wait_s"

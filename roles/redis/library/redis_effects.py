@@ -29,6 +29,13 @@ CALL_S = 15.0
 FULL = 0.9
 DATA = Path("/var/lib/redis")
 OVERCOMMIT = "/proc/sys/vm/overcommit_memory"
+# A mount pod begins with the Secret's password and keeps it; a pod that starts anew gets a mount pod of its own with the new one:
+# https://juicefs.com/docs/csi/guide/pv/ (volume credentials), 2026-07.
+FORGET_PODS = (
+    "the former one is kept, as pods' mounts hold it. Let every pod with a volume of juicefs_csi start anew, until `kubectl get pods -A"
+    " -l app.kubernetes.io/name=juicefs-mount` shows none from before the change; then `secrets rotate redis --interrupt`"
+    " (plain: -e secret=redis -e rotate_interrupt=true) forgets it. A restart of Redis forgets it at once"
+)
 REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
 
 
@@ -74,10 +81,14 @@ def look_at_access(server: Server) -> None:
         server.judge(check, verdict, expected="refused", found=found, fix="apply the phase storage again: the password is not in force")
 
 
-def look_at_passwords(server: Server) -> None:
-    """See that one password is taken: a former one goes when every client was given the new one."""
+def look_at_passwords(server: Server, *, keep_former: bool) -> None:
+    """See that one password is taken: a former one goes when every client was given the new one, and with pods when that is said."""
     hashes = re.findall(r"(?m)^[0-9a-f]{64}$", server.ask("ACL", "GETUSER", "default"))
-    fix = "apply the phase storage on all hosts: the former one is forgotten once every client has the new one"
+    fix = (
+        FORGET_PODS
+        if keep_former
+        else "apply the phase storage on all hosts: the former one is forgotten once every client has the new one"
+    )
     server.compare("one_password", expected="1", found=str(len(hashes)) if hashes else "", fix=fix)
 
 
@@ -210,6 +221,7 @@ def main() -> None:
             "primary_address": {"type": "str", "required": True},
             "replica_count": {"type": "int", "required": True},
             "backup_dir": {"type": "path", "required": True},
+            "keep_former": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -218,7 +230,7 @@ def main() -> None:
         module.fail_json(msg=f"{wanted['env_file']} is missing: Redis was not set up here. Fix: apply the phase storage.")
     server = Server(wanted["host"], make_call(wanted["port"], wanted["ca_file"]), read_password(wanted["env_file"]))
     look_at_access(server)
-    look_at_passwords(server)
+    look_at_passwords(server, keep_former=wanted["keep_former"])
     look_at_durability(server)
     look_at_room(server)
     look_at_backup(server, *backup_state(wanted["backup_dir"]))

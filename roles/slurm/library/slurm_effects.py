@@ -7,6 +7,7 @@ On a node, where a run is about nodes alone: whether it is answered, serves, and
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -23,6 +24,8 @@ SOURCE = "roles/slurm/meta/argument_specs.yml"
 AGAIN = "apply the phase slurm again"
 # The state of some ten thousand jobs with their scripts (a few KiB each), twice: slurmctld writes a new file before it drops the old one.
 LEAST_FREE_MIB = 256
+# What a file system answers that a process still sees after it was taken away.
+GONE = frozenset((errno.ENOTCONN, errno.ESTALE, errno.EIO))
 # Words of a node's state with which it serves, or will in a moment.
 SERVES = frozenset(("IDLE", "MIXED", "ALLOCATED", "COMPLETING", "PLANNED", "RESERVED"))
 BROKEN = frozenset(("DOWN", "NOT_RESPONDING", "INVAL", "INVALID_REG", "FAIL", "FAILING", "ERROR"))
@@ -76,16 +79,32 @@ def look_at_controllers(look: Look, part: str) -> bool:
     return right if part == "node" else controller and up[:1] == [look.host]
 
 
+def root_of_slurmctld() -> str:
+    """Return where slurmctld's own view of the file systems begins, as its unit has mounts of its own; empty where it does not run."""
+    pid = call(["systemctl", "show", "--property=MainPID", "--value", "slurmctld.service"], CALL_S).text.strip()
+    return f"/proc/{pid}/root" if pid.isdecimal() and pid != "0" else ""
+
+
 def look_at_space(look: Look, folder: str) -> None:
     """See that slurmctld can write its state: a job that is not written down is lost with the next restart."""
+    look.judge("state_space", judge_space(folder, root_of_slurmctld()))
+
+
+def judge_space(folder: str, root: str) -> Trial:
+    """Judge the folder of the state as slurmctld sees it below `root`, beside how this host sees it."""
     expected, fix = f"{LEAST_FREE_MIB} MiB free under {folder}", f"make space: `df -h {folder}`; slurmctld goes on by itself"
+    blind = "systemctl restart slurmctld, which then sees what is mounted now"
     try:
-        space = os.statvfs(folder)
+        mounted, seen = (os.stat(path).st_dev for path in (folder, root + folder))  # noqa: PTH116 (beside statvfs)
+        space = os.statvfs(root + folder)
     except OSError as error:
-        look.judge("state_space", Trial("unknown", expected, str(error)[:200], AGAIN))
-        return
+        # A folder that is there for the host and dead for slurmctld: it holds on to a mount that is gone.
+        dead = error.errno in GONE and root != "" and str(error.filename).startswith(root)
+        return Trial("fail" if dead else "unknown", expected, str(error)[:200], blind if dead else AGAIN)
+    if seen != mounted:
+        return Trial("fail", expected, f"slurmctld sees another file system at {folder} than this host", blind)
     free_mib = space.f_bavail * space.f_frsize // 2**20
-    look.judge("state_space", Trial("pass" if free_mib >= LEAST_FREE_MIB else "fail", expected, f"{free_mib} MiB free", fix))
+    return Trial("pass" if free_mib >= LEAST_FREE_MIB else "fail", expected, f"{free_mib} MiB free", fix)
 
 
 def judge_state(node: SeenNode) -> Trial:

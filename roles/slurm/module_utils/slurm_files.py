@@ -13,7 +13,7 @@ from ansible.module_utils.slurm_nodes import Node, gres_conf, topology_conf
 from ansible.module_utils.slurm_wishes import Fleet, choose, compress, with_spare
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 HEADER = "# Ansible managed: role slurm of primus-bootstrap; what is changed here by hand is overwritten.\n"
 # slurmctld 22.05 does not start without a line for a node ("no nodes configured"); FUTURE is one that nobody sees.
@@ -32,6 +32,9 @@ NODE_KEYS = frozenset(
         *("slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
     )
 )
+# What a job gets that states no size, for the cluster and for a partition: slurm.conf(5). Without the first a job with eight GPUs gets one
+# core and that core's memory, for Slurm counts one CPU a task. `scontrol` shows it as JobDefaults, which is no key of slurm.conf.
+CPUS_PER_GPU, MEMORY_PER_CPU = "DefCpuPerGPU", "DefMemPerCPU"
 PARTITION_KEYS = {
     "allow_accounts": "AllowAccounts",
     "allow_groups": "AllowGroups",
@@ -78,8 +81,41 @@ def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str) -> dic
     if "task/cgroup" not in tasks:
         return lines
     # Only control groups hold a job to the memory that it asked for; without them memory is not handed out either.
-    share = min((node.memory_mib // node.cpus for node in nodes), default=0)
-    return {**lines, "SelectTypeParameters": "CR_Core_Memory", **({"DefMemPerCPU": str(share)} if share else {})}
+    share = memory_per_cpu(nodes)
+    return {**lines, "SelectTypeParameters": "CR_Core_Memory", **({MEMORY_PER_CPU: str(share)} if share else {})}
+
+
+def memory_per_cpu(nodes: Sequence[Node]) -> int:
+    """Return how much memory in MiB goes with each CPU of these nodes, on the poorest of them."""
+    return min((node.memory_mib // node.cpus for node in nodes), default=0)
+
+
+def cpus_per_gpu(nodes: Sequence[Node]) -> int:
+    """Return how many CPUs each GPU of these nodes can have, on the poorest of them; 0 where there are no GPUs, or too few CPUs.
+
+    Cores are not divided: of eight jobs with a GPU each, all find their share.
+    """
+    shares = []
+    for node in nodes:
+        if node.gpu_count:
+            threads = max(1, node.cpus // max(1, node.sockets * node.cores_per_socket))
+            shares.append(node.cpus // threads // node.gpu_count * threads)
+    return min(shares, default=0)
+
+
+def own_shares(nodes: Sequence[Node], lines: Mapping[str, str], stated: Iterable[str]) -> dict[str, str]:
+    """Return the shares of a partition's nodes that differ from the whole cluster's, but for those of which the site has stated one.
+
+    Args:
+        nodes: The partition's nodes.
+        lines: What the whole cluster has.
+        stated: The keys that the site writes itself, for all or for this partition.
+    """
+    # DefMemPerCPU, DefMemPerGPU and DefMemPerNode exclude each other.
+    own = " ".join(stated).lower()
+    shares = {} if CPUS_PER_GPU.lower() in own else {CPUS_PER_GPU: cpus_per_gpu(nodes)}
+    shares |= {MEMORY_PER_CPU: memory_per_cpu(nodes)} if MEMORY_PER_CPU in lines and "defmemper" not in own else {}
+    return {key: str(share) for key, share in shares.items() if share and str(share) != lines.get(key)}
 
 
 def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) -> str:
@@ -89,9 +125,10 @@ def slurm_conf(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet)
     lines = _with_extra(lines, settings["extra"])
     text = "".join(f"{key}={content}\n" for key, content in lines.items())
     hosts = "".join(f"SlurmctldHost={one['name']}({one['address']})\n" for one in settings["controllers"])
-    known = {node.name for node in nodes}
+    known = {node.name: node for node in nodes}
     described = "".join(f"{node.line(spare=node.name in fleet.spare)}\n" for node in nodes) or NO_NODE
-    return "\n".join([HEADER + hosts + text, described, "".join(_partition(one, fleet, known) for one in partitions)])
+    parts = "".join(_partition(one, fleet, known, lines, settings["extra"]) for one in partitions)
+    return "\n".join([HEADER + hosts + text, described, parts])
 
 
 def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -140,6 +177,7 @@ def _scheduling(settings: Mapping[str, Any], nodes: Sequence[Node], partitions: 
     lines |= {} if settings["select_parameters"] == "auto" else {"SelectTypeParameters": settings["select_parameters"]}
     lines |= {"SlurmdParameters": "config_overrides"} if any(node.stated_size for node in nodes) else {}
     lines |= {"GresTypes": "gpu"} if any(node.gpu_count for node in nodes) else {}
+    lines |= {CPUS_PER_GPU: str(share)} if (share := cpus_per_gpu(nodes)) else {}
     lines |= {"TopologyPlugin": "topology/tree"} if topology(settings, nodes) else {}
     by = preemption(partitions, settings["qos"])
     return {**lines, "PreemptType": by, "PreemptMode": "REQUEUE"} if by else lines
@@ -168,14 +206,16 @@ def _with_extra(lines: Mapping[str, str], extra: Mapping[str, Any]) -> dict[str,
     return {**lines, **dict(sorted(stated.items()))}
 
 
-def _partition(one: Mapping[str, Any], fleet: Fleet, known: set[str]) -> str:
+def _partition(one: Mapping[str, Any], fleet: Fleet, known: Mapping[str, Node], lines: Mapping[str, str], site: Mapping[str, Any]) -> str:
     names = [name for name in choose(one.get("nodes", "all"), fleet).nodes if name in known]
     words = [f"PartitionName={one['name']}", f"Nodes={compress(names)}" if names else ""]
     words.append(f"Default={value(bool(one.get('default', False)))}")
     stated = {**one, "exclusive": "EXCLUSIVE" if one.get("exclusive") else None}
     stated |= {name: str(one[name]).upper() for name in ("preempt_mode", "state") if one.get(name)}
     words += [f"{key}={value(stated[name])}" for name, key in PARTITION_KEYS.items() if stated.get(name) not in (None, "", [])]
-    words += [f"{key}={value(given)}" for key, given in sorted((one.get("extra") or {}).items())]
+    extra = one.get("extra") or {}
+    words += [f"{key}={share}" for key, share in own_shares([known[name] for name in names], lines, [*site, *extra]).items()]
+    words += [f"{key}={value(given)}" for key, given in sorted(extra.items())]
     return " ".join(word for word in words if word) + "\n"
 
 

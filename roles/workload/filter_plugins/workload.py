@@ -12,6 +12,8 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
 from primus_bootstrap.launch.errors import UsageError, nearest
 from primus_bootstrap.launch.watch import spec
 
@@ -21,8 +23,12 @@ if TYPE_CHECKING:
     Groups = Mapping[str, Sequence[str]]
     Values = Mapping[str, Any]
 
-WATCHERS, DIRECT_HOSTS, KUBE_HOSTS, SPARES = "primus_watch", "workload_node", "kube_node", "spare"
+WATCHERS, DIRECT_HOSTS, KUBE_HOSTS, SPARES, QUEUES = "primus_watch", "workload_node", "kube_node", "spare", "kueue"
 PRESETS = Path(__file__).resolve().parents[3] / "workloads" / "presets"
+# The trainer's own limit for a step, and its default: workloads/train/settings.py.
+STEP_LIMIT, STEP_LIMIT_S = "watchdog.step_timeout_s", 600.0
+# The level that every topology of Kueue's has anyway: roles/kueue
+HOSTNAME = "kubernetes.io/hostname"
 # Between the user's words and the six digits that make a job's id its own.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 _PINS = "/etc/primus/workload/known_hosts"
@@ -34,10 +40,11 @@ _POLICY = (
     "progress_timeout_s",
     "first_step_timeout_s",
     "lost_after_s",
+    "lease_s",
     "hosts_timeout_s",
 )
 # What job.json has of kubernetes under the same word.
-_PODS = ("image", "namespace", "form", "storage", "claim", "host_network", "queue", "priority", "topology", "pull_secrets", "shm")
+_PODS = ("image", "namespace", "form", "storage", "claim", "host_network", "queue", "priority", "topology", "pull_secrets", "shm", "groups")
 _MAPPINGS = ("settings", "environment", "kubernetes_resources", "kubernetes_node_selector")
 _LISTS = (
     "task",
@@ -53,6 +60,7 @@ _LISTS = (
     "kubernetes_tolerations",
     "kubernetes_pull_secrets",
     "kubernetes_env_secrets",
+    "kubernetes_groups",
 )
 # What job.json calls what a variable says, where it is not the same word.
 _KEYS = {
@@ -87,11 +95,11 @@ def findings(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> lis
     Args:
         job: every `workload_` variable with its value.
         groups: the inventory's groups with their hosts.
-        hostvars: the variables of the hosts of workload_node and kube_node.
+        hostvars: the variables of the hosts of workload_node, kube_node and kueue.
     """
     if found := list(_kinds(job)):
         return found
-    rules = (_names, _target, _programs, _direct_hosts, _pods, _gpus)
+    rules = (_names, _target, _programs, _limits, _direct_hosts, _pods, _placing, _gpus)
     found = [one for rule in rules for one in rule(job, groups, hostvars)]
     # Of what is known to be wrong, the rest would only follow.
     return found or list(_document_findings(document(job, groups, hostvars)))
@@ -223,6 +231,35 @@ def _programs(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> 
             yield Finding("workload_settings", f"workload_settings: {key} has a variable of its own", f"set workload_{name}")
 
 
+def _limits(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    """The trainer has the first word on a step that takes too long: it says which rank is stuck, and where; the watcher only stops all."""
+    limit_s, patience_s = step_limit_s(job), job["workload_progress_timeout_s"]
+    if not limit_s or not patience_s or patience_s > limit_s:
+        return
+    what = f"workload_progress_timeout_s is {patience_s}, and the trainer's own limit for a step ({STEP_LIMIT}) is {limit_s:g}"
+    fix = f"raise it above that, or lower {STEP_LIMIT} in workload_settings: the trainer's message names the rank that hangs"
+    yield Finding("workload_progress_timeout_s", what, fix)
+
+
+def step_limit_s(job: Values) -> float:
+    """Return how long the trainer lets a step take, in seconds; 0 where it does not look, or that cannot be known here."""
+    if list(job["workload_task"][:1]) != ["train"]:
+        return 0.0
+    limit: Any = STEP_LIMIT_S
+    for name in job["workload_presets"]:
+        path = PRESETS / f"{name}.yaml"
+        if name.startswith("/"):  # a file of the hosts
+            limit = 0.0
+        elif path.is_file():
+            limit = dict(_leaves(yaml.safe_load(path.read_text(encoding="utf-8")) or {})).get(STEP_LIMIT, limit)
+    words = dict(word.partition("=")[::2] for word in map(str, job["workload_task"]))
+    limit = {**words, **dict(_leaves(job["workload_settings"]))}.get(STEP_LIMIT, limit)
+    try:
+        return float(limit)
+    except (TypeError, ValueError):
+        return 0.0  # the trainer refuses it, by name
+
+
 def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
     if target(job, groups) != spec.DIRECT or not groups.get(WATCHERS):
         return
@@ -262,6 +299,36 @@ def _pods(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterat
         if job[f"workload_{name}"]:
             what = f"workload_{name} is of the target direct, and this job is of kubernetes"
             yield Finding(f"workload_{name}", what, "leave it out; workload_kubernetes_node_selector chooses nodes by labels")
+
+
+def _placing(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
+    """A topology of Kueue's gives each pod its node, and knows nothing of one pod a node: where two find room one would wait for ever."""
+    queue, wanted = job["workload_kubernetes_queue"], job["workload_gpus_per_node"]
+    if target(job, groups) != spec.KUBERNETES or not queue or job["workload_nodes"] == 1:
+        return
+    known = next((hostvars[host] for host in groups.get(QUEUES) or () if host in hostvars), {})
+    counts = {host: hostvars[host].get("gpu_env_count") for host in _kube_nodes(job, groups, hostvars) if host in hostvars}
+    larger = [f"{host} has {count}" for host, count in counts.items() if isinstance(count, int) and count > wanted]
+    if larger and _placed_by_queue(job, known):
+        what = f"workload_gpus_per_node is {wanted} and {larger[0]}; {queue} places pods by a topology, which may put two ranks on one node"
+        fix = "ask for whole nodes, or for a queue whose flavor has `topology: false`; a job has one pod a node"
+        yield Finding("workload_gpus_per_node", what, fix)
+
+
+def _placed_by_queue(job: Values, known: Values) -> bool:
+    """Tell whether a queue's flavors place pods; of one that the inventory does not state nobody knows.
+
+    A job that asks for no level is placed only where no flavor of its queue leaves that to the scheduler.
+    """
+    stated = {name: known.get(f"kueue_{name}") for name in ("topology_levels", "local_queues", "cluster_queues", "flavors")}
+    levels, local, queues, flavors = (value if isinstance(value, list) else [] for value in stated.values())
+    if not {*levels} - {HOSTNAME}:
+        return False
+    own = (job["workload_kubernetes_queue"], job["workload_kubernetes_namespace"])
+    mine = {one["cluster_queue"] for one in local if (one["name"], one["namespace"]) == own}
+    named = {quota["flavor"] for one in queues if one["name"] in mine for quota in one.get("quotas") or ()}
+    placing = [one.get("topology", True) for one in flavors if one["name"] in named]
+    return bool(placing) and (any(placing) if job["workload_kubernetes_topology"] else all(placing))
 
 
 def _pods_of(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dict[str, Any]:

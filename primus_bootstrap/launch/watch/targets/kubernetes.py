@@ -21,6 +21,7 @@ from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentErr
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
 from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
+from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
 
@@ -53,13 +54,14 @@ class KubernetesTarget:
     _kinds: tuple[Kind, ...] = ()
 
     def candidates(self) -> Candidates:
-        """Ask which nodes there are, and which the scheduler can use now."""
+        """Ask which nodes there are that can take the pods at all, and which of them the scheduler can use now."""
         wanted = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
         try:
             nodes = list(self.api.items("/api/v1/nodes", **({"labelSelector": wanted} if wanted else {})))
         except (ApiSilentError, ApiRefusedError) as error:
             return Candidates(chosen_by_target=True, why=str(error))
-        able = {node["metadata"]["name"]: reading.node_ready(node) and not node["spec"].get("unschedulable") for node in nodes}
+        borne = making.tolerations(self.job.pods)
+        able = {node["metadata"]["name"]: places.usable(node) for node in nodes if places.suits(node, self.job.pods, borne)}
         return Candidates(tuple(Candidate(Host(name, name), answers=well) for name, well in able.items()), chosen_by_target=True)
 
     def start(self, state: State) -> None:
@@ -91,7 +93,8 @@ class KubernetesTarget:
             return self._without_objects(state, records, ready)
         self._keep_logs(state, pods, records)
         names = reading.node_names(self.job.nodes, pods, records)
-        nodes = tuple(self._node(rank, pods.get(rank), records.get(rank), ready) for rank in range(self.job.nodes))
+        failed = reading.failures(tops, self.job.nodes)
+        nodes = tuple(self._node(rank, pods.get(rank), records.get(rank), ready, failed.get(rank, "")) for rank in range(self.job.nodes))
         hosts = tuple(Host(name, name) for name in names)
         held = any(map(reading.suspended, tops)) and not state.stopping
         preempted = bool(records) and (held or any(pod.preempted for pod in pods.values()))
@@ -190,7 +193,7 @@ class KubernetesTarget:
             if item["metadata"]["labels"].get(making.ATTEMPT) == str(attempt) or not node:
                 continue
             if node not in ready:
-                ready[node] = reading.node_ready(self.api.find(f"/api/v1/nodes/{node}"))
+                ready[node] = places.ready(self.api.find(f"/api/v1/nodes/{node}"))
             if not ready[node]:
                 self._delete_pod(item, _AT_ONCE)
 
@@ -209,11 +212,11 @@ class KubernetesTarget:
     def _nodes_ready(self, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> dict[str, bool]:
         doubtful = [rank for rank in range(self.job.nodes) if reading.in_doubt(rank, pods, records)]
         names = {records[rank].host if rank in records else pods[rank].node for rank in doubtful}
-        return {name: reading.node_ready(self.api.find(f"/api/v1/nodes/{name}")) for name in sorted(names)}
+        return {name: places.ready(self.api.find(f"/api/v1/nodes/{name}")) for name in sorted(names)}
 
-    def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool]) -> NodeSeen:
+    def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool], failed: str = "") -> NodeSeen:
         name = record.host if record else pod.node if pod else ""
-        return reading.judge_rank(name or f"rank {rank}", pod, record, ready.get(name))
+        return reading.judge_rank(name or f"rank {rank}", pod, record, ready.get(name), failed)
 
     def _status(self, nodes: tuple[NodeSeen, ...], pods: Mapping[int, Pod]) -> str:
         """Judge the whole: an image that cannot be had for long is no queue to wait in."""

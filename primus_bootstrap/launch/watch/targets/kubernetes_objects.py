@@ -192,6 +192,7 @@ def _template(start: Start, rank: int | None = None) -> dict[str, Any]:
 
 def _pod(start: Start, rank: int | None) -> dict[str, Any]:
     wanted, person = start.job.pods, start.person
+    groups = list(dict.fromkeys((*person.groups, *wanted.groups)))
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # training asks no API server
@@ -201,11 +202,11 @@ def _pod(start: Start, rank: int | None) -> dict[str, Any]:
             "runAsNonRoot": True,
             "runAsUser": person.uid,
             "runAsGroup": person.gid,
-            **({"supplementalGroups": list(person.groups)} if person.groups else {}),
+            **({"supplementalGroups": groups} if groups else {}),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "affinity": _affinity(start),
-        "tolerations": [*map(dict, wanted.tolerations), *_device_tolerations(wanted)],
+        "tolerations": tolerations(wanted),
         "containers": [_container(start, rank)],
         "volumes": [
             {"name": "storage", **_storage(wanted)},
@@ -263,9 +264,10 @@ def _storage(wanted: Kubernetes) -> dict[str, Any]:
     return {"hostPath": {"path": wanted.storage, "type": "Directory"}}
 
 
-def _device_tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
-    """Bear the taint by which nodes keep pods off that use none of their devices; it has the resource's name."""
-    return [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
+def tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
+    """Return which taints a pod bears, those with the name of its devices too, by which nodes keep off who uses none of them."""
+    devices = [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
+    return [*map(dict, wanted.tolerations), *devices]
 
 
 def _affinity(start: Start) -> dict[str, Any]:

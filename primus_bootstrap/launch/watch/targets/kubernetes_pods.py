@@ -19,6 +19,8 @@ _STUCK = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError",
      "RunContainerError", "ImageInspectError"}
 )  # fmt: skip
+# Who ended a pod before its time, where the kubelet did: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
+_BY_KUBELET = ("", "TerminationByKubelet")
 _SHOWN = 300
 
 
@@ -27,7 +29,7 @@ class Pod:
     """One pod, as far as it counts here.
 
     `exit_code` is the kubelet's word that its container has ended. `well`: it runs, and the kubelet says so of late. `stuck` and `waits`
-    say why it does not run.
+    say why it does not run, `failed` why it never will. `placed`: it has a node, whose kubelet has yet to start its container, or refused.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Pod:
     exit_code: int | None = None
     stuck: str = ""
     waits: str = ""
+    failed: str = ""
+    placed: bool = False
     preempted: bool = False
     deleted: bool = False
 
@@ -56,6 +60,8 @@ def read_pod(item: Mapping[str, Any]) -> Pod | None:
     scheduled, disrupted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
     stuck = waiting.get("reason") in _STUCK
     running = ended is None and status.get("phase") == "Running"
+    failed = ended is None and status.get("phase") == "Failed"
+    whose = str(disrupted.get("reason") or "") if disrupted.get("status") == "True" else ""
     return Pod(
         name=str(metadata["name"]),
         rank=int(number),
@@ -68,7 +74,9 @@ def read_pod(item: Mapping[str, Any]) -> Pod | None:
         waits=""
         if running or scheduled.get("status") != "False"
         else _said(str(scheduled.get("message") or scheduled.get("reason") or "")),
-        preempted=disrupted.get("status") == "True" and disrupted.get("reason") == "PreemptionByScheduler",
+        failed=_reason(status) or "its pod has failed" if failed else "",
+        placed=bool(spec.get("nodeName")) and ended is None and not running and (not failed or whose in _BY_KUBELET),
+        preempted=whose == "PreemptionByScheduler",
         deleted=bool(metadata.get("deletionTimestamp")),
     )
 
@@ -102,20 +110,39 @@ def in_doubt(rank: int, pods: Mapping[int, Pod], records: Mapping[int, NodeRecor
     return bool(pod.node) and not pod.well and pod.exit_code is None
 
 
-def judge_rank(name: str, pod: Pod | None, record: NodeRecord | None, ready: bool | None) -> NodeSeen:  # noqa: FBT001 - None: not looked at
-    """Judge one rank; `name` is its node, else what people know it by, `ready` what its node's condition says."""
+def judge_rank(
+    name: str,
+    pod: Pod | None,
+    record: NodeRecord | None,
+    ready: bool | None,  # noqa: FBT001 - None: not looked at
+    failed: str = "",
+) -> NodeSeen:
+    """Judge one rank.
+
+    `name` is its node, else what people know it by, `ready` what its node's condition says, `failed` why no pods are made any more.
+    """
     if record is not None and record.ended is not None:
         return NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note)
     if pod is not None and pod.exit_code is not None:
         # Without a record the launcher never began, and the code is none of its own.
-        return NodeSeen(name, seeing.ENDED, None if record is None else pod.exit_code, why=f"its container ended with {pod.exit_code}")
+        why = f"its container ended with {pod.exit_code}"
+        return NodeSeen(name, seeing.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
     if ready is False:
         return NodeSeen(name, seeing.SILENT, why="Kubernetes does not hear from it")
     if pod is not None and pod.running:
         return NodeSeen(name, seeing.RUNNING)
     if record is None:
-        return NodeSeen(name, seeing.ABSENT, why="" if pod is None else pod.stuck or pod.waits or "its container is being made")
+        return _not_begun(name, pod, failed)
     return NodeSeen(name, seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True)
+
+
+def _not_begun(name: str, pod: Pod | None, failed: str) -> NodeSeen:
+    """Judge a rank whose launcher has not begun: it waits, or never will. What is no node's is said of none."""
+    if pod is not None and pod.failed:
+        return NodeSeen(name, seeing.ENDED, why=pod.failed, begun=False, placed=pod.placed)
+    if pod is None:
+        return NodeSeen(name, seeing.ENDED, why=failed, begun=False) if failed else NodeSeen(name, seeing.ABSENT)
+    return NodeSeen(name, seeing.ABSENT, why=pod.stuck or pod.waits or "its container is being made", placed=pod.placed)
 
 
 def status_of(nodes: Sequence[NodeSeen]) -> str:
@@ -128,10 +155,23 @@ def status_of(nodes: Sequence[NodeSeen]) -> str:
     return seeing.SILENT if seeing.SILENT in found and seeing.ENDED not in found else seeing.ENDED
 
 
-def node_ready(node: Mapping[str, Any] | None) -> bool:
-    """Say whether the cluster hears from a node; one that is not there is not heard."""
-    conditions = ((node or {}).get("status") or {}).get("conditions") or ()
-    return any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+def failed(item: Mapping[str, Any]) -> str:
+    """Say why an object has failed for good; empty where it has not. A Job, a JobSet and a TrainJob say so by the same condition."""
+    status = item.get("status") or {}
+    told = next((one for one in status.get("conditions") or () if one.get("type") == "Failed" and one.get("status") == "True"), None)
+    if told is None and status.get("terminalState") != "Failed":
+        return ""
+    return f"{item['metadata']['name']} has failed: {_reason(told or {}) or 'no reason given'}"
+
+
+def failures(items: Iterable[Mapping[str, Any]], nodes: int) -> dict[int, str]:
+    """Return by rank why no pod of it will be made: an object that has failed is of all ranks, or says of which."""
+    found: dict[int, str] = {}
+    for item in items:
+        why, own = failed(item), (item["metadata"].get("labels") or {}).get(RANK, "")
+        if why:
+            found.update(dict.fromkeys([int(own)] if own.isdecimal() else range(nodes), why))
+    return found
 
 
 def suspended(item: Mapping[str, Any]) -> bool:
@@ -140,6 +180,10 @@ def suspended(item: Mapping[str, Any]) -> bool:
     return any(one.get("type") == "Suspended" and one.get("status") == "True" for one in conditions) or bool(
         (item.get("spec") or {}).get("suspend")
     )
+
+
+def _reason(told: Mapping[str, Any]) -> str:
+    return _said(": ".join(str(told[key]) for key in ("reason", "message") if told.get(key)))
 
 
 def _said(text: str) -> str:

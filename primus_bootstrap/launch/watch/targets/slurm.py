@@ -20,6 +20,7 @@ from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
 from primus_bootstrap.launch.watch.spec import Host
+from primus_bootstrap.launch.watch.targets.slurm_size import FORMAT, is_open, read_sizes, size_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,16 +96,15 @@ class SlurmTarget:
         return Candidates(tuple(found), chosen_by_target=True)
 
     def _is_mine(self, partition: str) -> bool:
-        """Tell whether jobs go there: the one that is stated, else the default one, which sinfo marks with a star."""
-        wanted = self.job.slurm.partition
-        return partition.rstrip("*") == wanted if wanted else partition.endswith("*")
+        """Tell whether jobs go there, but for spare nodes."""
+        return _is_partition(partition, self.job.slurm.partition)
 
     def start(self, state: State) -> None:
         """Hand the attempt to Slurm unless Slurm has it already; where that cannot be found out, nothing is handed in."""
         self.refused = ""
         try:
             if self._find(state) is None:
-                _run(self._sbatch(state))
+                _run(self._sbatch(state, self._size(state)))
         except SlurmSilentError as error:
             self.refused = str(error)
 
@@ -170,7 +170,19 @@ class SlurmTarget:
         except SlurmSilentError:  # without accounting the launchers' own records are what is left
             return None
 
-    def _sbatch(self, state: State) -> list[str]:
+    def _size(self, state: State) -> tuple[str, ...]:
+        """Return the options for processors and memory; Slurm is asked what the nodes have only where that matters."""
+        if not is_open(self.job):
+            return ()
+        wanted = self._partition(state)
+        nodes = read_sizes(_run(["sinfo", "--all", "--noheader", "--Node", f"--format={FORMAT}"]))
+        return size_words(self.job, (node for node in nodes if _is_partition(node.partition, wanted)))
+
+    def _partition(self, state: State) -> str:
+        """Return the partition that an attempt goes to; empty for the default one."""
+        return SPARE_PARTITION if state.spares else self.job.slurm.partition
+
+    def _sbatch(self, state: State, size: Sequence[str]) -> list[str]:
         attempt = self.folder.attempt(state.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
         inner = (*own_command("python3"), "attempt", "--folder", str(self.folder.path), "--attempt", str(state.attempt))
@@ -183,7 +195,8 @@ class SlurmTarget:
             f"--job-name={job.unit(state.attempt)}", f"--comment=primus:{job.id}:{state.attempt}", f"--output={attempt}/slurm-%j.out",
         ]  # fmt: skip
         words += [f"--gpus-per-node={job.gpus_per_node}"] if job.gpus_per_node else []
-        partition = SPARE_PARTITION if state.spares else job.slurm.partition
+        words += size
+        partition = self._partition(state)
         words += [f"--partition={partition}"] if partition else []
         words += [f"--exclude={excluded}"] if excluded else []
         return [*words, *job.slurm.options, str(script)]
@@ -231,6 +244,11 @@ def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeSee
         return NodeSeen(name, seeing.ENDED, why="another node was lost")
     why = "Slurm says that the job is over, and the launcher there has not said how it ended"
     return NodeSeen(name, seeing.SILENT, why=why, heard=bool(heard))
+
+
+def _is_partition(partition: str, wanted: str) -> bool:
+    """Tell whether it is the one that is stated, else the default one, which sinfo marks with a star."""
+    return partition.rstrip("*") == wanted if wanted else partition.endswith("*")
 
 
 def _usable(state: str) -> bool:

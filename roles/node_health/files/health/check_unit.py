@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     State = dict[str, str]
 
-PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,Job,InactiveExitTimestampMonotonic"
+PROPERTIES = "LoadState,ActiveState,SubState,UnitFileState,Job,InactiveExitTimestampMonotonic,NRestarts"
 STATED, BROUGHT = "node_health_units", "node_health_brought_units"
 
 
@@ -74,11 +74,13 @@ def judge_state(unit: str, state: State, source: str = STATED) -> Finding:
         return finding("unit", FAIL, **fields, found=said, reason=f"{unit} is {said}")
     if word in ("active", "reloading"):
         return finding("unit", PASS, **fields, found=word)
-    # A service that systemd starts again and again is between two crashes, not on its way up. A restart that was asked for leaves
-    # a job with systemd until the service is up again, also while it still stops.
+    # A service that systemd starts again and again is between two crashes, not on its way up, also while it tries once more. A restart
+    # that was asked for leaves a job with systemd until the service is up again, also while it still stops, and begins the count anew.
+    crashes = int(state.get("NRestarts") or 0) if word == "activating" else 0
     starts = word == "activating" or has_job(state)
-    verdict = UNKNOWN if starts and not detail.startswith("auto-restart") else FAIL
-    return finding("unit", verdict, **fields, found=f"{word} ({detail})", reason=f"{unit} is {word} ({detail})")
+    verdict = UNKNOWN if starts and not crashes and not detail.startswith("auto-restart") else FAIL
+    again = f", and systemd has started it again {crashes} times" if crashes else ""
+    return finding("unit", verdict, **fields, found=f"{word} ({detail})", reason=f"{unit} is {word} ({detail}){again}")
 
 
 def has_job(state: State) -> bool:

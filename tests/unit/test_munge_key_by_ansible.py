@@ -1,0 +1,97 @@
+"""Another munge key on hosts that run Slurm, by plain ansible-playbook: the role's judgement where a controller is dead or left out."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_bootstrap import content
+
+HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+# Nobody listens on port 1 of this machine: SSH says so at once.
+DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+FORMER, STATED = "former-key-0123456789-0123456789-01", "stated-key-0123456789-0123456789-01"
+
+
+def judged(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serving: bool = True) -> set[str]:
+    """Return which hosts would take the stated key; each has the one of `keys`, and `dead` does not answer."""
+    programs = folder / "programs"
+    programs.mkdir()
+    (programs / "systemctl").write_text(f"#!/bin/sh\necho {'active' if serving else 'inactive'}\n", encoding="utf-8")
+    (programs / "systemctl").chmod(0o755)
+    for host, key in keys.items():
+        (folder / host).write_text(key, encoding="utf-8")
+    variables = {"munge_key": STATED, "_munge_key_file": f"{folder}/{{{{ inventory_hostname }}}}", "_munge_applied": f"{folder}/none"}
+    step = {"ansible.builtin.import_role": {"name": "munge", "tasks_from": "preflight"}}
+    done = {"ansible.builtin.debug": {"msg": "would take it: {{ inventory_hostname }}."}}
+    vars_files = [str(content.playbooks_dir() / "vars" / "munge.yml")]
+    plays = [{"hosts": "all", "gather_facts": False, "vars_files": vars_files, "tasks": [step, done]}]
+    (folder / "play.yml").write_text(json.dumps(plays), encoding="utf-8")
+    hosts = {host: DEAD if host == dead else HERE for host in keys}
+    groups = {"slurm_controller": ["ctl1", "ctl2"], "slurm_accounting": ["db1"], "slurm_node": ["n1"]}
+    children: dict[str, Any] = {name: {"hosts": {host: {} for host in members if host in keys}} for name, members in groups.items()}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "children": children}}), encoding="utf-8")
+    environment = {
+        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(content.roles_dir()),
+        "ANSIBLE_SSH_RETRIES": "0", "PATH": f"{programs}:{os.environ['PATH']}",
+        "ANSIBLE_LOCAL_TEMP": str(folder / "tmp"), "ANSIBLE_HOME": str(folder / "home"),
+    }  # fmt: skip
+    command = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        str(folder / "hosts.json"),
+        "-e",
+        json.dumps(variables),
+        *words,
+    ]
+    said = subprocess.run(
+        [*command, str(folder / "play.yml")], env=environment, capture_output=True, text=True, check=False, timeout=300
+    ).stdout
+    assert not [key for key in (FORMER, STATED) if key in said]
+    took = {host for host in keys if f"would take it: {host}." in said}
+    refused = {host for host in keys if host != dead and f"{host} runs Slurm with another munge_key" in " ".join(said.split())}
+    assert not took & refused
+    assert took | refused == {host for host in keys if host != dead and (not words or host in words)}, said
+    return took
+
+
+def all_with(key: str, **other: str) -> dict[str, str]:
+    """Return the key of each host, one for all but those that are named."""
+    return {**dict.fromkeys(("ctl1", "ctl2", "db1", "n1"), key), **other}
+
+
+@pytest.mark.parametrize("dead", ["ctl1", "ctl2", "db1"])
+def test_no_host_takes_another_key_while_a_decider_is_away(tmp_path: Path, dead: str) -> None:
+    """To a controller with the former key, nodes with the new one are down in minutes, and their jobs are queued again."""
+    assert judged(tmp_path, all_with(FORMER), dead=dead) == set()
+
+
+def test_all_take_it_where_all_answer(tmp_path: Path) -> None:
+    """A rotation."""
+    assert judged(tmp_path, all_with(FORMER)) == {"ctl1", "ctl2", "db1", "n1"}
+
+
+def test_a_host_left_alone_by_a_limit_keeps_its_key(tmp_path: Path) -> None:
+    """The controllers are not in the run, so they would not follow."""
+    assert judged(tmp_path, all_with(FORMER), "--limit", "n1") == set()
+
+
+def test_a_dead_compute_node_holds_nobody_up(tmp_path: Path) -> None:
+    """It takes the key when it is back."""
+    assert judged(tmp_path, all_with(FORMER), dead="n1") == {"ctl1", "ctl2", "db1"}
+
+
+def test_a_host_that_was_away_follows_a_controller_that_has_the_key(tmp_path: Path) -> None:
+    """The rotation is over, and the backup is dead now: that is no reason to keep a node out."""
+    assert judged(tmp_path, all_with(STATED, n1=FORMER), dead="ctl2") == {"ctl1", "db1", "n1"}
+
+
+def test_a_host_without_slurm_takes_the_key_alone(tmp_path: Path) -> None:
+    """A new node: its package made a key, and nobody runs with it."""
+    assert judged(tmp_path, all_with(FORMER), "--limit", "n1", serving=False) == {"n1"}

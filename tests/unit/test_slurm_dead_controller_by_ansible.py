@@ -1,0 +1,74 @@
+"""A node is drained and resumed by the first controller that answers: the role's real tasks by plain ansible-playbook, one of two dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_bootstrap import content
+
+# What is asked of a controller is written down with the controller's name, which its interpreter hands over.
+MODULE = """
+import json, os
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule(argument_spec={"node": {}, "state": {}, "reason": {}, "wait_s": {}, "force": {}})
+with open(%r, "a") as log:
+    log.write(f"{os.environ['ASKED']} {module.params['state']} {module.params['node']}\\n")
+module.exit_json(changed=True)
+"""
+LOCAL: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+# Nobody listens on port 1 of this machine: SSH says so at once.
+DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
+
+
+def play(tmp_path: Path, controllers: dict[str, dict[str, Any]], *, wanted: bool = True) -> tuple[int, list[str], str]:
+    """Drain and resume n1; return the exit code, who was asked what, and what was printed."""
+    role, log = tmp_path / "roles/slurm", tmp_path / "log"
+    (role / "library").mkdir(parents=True)
+    (role / "library/slurm_node_state.py").write_text(MODULE % str(log), encoding="utf-8")
+    for part in ("tasks", "vars", "defaults", "meta"):
+        (role / part).symlink_to(content.roles_dir() / "slurm" / part)
+    steps = [{"ansible.builtin.import_role": {"name": "slurm", "tasks_from": step}} for step in ("node_drain", "node_resume")]
+    variables = {"slurm_drain_wanted": wanted, "slurm_drain_controllers": list(controllers)}
+    asked_of = {"ASKED": "{{ _slurm_drain_asked | default('') }}"}
+    plays = [{"hosts": "n1", "gather_facts": False, "vars": variables, "environment": asked_of, "tasks": steps}]
+    (tmp_path / "play.yml").write_text(json.dumps(plays), encoding="utf-8")
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {"n1": LOCAL, **controllers}}}), encoding="utf-8")
+    environment = {
+        **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(tmp_path / "roles"),
+        "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp"), "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_SSH_RETRIES": "0",
+    }  # fmt: skip
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(tmp_path / "hosts.json"), str(tmp_path / "play.yml")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return done.returncode, log.read_text(encoding="utf-8").splitlines() if log.exists() else [], done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("controllers", [{"ctl1": DEAD, "ctl2": LOCAL}, {"ctl2": LOCAL, "ctl1": DEAD}], ids=["the first", "the second"])
+def test_one_dead_controller_is_enough_to_go_on_without(tmp_path: Path, controllers: dict[str, dict[str, Any]]) -> None:
+    """With two controllers and one dead, the other one is asked, whichever of them it is."""
+    code, asked, said = play(tmp_path, controllers)
+
+    assert code == 0, said
+    assert asked == ["ctl2 drained n1", "ctl2 resumed n1"]
+
+
+def test_without_a_controller_that_answers_nothing_goes_on(tmp_path: Path) -> None:
+    """Whether the node has jobs cannot be told: it is refused, with who would have to answer."""
+    code, asked, said = play(tmp_path, {"ctl1": DEAD})
+
+    assert code != 0
+    assert asked == []
+    assert "Fix: bring one of ctl1 up" in " ".join(said.split())
+
+
+def test_without_slurm_there_is_nobody_to_ask(tmp_path: Path) -> None:
+    """A cluster without controllers is rebooted all the same."""
+    code, asked, said = play(tmp_path, {})
+
+    assert (code, asked) == (0, []), said

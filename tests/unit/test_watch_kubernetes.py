@@ -1,0 +1,226 @@
+"""What the target `kubernetes` sees of an attempt that does not begin, and what the restart policy makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from primus_bootstrap.launch.diagnose import Diagnosis
+from primus_bootstrap.launch.watch import ending, node_record, policy
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.node_record import NodeRecord
+from primus_bootstrap.launch.watch.policy import Moment
+from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
+from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
+from tests.unit.test_watch_kubernetes_nodes import a_node
+from tests.unit.test_watch_kubernetes_objects import a_job, a_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from primus_bootstrap.launch.watch.ending import Ending
+    from primus_bootstrap.launch.watch.kube_api import Api
+
+FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
+REFUSED = {"phase": "Failed", "containerStatuses": [], "reason": "UnexpectedAdmissionError", "message": "no devices left"}
+MADE = {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+UNPLACED = {
+    "phase": "Pending",
+    "containerStatuses": [],
+    "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}],
+}
+
+
+class Server:
+    """An API server with what a test says."""
+
+    def __init__(self) -> None:
+        """Have three nodes that are well, one Job, and no pods."""
+        self.job: dict[str, Any] = {"metadata": {"name": "try-0a1b2c-1", "labels": {}}, "spec": {}, "status": {}}
+        self.pods: list[dict[str, Any]] = []
+        self.nodes = {f"gpu{number}": a_node() for number in (1, 2, 3)}
+
+    def get(self, path: str) -> dict[str, Any]:
+        """Say which groups there are."""
+        assert path == "/apis"
+        return {"groups": [{"name": "batch", "versions": [{"version": "v1"}]}]}
+
+    def items(self, path: str, **_: str) -> Iterator[dict[str, Any]]:
+        """List nodes, pods or Jobs."""
+        nodes = [{**node, "metadata": {"name": name}} for name, node in self.nodes.items()]
+        yield from {"nodes": nodes, "pods": self.pods, "jobs": [self.job]}[path.rpartition("/")[2]]
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Return a node."""
+        return self.nodes.get(path.rpartition("/")[2])
+
+
+@pytest.fixture
+def server() -> Server:
+    """An API server with three nodes."""
+    return Server()
+
+
+@pytest.fixture
+def target(tmp_path: Path, server: Server) -> KubernetesTarget:
+    """The target of a job on two nodes."""
+    return KubernetesTarget(a_job(resources={"amd.com/gpu": "8"}), folders.JobFolder(tmp_path), cast("Api", server))
+
+
+def pods(*ranks: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a pod for each rank: its node, and its status."""
+    made = [a_pod(f"p{rank}", rank, **status) for rank, (_, status) in enumerate(ranks)]
+    return [{**pod, "spec": {"nodeName": node}} for pod, (node, _) in zip(made, ranks, strict=True)]
+
+
+def starting(**changes: Any) -> State:
+    """Return the state of a first attempt that is in the hands of Kubernetes."""
+    return State("try-0a1b2c", phase=states.STARTING, attempt=1, attempts=(Attempt(1, started=100.0),), since=100.0, **changes)
+
+
+def watch(target: KubernetesTarget, state: State, *times: float) -> State:
+    """Look and decide at these times; what the watcher starts and stops is left out."""
+    for now in times:
+        state = policy.decide(target.job, state, target.observe(state), Moment(now)).state
+    return state
+
+
+def verdict(target: KubernetesTarget, state: State) -> Ending:
+    """Judge the attempt that is over, without a word in any log."""
+    return ending.explain(target.job, state, Diagnosis("", 0), {})
+
+
+def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_out(target: KubernetesTarget, server: Server) -> None:
+    """The Job makes no other pods: the attempt is over at once, with the kubelet's reason, and counts like every other."""
+    server.pods, server.job["status"] = pods(("gpu1", REFUSED)), {"conditions": [FAILED]}
+    state = watch(target, starting(), 110)
+    judged = verdict(target, state)
+    again = policy.judge(target.job, state, judged, 111).state
+
+    assert state.phase == states.ENDED
+    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (ending.NODE, ending.NOT_STARTED, ("gpu1",), False)
+    assert "gpu1: UnexpectedAdmissionError: no devices left" in judged.reason
+    assert "kubectl -n jobs get events" in judged.fix
+    assert (again.phase, again.restarts_without_progress, [one.host for one in again.excluded]) == (states.WAITING, 1, ["gpu1"])
+
+
+def test_a_job_that_has_failed_before_a_launcher_began_is_over(target: KubernetesTarget, server: Server) -> None:
+    """A drain deletes a pod whose image is being fetched: the Job takes that for a failure, and nobody's node is at fault."""
+    server.job["status"] = {"conditions": [FAILED]}
+    state = watch(target, starting(), 110)
+    judged = verdict(target, state)
+
+    assert state.phase == states.ENDED
+    assert (judged.kind, judged.cause, judged.hosts) == (ending.OTHER, ending.NOT_STARTED, ())
+    assert "try-0a1b2c-1 has failed: BackoffLimitExceeded" in judged.reason
+    assert policy.judge(target.job, state, judged, 111).state.restarts_without_progress == 1
+
+
+def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: KubernetesTarget, server: Server) -> None:
+    """Its reason stays the reason when everything is deleted."""
+    server.pods = pods(("gpu1", REFUSED), ("gpu2", {}))
+    state = watch(target, starting(), 110, 110 + target.job.policy.settle_s)
+    over = replace(state, phase=states.ENDED)
+
+    assert (state.phase, state.stopping, state.absent) == (states.STOPPING, ending.STOP_NOT_STARTED, ("gpu1",))
+    assert verdict(target, over).hosts == ("gpu1",)
+    assert "no devices left" in verdict(target, over).reason
+
+
+def test_a_pod_on_a_node_that_never_starts_it_has_the_time_of_a_first_step(target: KubernetesTarget, server: Server) -> None:
+    """A missing mount leaves it at ContainerCreating: its node is left out. The time in the queue before does not count."""
+    limit = target.job.policy.first_step_timeout_s
+    server.pods = pods(("", UNPLACED), ("", UNPLACED))
+    queued = watch(target, starting(), 110, 9000)
+    server.pods = pods(("gpu1", MADE), ("gpu2", {}))
+    before = watch(target, queued, 9001, 9001 + limit)
+    after = watch(target, before, 9002 + limit)
+    judged = verdict(target, replace(after, phase=states.ENDED))
+
+    assert (queued.phase, before.phase, after.phase) == (states.STARTING, states.STARTING, states.STOPPING)
+    assert (judged.cause, judged.hosts) == (ending.NOT_STARTED, ("gpu1",))
+    assert f"it did not start within {limit} s: gpu1: its container is being made" in judged.reason
+
+
+def test_what_holds_up_every_pod_is_no_nodes_fault(target: KubernetesTarget, server: Server) -> None:
+    """A Secret that is missing holds all: they were placed within moments, and none is left out."""
+    limit = target.job.policy.first_step_timeout_s
+    server.pods = pods(("gpu1", MADE), ("", UNPLACED))
+    state = watch(target, starting(), 110)
+    server.pods = pods(("gpu1", MADE), ("gpu2", MADE))
+    state = watch(target, state, 120, 111 + limit)
+
+    assert (state.phase, state.absent) == (states.STOPPING, ("gpu1", "gpu2"))
+    assert verdict(target, replace(state, phase=states.ENDED)).hosts == ()
+
+
+def test_a_job_without_a_limit_for_its_first_step_is_not_held_for_ever(target: KubernetesTarget, server: Server) -> None:
+    """A program that makes no steps still has to begin, in the time that a job waits for hosts."""
+    target.job = replace(target.job, policy=replace(target.job.policy, first_step_timeout_s=0))
+    server.pods = pods(("gpu1", MADE), ("", UNPLACED))
+    limit = target.job.policy.hosts_timeout_s
+
+    assert watch(target, starting(), 110, 110 + limit).phase == states.STARTING
+    assert watch(target, starting(), 110, 111 + limit).absent == ("gpu1",)
+
+
+def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: KubernetesTarget, server: Server) -> None:
+    """That is a queue, and no host's fault; so is a watcher that was away."""
+    server.pods = pods(("", UNPLACED), ("", UNPLACED))
+    waiting = watch(target, starting(), 110, 90_000)
+    server.pods = pods(("gpu1", MADE), ("gpu2", {}))
+    away = policy.decide(target.job, watch(target, waiting, 90_001), target.observe(waiting), Moment(99_000, watching_since=98_990)).state
+
+    assert (waiting.phase, waiting.reason) == (states.STARTING, "Kubernetes: 0/3 nodes")
+    assert away.phase == states.STARTING
+
+
+def test_a_job_that_is_held_back_before_its_first_step_is_not_called_preempted_by_another(target: KubernetesTarget, server: Server) -> None:
+    """Kueue takes the place of a job whose pods are not all ready in time: that must end some day, and say what it was."""
+    attempt = target.folder.attempt(1)
+    attempt.mkdir(parents=True)
+    record = NodeRecord(0, "gpu1", "p0", "boot", "", 105.0, pod="p0")
+    node_record.claim(attempt, record)
+    node_record.close(attempt, record, ended=106.0, exit_code=143)
+    server.job["spec"]["suspend"] = True
+    seen = target.observe(starting())
+    state = replace(starting(verdict=seen.verdict), phase=states.ENDED)
+    stepped = replace(state, attempts=(Attempt(1, first_step=1),))
+
+    assert seen.verdict == seeing.PREEMPTED
+    assert verdict(target, state).reason == "Kubernetes held it back or evicted it before the first step"
+    assert "a job of higher priority" in verdict(target, stepped).reason
+
+
+def test_a_node_comes_back_where_the_others_can_never_take_the_pods(target: KubernetesTarget, server: Server) -> None:
+    """A control plane and a node without GPUs are no others, or the job would wait for ever."""
+    server.nodes["cp1"] = a_node("node-role.kubernetes.io/control-plane=:NoSchedule")
+    server.nodes["cpu1"] = a_node(gpus="0")
+    excluded = tuple(Excluded(host, 100.0, "node_lost", "lost") for host in ("gpu1", "gpu2"))
+    choice = choose(target.job, starting(excluded=excluded), target.candidates())
+
+    assert {one.host.name for one in target.candidates().hosts} == {"gpu1", "gpu2", "gpu3"}
+    assert (choice.returned, [one.host for one in choice.excluded]) == (("gpu1",), ["gpu2"])
+
+
+def test_the_time_since_a_pod_is_placed_outlives_the_watcher() -> None:
+    """It is in state.json; one of an older program has none."""
+    state = starting(placed=(("gpu1", 120.0),))
+    older = {name: value for name, value in state.to_json().items() if name != "placed"}
+
+    assert states.from_json(state.to_json()) == state
+    assert states.from_json(older).placed == ()
+
+
+def test_every_object_bears_what_keeps_pods_off_its_devices() -> None:
+    """The same list says which nodes can take the pods."""
+    wanted = a_job(resources={"amd.com/gpu": "8"}).pods
+
+    assert making.tolerations(wanted) == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]

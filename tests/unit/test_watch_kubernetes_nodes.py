@@ -1,0 +1,72 @@
+"""Which nodes can take a job's pods, and which of them now: pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes
+from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import tolerations
+
+READY = {"type": "Ready", "status": "True"}
+
+
+def a_node(*taints: str, ready: bool = True, gpus: str = "8") -> dict[str, Any]:
+    """Return a node; taints are written as kubectl does."""
+    parts = [(key, *value.split(":")) for key, _, value in (one.partition("=") for one in taints)]
+    spec = {"taints": [{"key": key, "value": value, "effect": effect} for key, value, effect in parts]}
+    offered = {"cpu": "96", "amd.com/gpu": gpus, "rdma/hca": "1k"}
+    return {"spec": spec, "status": {"allocatable": offered, "conditions": [READY] if ready else []}}
+
+
+def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
+    """Return what pods with eight GPUs ask for, and bear."""
+    asked = {"cpu": "192", "amd.com/gpu": "8", **{name.replace("_", "/", 1): each for name, each in resources.items()}}
+    return Kubernetes("a", "b", resources=asked, tolerations=borne)
+
+
+@pytest.mark.parametrize(
+    ("node", "pods", "expected"),
+    [
+        (a_node(), wanted(), True),  # processors are the scheduler's matter
+        (a_node("node-role.kubernetes.io/control-plane=:NoSchedule"), wanted(), False),
+        (a_node("team=red:NoExecute"), wanted(), False),
+        (a_node("team=red:PreferNoSchedule"), wanted(), True),
+        (a_node("team=red:NoSchedule"), wanted({"key": "team", "value": "red"}), True),
+        (a_node("team=red:NoSchedule"), wanted({"key": "team", "value": "red", "effect": "NoExecute"}), False),
+        (a_node("team=red:NoSchedule"), wanted({"key": "team", "value": "blue"}), False),
+        (a_node("team=red:NoSchedule"), wanted({"key": "team", "operator": "Exists"}), True),
+        (a_node("team=red:NoSchedule"), wanted({"operator": "Exists"}), True),
+        (a_node("amd.com/gpu=present:NoSchedule"), wanted(), True),
+        (a_node("node.kubernetes.io/not-ready=:NoExecute", ready=False), wanted(), True),  # it may come back
+        (a_node("node.kubernetes.io/unschedulable=:NoSchedule"), wanted(), True),
+        (a_node(gpus="7"), wanted(), False),
+        (a_node(gpus="0"), wanted(), False),
+        (a_node(), wanted(rdma_hca="1"), True),  # a thousand
+        (a_node(), wanted(rdma_vf="1"), False),
+    ],
+)
+def test_a_node_that_can_never_take_the_pods_is_none_of_theirs(node: dict[str, Any], pods: Kubernetes, expected: bool) -> None:  # noqa: FBT001
+    """A control plane, a node of processors only, one with a GPU too few: none of them is a reason to keep another one out."""
+    assert places.suits(node, pods, tolerations(pods)) is expected
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        (a_node(), True),
+        (a_node(ready=False), False),
+        (a_node("node.kubernetes.io/disk-pressure=:NoSchedule"), False),
+        ({**a_node(), "spec": {"unschedulable": True}}, False),
+    ],
+)
+def test_a_node_that_takes_nothing_now_does_not_answer(node: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
+    """Whatever keeps new pods off for a while: nobody hears from it, it is cordoned, its disk is full."""
+    assert places.usable(node) is expected
+
+
+def test_a_node_that_is_not_there_is_not_heard() -> None:
+    """A machine that was taken out of the cluster is no more ready than one that is switched off."""
+    assert not places.ready(None)
