@@ -281,6 +281,8 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
         ("bench", "slurm_controller"),
         # Through the API server, from the controller: no host is contacted.
         ("kubernetes", "kube_control_plane[0]"),
+        ("registry", "harbor[0]"),
+        ("verify", "harbor[0]"),
         ("bench", "kube_control_plane[0]"),
         ("verify", "kube_control_plane[0]"),
     }
