@@ -5,7 +5,7 @@
     3  The others are added: the smallest addition that fails is sought by halving, and names one host.
     4  That host is put to the proof with known-good partners: bad is who fails with every set of partners, while they pass without it.
     5  Where it passes with them, it may be a path to one of the good ones, sought in the same way; or the failure was somebody's bad
-       moment, and repeated runs narrow down whose.
+       moment, and repeated runs narrow down whose; or a group of that size fails whoever is in it: smaller ones go on.
 
 Nobody is `fail` without the proof of step 4. What does not give the same answer twice, or gives none, ends as `unknown`.
 """
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Literal
 from primus_bootstrap.bench.rounds import round_robin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Answer = Literal["pass", "fail", "unknown"]
 Probe = Callable[[tuple[str, ...]], Answer]
-State = Literal["pass", "fail", "suspect", "unsteady", "unknown"]
+State = Literal["pass", "fail", "suspect", "unsteady", "large", "unknown"]
 
 # So many runs with a host, each with other partners where there are enough, and at least with so many disjoint sets of them.
 _PROOFS = 3
@@ -41,6 +41,12 @@ _MOST_PAIRS = 16
 _LEAST_PATIENCE = 3
 _UNSTEADY_RUNS = 6
 _UNSTEADY_ROUNDS = 2
+# So many hosts are swapped in to see whether a group fails without the one that is in question.
+_SWAPS = 3
+# Groups may be of this share of the largest that passes: near the limit a run's luck decides.
+_ROOM = 0.75
+# So many groups more may be run where not everybody fits into one.
+_MOST_PARTS = 16
 # More bad paths at one host than this are rather the host's own doing, which is then not proved.
 _MOST_LINKS = 2
 
@@ -56,11 +62,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Bisection:
-    """What was found: each host in the order given, then paths that are suspect; and how many runs it took."""
+    """What was found: each host in the order given, then paths that are suspect; and how many runs it took.
+
+    Groups of more than `largest` hosts fail whoever is in them; None where that did not show.
+    """
 
     hosts: tuple[Found, ...]
     paths: tuple[Found, ...]
     runs: int
+    largest: int | None = None
 
 
 def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, seed: int = 0) -> Bisection:
@@ -78,11 +88,11 @@ def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, s
     known = tuple(
         search.found.get(host) or Found((host,), "unknown", "it was not reached before the search was given up") for host in hosts
     )
-    return Bisection(known, tuple(search.paths), search.runs)
+    return Bisection(known, tuple(search.paths), search.runs, search.largest)
 
 
 class _Search:
-    """One search: what is known so far. `good` are hosts that passed together, in one group."""
+    """One search: what is known so far. `good` are hosts that passed together, in one group or, where that is too large, in several."""
 
     def __init__(self, hosts: Sequence[str], probe: Probe, steady_runs: int, rng: random.Random) -> None:
         self._probe = probe
@@ -93,6 +103,8 @@ class _Search:
         self._patience = max(_LEAST_PATIENCE, self._depth)
         self._partners_used = 0
         self._moments = 0
+        self._most = len(hosts)
+        self.largest: int | None = None
         self.good: list[str] = []
         self.found: dict[str, Found] = {}
         self.paths: list[Found] = []
@@ -110,6 +122,10 @@ class _Search:
     def passes(self, group: Sequence[str]) -> bool:
         """Return whether a group passes; one host alone has nobody to fail with."""
         return len(group) < 2 or self.ask(group) == "pass"
+
+    def with_good(self, part: Sequence[str]) -> list[str]:
+        """Return a group of some hosts and the good ones, as many of these as there is room for."""
+        return [*self.good[: max(0, self._most - len(part))], *part]
 
     def say(self, state: State, reason: str, *hosts: str) -> None:
         """Keep what was found out about hosts; a proof is not taken back."""
@@ -137,11 +153,17 @@ class _Search:
 
     def _pass_again(self) -> None:
         """Have the largest group pass more than once: a host may have slipped through."""
-        while not all(self.passes(self.good) for _ in range(self._steady_runs - 1)):
+        while failed := next((group for group in self._largest_groups() if not self.passes(group)), None):
             if self._moments >= self._patience:
-                self.say("unsteady", "the largest group fails and passes when repeated", *self.good)
+                self.say("unsteady", "the largest group fails and passes when repeated", *failed)
                 return
-            self._unsteady(list(self.good))
+            self._unsteady(failed)
+
+    def _largest_groups(self) -> Iterator[list[str]]:
+        """Yield all good hosts each time, or as many as may be in one group, others each time."""
+        for number in range(self._steady_runs - 1):
+            start = number * self._most % max(1, len(self.good))
+            yield [*self.good[start:], *self.good[:start]][: self._most]
 
     def _seed(self) -> bool:
         """Find a group that passes: two of each size, halved each time, and more of the smallest."""
@@ -160,42 +182,52 @@ class _Search:
         """Add everybody else to the good ones, setting aside who fails."""
         surely_fails = True
         while others:
-            if not surely_fails and self.passes(self.good + others):
-                self.good += others
-                break
-            others = self._advance(others)
+            part, later = others[: self._room()], others[self._room() :]
+            if not surely_fails and self.passes(self.with_good(part)):
+                self.good += part
+                others = later
+                continue
+            others = self._advance(part) + later
             surely_fails = False
+            if self.largest and len(others) > _MOST_PARTS * self._room():
+                reason = f"groups of more than {self.largest} hosts fail whoever is in them, and it was not reached in smaller ones"
+                self.say("large", reason, *others[_MOST_PARTS * self._room() :])
+                others = others[: _MOST_PARTS * self._room()]
             if self._moments > self._patience:
                 self.say("unsteady", "too many runs failed and passed when repeated: the search was given up", *others)
                 return
         self._pass_again()
+
+    def _room(self) -> int:
+        """Return how many hosts may be added at once: all, or half of a group where groups have a limit."""
+        return len(self._hosts) if self.largest is None else max(1, self._most // 2)
 
     def _advance(self, others: list[str]) -> list[str]:
         """Find the first of the others with whom the good ones fail, and settle it; return who is left."""
         low, high = 0, len(others)
         while high - low > 1:
             middle = (low + high) // 2
-            if self.passes(self.good + others[low:middle]):
+            if self.passes(self.with_good(others[low:middle])):
                 self.good += others[low:middle]
                 low = middle
             else:
                 high = middle
-        self._settle(others[low])
+        self._settle(others[low], others[low + 1 :])
         return others[low + 1 :]
 
-    def _settle(self, host: str) -> None:
-        """Find out why the good ones fail with a host, or seem to."""
+    def _settle(self, host: str, waiting: Sequence[str]) -> None:
+        """Find out why the good ones fail with a host, or seem to; `waiting` are those of whom nothing is known yet."""
         answer, reason = self._prove(host)
         if answer == "fail":
             self.say("fail", reason, host)
         elif answer == "unknown":
             self.say("unknown", reason, host)
-        elif self.passes([*self.good, host]):
-            self._unsteady([*self.good, host])
+        elif self.passes(self.with_good([host])):
+            self._unsteady(self.with_good([host]))
             if host not in self.found:
                 self.good.append(host)
         else:
-            self._settle_paths(host)
+            self._settle_paths(host, waiting)
 
     def _prove(self, host: str, *, avoid: frozenset[str] = frozenset()) -> tuple[Answer, str]:
         """Return `fail` with the proof, `pass` where it passes with partners, `unknown` where runs with it give no answer."""
@@ -213,19 +245,20 @@ class _Search:
         return "fail", f"{_PROOFS} of {_PROOFS} runs with good partners fail, and {_SETS} of {_SETS} without it pass"
 
     def _partners(self, host: str, avoid: frozenset[str]) -> list[list[str]]:
-        """Return disjoint sets of good partners, others each time."""
+        """Return disjoint sets of good partners, others each time; all of them together fit into one group."""
         free = [each for each in self.good if each != host and each not in avoid]
-        size = _PARTNERS if len(free) >= _PROOFS * _PARTNERS else 1
+        size = _PARTNERS if min(len(free), self._most) >= _PROOFS * _PARTNERS else 1
+        count = min(_PROOFS, self._most // size)
         start = self._partners_used % max(1, len(free))
         self._partners_used += size * _PROOFS
         turned = free[start:] + free[:start]
-        return [turned[number * size : (number + 1) * size] for number in range(_PROOFS) if len(turned) >= (number + 1) * size]
+        return [turned[number * size : (number + 1) * size] for number in range(count) if len(turned) >= (number + 1) * size]
 
-    def _settle_paths(self, host: str) -> None:
+    def _settle_paths(self, host: str, waiting: Sequence[str]) -> None:
         """Find the good ones with whom a host fails, though it passes with others."""
         bad: set[str] = set()
         while len(bad) < _MOST_LINKS:
-            others = [each for each in self.good if each not in bad]
+            others = [each for each in self.with_good([host])[:-1] if each not in bad]
             other = self._first_failing(host, others)
             if self._prove(other)[0] == "fail":
                 self._expel(other, f"good partners fail with it and pass without it; it had passed once, in a group of {len(self.good)}")
@@ -238,12 +271,21 @@ class _Search:
             if self.passes([host, *(each for each in self.good if each not in bad)]):
                 self.say("pass", "", host)
                 return
+        if self.largest is None and self._too_large(host, [each for each in self.good if each not in bad], waiting):
+            if not bad:
+                self.good.append(host)
+            self.say("pass", "", host)
+            return
         if self._fails_again(host):
             reason = "a large group passes without it and fails with it, a small one passes with it"
             self.say("suspect", reason if not bad else f"it fails with {len(bad)} others, and with some groups without them", host)
             return
-        self._unsteady([*self.good, host])
-        self.say("unsteady", "groups with it fail and pass when repeated", host)
+        known = self.largest
+        self._unsteady(self.with_good([host]))
+        if self.largest != known and not bad:
+            self.good.append(host)
+        else:
+            self.say("unsteady", "groups with it fail and pass when repeated", host)
 
     def _settle_again(self, host: str, bad: set[str]) -> None:
         """Judge a host anew, now that a bad one is no longer among the good."""
@@ -274,8 +316,26 @@ class _Search:
                     return False
         return True
 
+    def _too_large(self, host: str, good: Sequence[str], waiting: Sequence[str]) -> bool:
+        """Return whether a group of one more than the good ones fails whoever it is, while one as large as theirs passes with the host."""
+        if len(good) < 2 or not all(self.passes([*fewer, host]) for fewer in (good[1:], good[:-1])):
+            return False
+        for other in waiting[:_SWAPS]:
+            if self.passes([*good, other]):
+                return False
+            # It passes in a group that is one smaller: it fails in the larger one for no doing of its own.
+            if self.passes([*good[1:], other]):
+                break
+        if not self.passes(good) or self.passes([*good, host]):
+            return False
+        self._limit(len(good))
+        return True
+
+    def _limit(self, largest: int) -> None:
+        self.largest, self._most = largest, max(2, int(_ROOM * largest))
+
     def _fails_again(self, host: str) -> bool:
-        return all(self.passes(self.good) and not self.passes([*self.good, host]) for _ in range(_LARGE_RUNS))
+        return all(self.passes(self.with_good([])) and not self.passes(self.with_good([host])) for _ in range(_LARGE_RUNS))
 
     def _expel(self, host: str, reason: str) -> None:
         self.good.remove(host)
@@ -294,6 +354,10 @@ class _Search:
                     doubtful = half
                     break
         if len(doubtful) == 1 and self._caught(doubtful[0]):
+            return
+        if doubtful == whole and self.largest is None and sum(not self.passes(whole) for _ in range(_LARGE_RUNS)) > 1:
+            # No half of it failed once, and all of it fails again and again: so near to the limit a run's luck decides.
+            self._limit(max(2, len(whole) - 1))
             return
         among = f", and it is one of {len(doubtful)}" if len(doubtful) < len(whole) else ", and whose doing it was did not show"
         self.say("unsteady", f"a run of {len(whole)} hosts failed and passed when repeated{among}", *doubtful)

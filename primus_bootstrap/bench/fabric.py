@@ -24,12 +24,14 @@ _SAID: dict[State, tuple[Outcome, Code | None]] = {
     "fail": ("fail", None),
     "suspect": ("unknown", "suspect"),
     "unsteady": ("unknown", "unsteady"),
+    "large": ("unknown", "large"),
     "unknown": ("unknown", None),
 }
 _FIX_HOST = "look at its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
 _FIX_PATH = "look at the cables and switches between the two; each of them passes with others"
 _FIX_AGAIN = "bench it again"
 FIX_MORE = "bench more hosts together: 4 have enough pairs to be compared"
+_FIX_LARGE = "compare the bus bandwidth of groups by their size: latency of the ring, TCP instead of RDMA, or uplinks that too many share"
 _LEAST_FAILED = 2
 _NOT_SAID: Mapping[Pair, Judged] = MappingProxyType({})
 
@@ -51,10 +53,15 @@ class _Stated(NamedTuple):
 
 
 def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> FabricVerdicts:
-    """Return what a bisection found: a verdict a host, and one a path that is suspect. One host alone is skipped: it has no fabric."""
+    """Return what a bisection found: a verdict a host, one a path that is suspect, and one of no host where large groups fail.
+
+    One host alone is skipped: it has no fabric.
+    """
     source = f"bisection of {len(found.hosts)} hosts in {found.runs} runs"
     alone = len(found.hosts) == 1
     made = [_verdict(each, source, started, seconds, alone=alone) for each in (*found.hosts, *found.paths)]
+    if found.largest is not None:
+        made.append((_too_large(found, source, started, seconds), "large"))
     return FabricVerdicts(tuple(verdict for verdict, _ in made), {verdict: code for verdict, code in made if code})
 
 
@@ -74,6 +81,22 @@ def _verdict(found: Found, source: str, started: float, seconds: float, *, alone
         seconds=seconds,
     )
     return verdict, code
+
+
+def _too_large(found: Bisection, source: str, started: float, seconds: float) -> Verdict:
+    return Verdict(
+        check="fabric_bisection",
+        host="",
+        verdict="unknown",
+        expected=f"groups of up to {len(found.hosts)} hosts pass",
+        found=f"{found.largest}",
+        unit="hosts",
+        source=source,
+        reason=f"groups of more than {found.largest} hosts fail, whoever is in them; smaller ones were run instead",
+        fix=_FIX_LARGE,
+        started=started,
+        seconds=seconds,
+    )
 
 
 def pair_verdicts(

@@ -237,6 +237,7 @@ def _mend(course: Course, check: str, ran: Sequence[Ran], told: FabricVerdicts) 
     for each in ran:
         for host, started in each.starts.items():
             starts[host] = min(started, starts.get(host, started))
+    starts[""] = min(starts.values(), default=0.0)
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
     kept = [verdict for verdict in told.verdicts if verdict.host not in course.left]

@@ -109,10 +109,10 @@ def fabric_verdicts(desk: Desk, case: Case) -> FabricVerdicts:
 
 
 def with_fabric(judgement: Judgement, fabric: FabricVerdicts) -> Judgement:
-    """Add what runs over several hosts say; a path of two is nobody's."""
+    """Add what runs over several hosts say; a path of two, and what all of them share, is nobody's."""
     hosts = dict(judgement.hosts)
     for verdict in fabric.verdicts:
-        if "," not in verdict.host and verdict.verdict != "skipped":
+        if verdict.host and "," not in verdict.host and verdict.verdict != "skipped":
             hosts[verdict.host] = overall((hosts.get(verdict.host, verdict.verdict), verdict.verdict))
     return replace(
         judgement,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from primus_bootstrap.bench.group_runs import METRIC
 from primus_bootstrap.bench.history import History
 from primus_bootstrap.bench.members import GroupKey, make_members
-from primus_bootstrap.bench.yardsticks import Said, by_floor, by_peers
+from primus_bootstrap.bench.yardsticks import Said, Silent, by_floor, by_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def judge_pairs(
         settings: The minimums and limits.
     """
     runs: dict[tuple[str, ...], list[Ran]] = defaultdict(list)
-    said: dict[tuple[str, ...], list[Said]] = defaultdict(list)
+    said: dict[tuple[str, ...], list[Said | Silent]] = defaultdict(list)
     series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
     for each in ran:
         runs[each.run.hosts].append(each)
@@ -79,20 +79,17 @@ def in_doubt(ran: Iterable[Ran], judged: Mapping[tuple[str, ...], Judged]) -> tu
 
 def _say(
     key: GroupKey, results: Mapping[tuple[str, ...], Sequence[Result]], chance: float, floors: Floors, settings: Settings
-) -> Mapping[tuple[str, ...], list[Said]]:
+) -> Mapping[tuple[str, ...], list[Said | Silent]]:
     """Return what floor and peers say of each pair in one series."""
     names = {",".join(pair): pair for pair in results}
     members = {member.host: member for member in make_members(key, {(name, ""): results[pair] for name, pair in names.items()})}
     floor = floors.find(key.series, key.model)
     peers = by_peers(key, tuple(members.values()), History(), dict.fromkeys(members, chance), settings, "pairs")
-    found = {}
-    for name, member in members.items():
-        sticks = [by_floor(floor, key.better)(member)] if floor else []
-        found[names[name]] = [each for each in (*sticks, peers(member)) if isinstance(each, Said)]
-    return found
+    sticks = [by_floor(floor, key.better), peers] if floor else [peers]
+    return {names[name]: [stick(member) for stick in sticks] for name, member in members.items()}
 
 
-def _judged(ran: Sequence[Ran], said: Sequence[Said], most: int, settings: Settings) -> Judged:
+def _judged(ran: Sequence[Ran], said: Sequence[Said | Silent], most: int, settings: Settings) -> Judged:
     """Return what a pair's runs say together: one without an answer says nothing beside one that has one."""
     answered = [each for each in ran if each.answer != "unknown"]
     bad = [each for each in answered if each.answer == "fail"]
@@ -102,12 +99,15 @@ def _judged(ran: Sequence[Ran], said: Sequence[Said], most: int, settings: Setti
         return Judged("unknown", f"{len(bad)} of {len(answered)} runs failed ({bad[0].reason}), and the other passed", "unsteady")
     if bad:
         return Judged("fail", bad[0].reason)
+    spoken = [each for each in said if isinstance(each, Said)]
     for outcome in ("fail", "unknown"):
-        for each in said:
+        for each in spoken:
             if each.outcome == outcome:
                 return Judged(outcome, f"{each.source}: {each.reason}", each.code)
-    if not said:
-        return Judged("pass", f"{most} pairs are alike, and {settings.minimum_hosts} are needed to compare their speed", "no_yardstick")
+    if not spoken:
+        few = f"{most} pairs are alike, and {settings.minimum_hosts} are needed to compare their speed"
+        quiet = [each.reason for each in said if isinstance(each, Silent) and each.notable]
+        return Judged("pass", quiet[0] if quiet else few, "no_yardstick")
     return Judged("pass")
 
 

@@ -183,6 +183,8 @@ class _Bench:
             reason, fix = "no yardstick: " + "; ".join(each.reason for each in said if isinstance(each, Silent)), _FIX_YARDSTICK
         elif outcome != "pass":
             fix = _FIX_SLOW if outcome == "fail" else _FIX_AGAIN
+        elif quiet := [each.reason for each in said if isinstance(each, Silent) and each.notable]:
+            reason = "without its peers: " + "; ".join(quiet)
         if outcome == "unknown" and (few or (decisive is not None and decisive.settles)):
             gap, error = (decisive.gap, decisive.error) if decisive else (0.0, 0.0)
             self.wishes.append(Wish(member.host, key.series.benchmark, member.repeats, gap, error, f"{text}: {reason}"))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from primus_bootstrap.bench.report import BenchRun, Decision, Value
-    from primus_bootstrap.verdicts import Verdict
+    from primus_bootstrap.verdicts import Outcome, Verdict
 
 _STYLE = Path(__file__).parent / "data" / "report.css"
 # The page may load nothing and run nothing, whatever is in it.
@@ -59,7 +59,8 @@ def html_text(run: BenchRun) -> str:
         _section("map", "Every host and check", heat_map(run, rows)),
         _section("values", "How the values lie", _distributions(run.values)),
         _section("nodes", "Each host", node_sections(run, rows)),
-        _section("skipped", "What was skipped", _skipped(run)),
+        _section("less", "What passed with less to hold it against", _causes(run, "pass")),
+        _section("skipped", "What was skipped", _causes(run, "skipped")),
     ]
     body = tag("body", _header(run), tag("main", *sections))
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
@@ -196,8 +197,9 @@ def _named(names: Iterable[str]) -> str:
     return ", ".join(every[:_NAMED]) + (f" and {len(every) - _NAMED} more" if len(every) > _NAMED else "")
 
 
-def _skipped(run: BenchRun) -> Markup:
-    found = findings(run, ("skipped",))
+def _causes(run: BenchRun, word: Outcome) -> Markup:
+    """Return why verdicts are skipped, or what passes lack: one that lacks nothing has no reason."""
+    found = [finding for finding in findings(run, (word,)) if finding.reasons[0] or word != "pass"]
     rows = [
         tag(
             "tr",

@@ -175,8 +175,10 @@ def summary(run: BenchRun) -> str:
     """Say in one line how the bench ended."""
     hosts, verdicts = totals(run)
     shown = [f"{hosts[word]} {word}" for word in WORST_FIRST if hosts[word]]
+    short = sum(verdict.verdict == "pass" and bool(verdict.reason) for verdict in run.verdicts)
+    less = f" ({short} passes rest on less than usual, with the reason)" if short else ""
     breaker = "; breaker open: nothing is quarantined" if run.breaker else ""
-    return f"bench {run.cluster}, tier {run.tier}: {', '.join(shown) or 'no host'}; {verdicts.total()} verdicts{breaker}"
+    return f"bench {run.cluster}, tier {run.tier}: {', '.join(shown) or 'no host'}; {verdicts.total()} verdicts{less}{breaker}"
 
 
 def _where(verdict: Verdict) -> tuple[tuple[tuple[int, int, str], ...], tuple[tuple[int, int, str], ...]]:

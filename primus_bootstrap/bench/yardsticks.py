@@ -7,6 +7,9 @@ All comparisons are of natural logarithms. A slowdown is how much longer the sam
     unknown  between the two: below the noise floor. More repeats move the two together
 
 The limit is the largest of: the smallest slowdown that matters; how far healthy devices lie apart; twice the usual standard error.
+Where a slowdown that matters could not be seen, nobody passes by it. If that is because of how a member was measured, it is unknown. If
+it is because devices differ by nature, which no measuring changes, the yardstick says nothing, and the others decide: where hardly anybody
+is that much slower or faster than the rest, only so scattered that one who was would still be among them.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 _LEAVE_ONE_OUT = 64
 # A value above the published peak by more than its rounding was not measured right.
 _ABOVE_PEAK = 1.02
+# An error of so many times what healthy devices lie apart: below it, no repeats would make their spread seem smaller by more than 3 %.
+_PLAYS_A_PART = 0.25
 # The noise of runs is only known from so many earlier values of all devices of the group together.
 _EARLIER_VALUES = 8
 
@@ -55,25 +60,34 @@ class Said(NamedTuple):
 
 
 class Silent(NamedTuple):
-    """Why a yardstick says nothing."""
+    """Why a yardstick says nothing. `notable`: it had enough to compare with, so that a pass without it says this reason."""
 
     reason: str
+    notable: bool = False
 
 
 class Limits(NamedTuple):
-    """What other values say a healthy one is. `limit` is a slowdown; up to `surely` it would be one among however many values too."""
+    """What other values say a healthy one is. `limit` is a slowdown; up to `surely` it would be one among however many values too.
+
+    `least` would be the limit of values that differ only by how they were measured.
+    """
 
     center: float
     center_error: float
     apart: float
     reach: float
+    least: float
     limit: float
     surely: float
     settles: bool
 
 
 class Seen(NamedTuple):
-    """A member against other values: its slowdown, the limit, the doubt, and the outcome."""
+    """A member against other values: its slowdown, the limit, the doubt, and the outcome.
+
+    `blind`: a slowdown of `blind_percent` would not be told from a healthy value. `noisy`: how it was measured plays a part in that, and
+    more repeats may mend it. `far`: it is so much slower or faster than they are.
+    """
 
     outcome: Outcome
     center: float
@@ -82,6 +96,8 @@ class Seen(NamedTuple):
     error: float
     fast: bool
     blind: bool
+    noisy: bool
+    far: bool
     settles: bool
 
 
@@ -102,6 +118,7 @@ def limits(rest: Spread, usual_error: float, chance: float, settings: Settings) 
         center_error=MEDIAN_ERROR * rest.sigma / math.sqrt(rest.size),
         apart=apart,
         reach=reach,
+        least=least,
         limit=max(least, reach * apart),
         surely=max(least, known),
         settles=known < math.log1p(settings.blind_percent / 100),
@@ -114,9 +131,11 @@ def see(member: Member, known: Limits, settings: Settings) -> Seen:
     error = math.hypot(member.error, known.center_error)
     beyond = max(limit + error, known.reach * math.hypot(error, known.apart))
     slowdown = center - member.level
-    blind = limit + error > math.log1p(settings.blind_percent / 100)
+    most = math.log1p(settings.blind_percent / 100)
+    blind = limit + error > most
+    noisy = known.least + member.error > most or member.error > _PLAYS_A_PART * known.apart
     outcome: Outcome = "fail" if slowdown >= beyond else "unknown" if blind or slowdown > known.surely - error else "pass"
-    return Seen(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, known.settles)
+    return Seen(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, noisy, abs(slowdown) > most, known.settles)
 
 
 def by_floor(floor: Floor, better: str) -> Callable[[Member], Said]:
@@ -155,7 +174,17 @@ def by_peers(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
     seen = _see_all(members, earlier, chances, settings)
     source = f"peers: {count - 1} {what} of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
     common = _in_common(seen, count, settings, what)
-    return lambda member: _said(seen[member.host, member.device], source, "its peers", common)
+    natural = not common and _one_kind(seen, settings)
+
+    def say(member: Member) -> Said | Silent:
+        found = seen[member.host, member.device]
+        slow = found.far and found.slowdown > 0
+        if natural and found.blind and found.outcome != "fail" and not found.noisy and not slow:
+            unseen = f"a slowdown of {percent(found.limit + found.error):.0f} % would not be seen here"
+            return Silent(f"its peers lie too far apart: {unseen}", notable=True)
+        return _said(found, source, "its peers", common)
+
+    return say
 
 
 def by_history(
@@ -210,6 +239,13 @@ def _see_all(
         failed |= slow
 
 
+def _one_kind(seen: Mapping[Place, Seen], settings: Settings) -> bool:
+    """Return whether hardly any host, or any device, lies far off: where more do, there are rather two kinds of which one is ill."""
+    far = [place for place, each in seen.items() if each.far]
+    shares = (len({host for host, _ in far}), len({host for host, _ in seen})), (len(far), len(seen))
+    return any(some <= 1 or 100 * some <= settings.most_fast_percent * count for some, count in shares)
+
+
 def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings, what: str = "hosts") -> str:
     """Return why these are no yardstick for each other, or nothing: where many of so many hosts are off, the good ones are not known."""
     slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
@@ -231,8 +267,9 @@ def _said(seen: Seen, source: str, others: str, common: str) -> Said:
     if seen.outcome == "fail":
         return Said("fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %")
     if seen.blind:
-        reason = f"{speed}, but a slowdown of {percent(seen.limit + seen.error):.0f} % would not be seen here: the values lie too far apart"
-        return Said("unknown", limit, source, reason, 0.0, seen.error, seen.settles, "noise")
+        why = "it was measured too roughly" if seen.noisy else "the values lie too far apart"
+        reason = f"{speed}, but a slowdown of {percent(seen.limit + seen.error):.0f} % would not be seen here: {why}"
+        return Said("unknown", limit, source, reason, 0.0, seen.error, seen.settles or seen.noisy, "noise")
     reason = f"{speed}: too near to the limit of {percent(seen.limit):.1f} % for an error of {percent(seen.error):.2f} %"
     return Said("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error, code="noise")
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.perf
 
 CONSTANT_RUNS = 24
 # What a bad path, a flaky host and noise may take beside: searches for the other end, and repeats.
-RUNS_PER_PATH, RUNS_PER_FLAKY = 3, 12
+RUNS_PER_PATH, RUNS_PER_FLAKY, RUNS_FOR_SIZE = 3, 12, 3
 # Of a hundred searches among flaky hosts and noise, so many hold something against a healthy host or path.
 MOST_FALSE_IN_100, MOST_SUSPECT_IN_100 = 0.1, 1.0
 MOST_SECONDS = 60.0
@@ -33,6 +33,7 @@ class Row(NamedTuple):
     paths: int = 0
     flaky: int = 0
     noise: float = 0.0
+    largest: int | None = None
 
 
 HONEST = [
@@ -42,6 +43,12 @@ HONEST = [
     *(Row(4096, fabrics, bad=bad) for fabrics, bad in ((8, 0), (8, 1), (4, 8), (1, 41), (1, 410))),
 ]
 PATHS = [Row(size, fabrics, bad=bad, paths=1) for size, fabrics in ((8, 60), (64, 60), (512, 10), (4096, 3)) for bad in (0, 1)]
+# Fabrics on which groups above some size fail whoever is in them.
+LARGE = [
+    *(Row(64, 30, bad=bad, largest=40) for bad in (0, 1, 6)),
+    *(Row(256, 10, bad=bad, largest=60) for bad in (0, 3, 26)),
+    *(Row(4096, 2, bad=bad, largest=1000) for bad in (0, 8)),
+]
 RESTLESS = [
     *(Row(size, fabrics, flaky=1, noise=noise) for size, fabrics in ((8, 300), (64, 100), (512, 20), (4096, 3)) for noise in (0.0, 0.01)),
     *(Row(size, fabrics, bad=1, flaky=1) for size, fabrics in ((8, 300), (64, 100), (512, 20), (4096, 3))),
@@ -54,7 +61,7 @@ def _measure(row: Row) -> tuple[Counter[str], list[int]]:
     counted: Counter[str] = Counter()
     runs = []
     for seed in range(row.fabrics):
-        fabric = draw_fabric(f"{row} {seed}", row.size, bad=row.bad, paths=row.paths, flaky=row.flaky, noise=row.noise)
+        fabric = draw_fabric(f"{row} {seed}", row.size, bad=row.bad, paths=row.paths, flaky=row.flaky, noise=row.noise, largest=row.largest)
         found = fabric.bisect(seed)
         counted.update(tally(fabric, found))
         runs.append(found.runs)
@@ -106,6 +113,17 @@ def test_bad_paths() -> None:
         assert counted["path right"] == row.fabrics
         assert set(counted) <= {"bad fail", "good pass", "end pass", "path right"}
         assert max(runs) <= 2 * row.bad * math.log2(row.size) + CONSTANT_RUNS + extra
+
+
+def test_large_groups_that_fail_whoever_is_in_them() -> None:
+    """All bad hosts are found and nobody else is accused or suspect, for a search for the size and some groups more."""
+    _print_head("groups that are too large (40 of 64, 60 of 256, 1000 of 4096)")
+    for row in LARGE:
+        counted, runs = _measure(row)
+        _print_row(row, counted, runs)
+
+        assert counted == Counter({"bad fail": row.bad * row.fabrics, "good pass": (row.size - row.bad) * row.fabrics}) + Counter()
+        assert max(runs) <= 2 * row.bad * math.log2(row.size) + CONSTANT_RUNS + RUNS_FOR_SIZE * math.log2(row.size)
 
 
 def test_flaky_hosts_and_noise() -> None:

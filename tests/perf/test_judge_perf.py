@@ -6,6 +6,7 @@ slower by a multiple of sigma. Judging asks for more repeats where it cannot tel
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import time
@@ -17,8 +18,9 @@ from primus_bootstrap.bench.floors import load_floors
 from primus_bootstrap.bench.history import History
 from primus_bootstrap.bench.judge import judge
 from primus_bootstrap.bench.results import Series, canonical
+from primus_bootstrap.bench.robust import MEDIAN_ERROR
 from primus_bootstrap.bench.settings import Settings
-from tests.unit.bench_judge_rig import STACK, Fleet, result, shares
+from tests.unit.bench_judge_rig import STACK, Devices, Fleet, result, shares
 
 pytestmark = pytest.mark.perf
 
@@ -29,6 +31,13 @@ FLEETS = ((6, 1, 20), (8, 1, 20), (16, 1, 80), (32, 1, 60), (64, 6, 15), (256, 3
 PROMISED_HOSTS = 16
 SLOWDOWNS = (0, 1, 2, 3, 4, 6)
 PROMISED_SLOWDOWN = 4
+
+# Noise of a sample, and how far healthy devices lie apart: little, as much as makes peers blind now and then, and always.
+MANY_SPREADS = ((0.01, 0.005), (0.002, 0.015), (0.002, 0.03))
+MANY_FLEETS = ((8, 1, 5), (32, 3, 2))
+MANY_SLOWDOWNS = (0, 4, 6)
+# So many healthy hosts may wait for a clearer answer: of some thousand values one lies far out by chance, and at 3 % beyond what matters.
+MOST_WAITING_PERCENT = 10.0
 
 NODES, DEVICES, SERIES = 4096, 8, 20
 MOST_SECONDS = 60.0
@@ -110,6 +119,42 @@ def test_where_healthy_hosts_differ_more_than_they_are_measured_false_flags_stay
         print("\n".join(lines))
     assert max(false_flags) <= MOST_FALSE_PERCENT
     assert min(recall) >= LEAST_RECALL_PERCENT
+
+
+def test_many_devices_and_series_neither_accuse_healthy_hosts_nor_hide_slow_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 1,280 and more comparisons no healthy host fails by chance, one slow device of eight is found, and hardly anybody waits.
+
+    What is planted counts in what one value of a healthy device scatters by: its error and how far healthy devices lie apart.
+    """
+    lines = [_head("judge: hosts of 8 devices in 20 series, with a floor; a planted host has one slow device")]
+    rows = [
+        (hosts, slowdown, *_many(hosts, bad if slowdown else 0, slowdown, fleets, noise=noise, apart=apart))
+        for noise, apart in MANY_SPREADS
+        for hosts, bad, fleets in MANY_FLEETS
+        for slowdown in MANY_SLOWDOWNS
+    ]
+    lines += [_row(name, counted) for *_, name, counted in rows]
+
+    with capsys.disabled():
+        print("\n".join(lines))
+    whole: Counter[str] = sum((counted for *_, counted in rows), Counter())
+    assert _percent(whole, "healthy", "fail") <= MOST_FALSE_PERCENT
+    assert _percent(whole, "healthy", "unknown") <= MOST_WAITING_PERCENT
+    assert not whole["bad pass"]
+    promised = [counted for hosts, slowdown, _, counted in rows if hosts >= PROMISED_HOSTS and slowdown >= PROMISED_SLOWDOWN]
+    assert min(_percent(counted, "bad", "fail") for counted in promised) >= LEAST_RECALL_PERCENT
+
+
+def _many(hosts: int, bad: int, slowdown: float, fleets: int, *, noise: float, apart: float) -> tuple[str, Counter[str]]:
+    """Bench fleets of many devices and series; return the row's name and who ended how."""
+    sigma = math.hypot(apart, MEDIAN_ERROR * noise / math.sqrt(20))
+    counted: Counter[str] = Counter()
+    for seed in range(fleets):
+        rng = random.Random(f"{hosts} {bad} {slowdown} {noise} {apart} {seed}")  # noqa: S311 - a fleet, no secret
+        fleet = Devices(rng, hosts, devices=8, series=20, bad=bad, slowdown=slowdown * sigma, noise=noise, apart=apart)
+        counted.update(shares(fleet, fleet.bench(Settings(), load_floors()).hosts))
+    name = f"{slowdown:g} x {100 * sigma:.1f} %, noise {100 * noise:g} %, {hosts} ({bad})"
+    return name, counted
 
 
 def test_a_large_fleet_is_judged_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Fabric:
-    """A fabric of so many hosts; `flaky` says how often a host spoils a run, `noise` how often an answer is the wrong way round."""
+    """A fabric of so many hosts; `flaky` says how often a host spoils a run, `noise` how often an answer is the wrong way round.
+
+    Groups of more than `largest` fail whoever is in them.
+    """
 
     size: int
     bad: frozenset[str] = frozenset()
@@ -23,6 +26,7 @@ class Fabric:
     flaky: dict[str, float] = field(default_factory=dict)
     hangs: frozenset[str] = frozenset()
     noise: float = 0.0
+    largest: int | None = None
     rng: random.Random = field(default_factory=lambda: random.Random(1))  # noqa: S311 - luck, no secret
     asked: list[tuple[str, ...]] = field(default_factory=list)
 
@@ -39,7 +43,7 @@ class Fabric:
         present = set(group)
         if self.hangs & present:
             return "unknown"
-        fails = bool(self.bad & present) or any(path <= present for path in self.paths)
+        fails = bool(self.bad & present) or len(group) > (self.largest or self.size) or any(path <= present for path in self.paths)
         fails = fails or any(self.rng.random() < often for host, often in self.flaky.items() if host in present)
         return "fail" if fails != (self.rng.random() < self.noise) else "pass"
 
@@ -48,7 +52,9 @@ class Fabric:
         return bisect_fabric(self.hosts, self.probe, seed=seed)
 
 
-def draw_fabric(seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: int = 0, noise: float = 0.0) -> Fabric:
+def draw_fabric(
+    seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: int = 0, noise: float = 0.0, largest: int | None = None
+) -> Fabric:
     """Return a fabric with faults at random places; no host has two of them."""
     rng = random.Random(seed)  # noqa: S311 - luck, no secret
     names = rng.sample(Fabric(size).hosts, bad + flaky + 2 * paths)
@@ -59,6 +65,7 @@ def draw_fabric(seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: in
         flaky=dict.fromkeys(names[bad : bad + flaky], 0.5),
         paths=frozenset(frozenset(ends[2 * number : 2 * number + 2]) for number in range(paths)),
         noise=noise,
+        largest=largest,
         rng=rng,
     )
 

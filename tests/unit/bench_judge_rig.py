@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.settings import Settings
 
 STACK = ("2.13.0", "", "7.0", "6.14.0")
+_NO_FLOORS = Floors()
 SERIES = Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}), 1)
 
 
@@ -75,11 +76,63 @@ class Fleet:
         return first, last
 
 
-def _judge(results: Sequence[Result], settings: Settings, rounds_done: int) -> Judgement:
-    return judge(results, floors=Floors(), history=History(), settings=settings, rounds_done=rounds_done)
+class Devices:
+    """Hosts of several devices that are measured in several series; of a bad host one device is slow in all of them.
+
+    `noise` is the relative standard deviation of a sample, `apart` how far healthy devices differ in each series by themselves.
+    """
+
+    def __init__(
+        self, rng: random.Random, hosts: int, *, devices: int, series: int, bad: int, slowdown: float, noise: float, apart: float
+    ) -> None:
+        """Give every device its true speed in every series."""
+        self.names = [f"node{number:04}" for number in range(hosts)]
+        self.bad = set(rng.sample(self.names, bad))
+        self._rng = rng
+        self._noise = noise
+        self._series = [
+            SERIES._replace(sizes=canonical({"m": 8192 + 128 * number, "n": 8192, "k": 8192, "dtype": "bf16"})) for number in range(series)
+        ]
+        slow = {(name, rng.randrange(devices)) for name in sorted(self.bad)}
+        self._speed = {
+            (name, device, number): 700.0 * (1 + rng.gauss(0, apart)) / (1 + slowdown * ((name, device) in slow))
+            for name in self.names
+            for device in range(devices)
+            for number in range(series)
+        }
+
+    def measure(self, host: str, *, repeats: int = 20, started: float = 1_795_348_800.0) -> list[Result]:
+        """Return what one run on a host gives, of a model that has a floor."""
+        gauss, model = self._rng.gauss, "AMD Instinct MI300X"
+        return [
+            result(
+                name,
+                [speed * (1 + gauss(0, self._noise)) for _ in range(repeats)],
+                device=str(device),
+                series=self._series[number],
+                started=started,
+                model=model,
+            )
+            for (name, device, number), speed in self._speed.items()
+            if name == host
+        ]
+
+    def bench(self, settings: Settings, floors: Floors) -> Judgement:
+        """Measure everybody, and again whatever judging asks for; return the last judgement."""
+        results = [one for host in self.names for one in self.measure(host)]
+        last = _judge(results, settings, 0, floors)
+        for rounds_done in range(1, settings.most_rounds + 1):
+            for again in last.again:
+                results += self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done)
+            last = _judge(results, settings, rounds_done, floors)
+        return last
 
 
-def shares(fleet: Fleet, found: Mapping[str, str]) -> dict[str, int]:
+def _judge(results: Sequence[Result], settings: Settings, rounds_done: int, floors: Floors = _NO_FLOORS) -> Judgement:
+    return judge(results, floors=floors, history=History(), settings=settings, rounds_done=rounds_done)
+
+
+def shares(fleet: Fleet | Devices, found: Mapping[str, str]) -> dict[str, int]:
     """Count bad and healthy hosts by verdict."""
     counts = dict.fromkeys([f"{kind} {word}" for kind in ("bad", "healthy") for word in ("fail", "unknown", "pass")], 0)
     for host, word in found.items():

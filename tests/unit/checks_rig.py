@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import gpus, sysfs
+from primus_bootstrap.launch import gpus, host_env, sysfs
 from primus_bootstrap.launch.checks import catalogue, runner
-from primus_bootstrap.launch.checks.expected import Expected
+from primus_bootstrap.launch.checks.expected import Expected, read_expected
 from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.render.facts import FACTS, facts_text
+from primus_bootstrap.launch.site import Site
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
@@ -54,8 +56,15 @@ class Machine:
 
     def node(self) -> Node:
         """Return the node as checks get it."""
-        expected = Expected(self.values, dict.fromkeys(self.values, "the test"))
+        recorded = read_expected(sysfs.Host(self.root))
+        values, origins = {**recorded.values, **self.values}, {**recorded.origins, **dict.fromkeys(self.values, "the test")}
+        expected = Expected(values, origins, ports=recorded.ports)
         return Node(sysfs.Host(self.root), expected, {"PATH": str(self.tools)}, self.root)
+
+    def record(self, **site: Any) -> None:
+        """Write gpu.json as the set-up of a host does, with what the site says of it."""
+        found = host_env.look(sysfs.Host(self.root), self.root, Site("gpu001", **site))
+        self.write(FACTS, facts_text(dict(found.document)))
 
     def look(self, name: str) -> list[Record]:
         """Run one check here, in this process; return its records of this name."""

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from primus_bootstrap.bench.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric import bisection_verdicts, pair_verdicts
+from primus_bootstrap.bench.fabric_rounds import with_fabric
+from primus_bootstrap.bench.judge import Judgement
 from primus_bootstrap.bench.rounds import round_robin
 from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
 
@@ -129,6 +131,39 @@ def test_a_lying_probe_ends_and_convicts_nobody(seed: int) -> None:
     assert found.runs < 400
 
 
+@pytest.mark.parametrize(
+    ("size", "largest", "bad", "runs"), [(64, 40, 0, 40), (256, 60, 0, 60), (64, 40, 3, 80), (8, 5, 1, 40), (64, 63, 0, 40)]
+)
+def test_where_large_groups_fail_whoever_is_in_them_nobody_is_suspect(size: int, largest: int, bad: int, runs: int) -> None:
+    """Ring latency or thin uplinks: the size is named, healthy hosts pass in smaller groups, bad ones are found, and runs stay few."""
+    fabric = draw_fabric("large groups", size, bad=bad, largest=largest)
+    found = fabric.bisect()
+
+    assert tally(fabric, found) == +Counter({"good pass": size - bad, "bad fail": bad})
+    assert (found.largest, found.paths) == (largest, ())
+    assert found.runs <= runs
+
+
+def test_where_hardly_any_group_passes_the_search_ends_and_blames_nobody() -> None:
+    """Pairs pass, and nothing larger: who was not reached in so many groups is unknown for that reason, and everybody else passes."""
+    states = Fabric(64, largest=2).bisect()
+
+    assert {each.state for each in states.hosts} == {"pass", "large"}
+    assert states.runs < 60
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_near_the_limit_luck_decides_and_nobody_is_suspect(seed: int) -> None:
+    """Groups fail the more often the larger they are: no host is to blame, and the runs do not grow with their number."""
+    rng = random.Random(seed)  # noqa: S311 - luck, no secret
+    found = bisect_fabric(
+        Fabric(256).hosts, lambda group: "fail" if rng.random() < 1 / (1 + math.exp(60 - len(group))) else "pass", seed=seed
+    )
+
+    assert {each.state for each in found.hosts} <= {"pass", "unsteady", "large"}
+    assert found.runs < 300
+
+
 def test_one_host_and_two() -> None:
     """One host has no fabric; of two that fail together neither is proved bad."""
     assert _states(Fabric(1)) == {"gpu0000": "unknown"}
@@ -156,6 +191,19 @@ def test_verdicts_of_a_bisection() -> None:
     assert (fail.check, fail.started, bool(fail.reason), bool(fail.fix)) == ("fabric_bisection", 100.0, True, True)
     assert set(path.host.split(",")) == {"gpu0000", "gpu0005"}
     assert codes == {path: "suspect"}
+
+
+def test_what_large_groups_share_is_said_of_no_host() -> None:
+    """One verdict of the fabric names the size, with a code of its own; all hosts pass, and no host without a name appears."""
+    told = bisection_verdicts(Fabric(16, largest=9).bisect(), started=1.0, seconds=2.0)
+    verdicts, codes = told
+    shared = verdicts[-1]
+    hosts = with_fabric(Judgement((), {}, (), (), {}), told).hosts
+
+    assert {verdict.verdict for verdict in verdicts[:-1]} == {"pass"}
+    assert (shared.host, shared.verdict, shared.found, codes) == ("", "unknown", "9", {shared: "large"})
+    assert "more than 9 hosts fail, whoever is in them" in shared.reason
+    assert hosts == dict.fromkeys(Fabric(16).hosts, "pass")
 
 
 def test_a_host_alone_is_skipped() -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 GEMM = Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}), 1)
 COPY = Series("memory_bandwidth", "gb_per_s", canonical({"operation": "copy", "bytes": 2**30, "dtype": "fp32"}), 1)
-PINNED = Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pinned", "bytes": 2**28}), 1)
+PINNED = Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pinned", "bytes": 2**28, "at_once": 1}), 1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,10 @@ def test_an_unknown_model_has_no_floor(reported: str) -> None:
         Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "dtype": "bf16"}), 1),
         Series("gemm", "time_us", GEMM.sizes, 1),
         Series("memory_bandwidth", "gb_per_s", canonical({"operation": "copy", "bytes": 2**20}), 1),
-        Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pageable", "bytes": 2**28}), 1),
+        Series(
+            "host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pageable", "bytes": 2**28, "at_once": 1}), 1
+        ),
+        Series("host_device", "gb_per_s", canonical({"direction": "host_to_device", "memory": "pinned", "bytes": 2**28}), 1),
     ],
 )
 def test_sizes_that_no_rule_covers_have_no_floor(series: Series) -> None:

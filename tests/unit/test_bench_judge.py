@@ -16,7 +16,7 @@ from primus_bootstrap.bench.history import History
 from primus_bootstrap.bench.robust import Spread
 from primus_bootstrap.bench.yardsticks import limits
 from primus_bootstrap.verdicts import OUTCOMES, Verdict
-from tests.unit.bench_judge_rig import SERIES, STACK, result
+from tests.unit.bench_judge_rig import SERIES, STACK, Devices, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,6 +154,49 @@ def test_what_scatters_too_much_to_see_a_slowdown_does_not_pass() -> None:
 
     assert set(judgement.hosts.values()) == {"unknown"}
     assert "would not be seen here" in _one(judgement, "node0").reason
+
+
+@pytest.mark.parametrize("floors", [load_floors(), Floors()], ids=["floor", "no floor"])
+def test_devices_that_differ_by_nature_keep_no_new_cluster_out(floors: Floors) -> None:
+    """8 hosts of 8 GPUs in 20 series, 2 % apart and measured to 0.2 %: peers cannot judge and say so; a floor decides."""
+    fleet = Devices(random.Random(1), 8, devices=8, series=20, bad=0, slowdown=0.0, noise=0.002, apart=0.02)  # noqa: S311 - a fleet
+    judgement = fleet.bench(Settings(), floors)
+    blind = [verdict for verdict in judgement.verdicts if "would not be seen here" in verdict.reason]
+
+    assert {verdict.host for verdict in blind} == set(fleet.names)
+    if floors.models:
+        # One of 1,280 values may lie near the edge by chance.
+        assert Counter(judgement.hosts.values())["pass"] >= 7
+        assert {verdict.verdict for verdict in blind} == {"pass"}
+        assert all(verdict.reason.startswith("without its peers: its peers lie too far apart") for verdict in blind)
+        assert all(verdict.source.startswith("floor: ") and not verdict.fix for verdict in blind)
+    else:
+        assert {judgement.codes[verdict] for verdict in blind} == {"no_yardstick"}
+    assert judgement.again == ()
+
+
+def test_a_device_that_is_slow_among_unlike_ones_does_not_pass() -> None:
+    """12 % slower than GPUs that differ by 2.5 % is no pass by a floor far below; 25 % is a fail. The other hosts pass."""
+    fleets = [
+        Devices(random.Random(2), 8, devices=8, series=4, bad=1, slowdown=slowdown, noise=0.002, apart=0.025)  # noqa: S311 - a fleet
+        for slowdown in (0.12, 0.25)
+    ]
+    near, clear = (fleet.bench(Settings(), load_floors()) for fleet in fleets)
+    (bad,) = fleets[0].bad
+
+    assert near.hosts[bad] in ("fail", "unknown")
+    assert clear.hosts[bad] == "fail"
+    assert {outcome for host, outcome in clear.hosts.items() if host != bad} == {"pass"}
+
+
+def test_what_is_measured_too_roughly_is_unknown_and_not_left_to_the_floor() -> None:
+    """The doubt comes of how the host was measured: unknown, and measured again, however far above the floor it lies."""
+    judgement = _judge(_fleet([700.0] * 8, noise=0.3, model="AMD Instinct MI300X"), floors=load_floors())
+
+    assert "pass" not in judgement.hosts.values()
+    assert {judgement.codes[verdict] for verdict in judgement.verdicts} == {"noise"}
+    assert "measured too roughly" in _one(judgement, "node0").reason
+    assert len(judgement.again) == 8
 
 
 def test_too_few_repeats_are_unknown_and_asked_for() -> None:

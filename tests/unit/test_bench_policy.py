@@ -47,6 +47,8 @@ def test_the_shipped_policy() -> None:
     [
         ("preflight_gpu_ecc", "quarantine", "hold"),
         ("preflight_swap", "warn", "warn"),
+        ("preflight_rdma_rate", "quarantine", "hold"),
+        ("preflight_rdma_rate_beside", "warn", "warn"),
         ("bench_gemm", "quarantine", "hold"),
         ("bench_storage", "warn", "warn"),
         ("fabric_bisection", "quarantine", "hold"),
@@ -61,11 +63,12 @@ def test_the_first_rule_that_matches_counts(check: str, fail: str, unknown: str)
 
 
 def test_what_unknown_means_depends_on_why() -> None:
-    """No yardstick keeps no node out; a suspect fabric does, a bad moment of it does not."""
+    """No yardstick keeps no node out; a suspect fabric does, a bad moment of it does not, nor what large groups share."""
     assert POLICY.rule("bench_gemm").on_unknown("no_yardstick") == "warn"
-    assert [POLICY.rule("bench_gemm").on_unknown(code) for code in CODES if code != "no_yardstick"] == ["hold"] * 4
+    assert [POLICY.rule("bench_gemm").on_unknown(code) for code in CODES if code != "no_yardstick"] == ["hold"] * 5
     assert POLICY.rule("fabric_pairs").on_unknown("suspect") == "hold"
     assert POLICY.rule("fabric_pairs").on_unknown("unsteady") == "warn"
+    assert POLICY.rule("fabric_bisection").on_unknown("large") == "warn"
 
 
 def test_a_step_is_a_command_line() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from primus_bootstrap.bench.report import BenchRun, Breaker, Decision
 from primus_bootstrap.bench.report_html import html_text
-from primus_bootstrap.bench.report_rows import all_verdicts
+from primus_bootstrap.bench.report_rows import all_verdicts, summary
 from primus_bootstrap.bench.report_svg import distribution, number, ticks
 from tests.unit.bench_report_rig import RUNS, STARTED, Page, bench_run, expected_cells, full_run, hostile_run, past, value, verdict
 
@@ -49,6 +49,18 @@ def test_the_page_forbids_itself_to_load_or_run_anything() -> None:
 
     assert 'http-equiv="Content-Security-Policy" content="default-src &#x27;none&#x27;; style-src &#x27;unsafe-inline&#x27;;' in text
     assert not re.search(r"url\(|@import|https?://", text)
+
+
+def test_a_pass_that_says_what_it_lacked_is_shown_as_such() -> None:
+    """Where peers could not judge, the page has a part for it, and the summary counts them; plain passes are in neither."""
+    reason = "without its peers: its peers lie too far apart: a slowdown of 11 % would not be seen here"
+    blind = tuple(verdict("node1", "pass", device=device, reason=reason) for device in "01")
+    run = bench_run((("node1", "pass"),), (*blind, verdict("node1", "pass", device="2")))
+    text = Page(html_text(run)).text
+
+    assert text[text.index("What passed with less") :].count(reason) == 1
+    assert "2 passes rest on less than usual" in summary(run)
+    assert "rest on less" not in summary(full_run())
 
 
 def test_what_needs_a_look_comes_first_with_reason_and_fix() -> None:

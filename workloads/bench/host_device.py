@@ -2,14 +2,20 @@
 
     torchrun … workloads/bench/host_device.py [--size-mib 256]
 
-Bytes of the array over the time of its copy. A CPU has no such path: there a message says so, and nothing is measured.
+Bytes of the array over the time of its copy. The GPUs of a host take turns: of two on one link to the processor, each would have half
+of it, and look ill. A CPU has no such path: there a message says so, and nothing is measured.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 if not __package__:
     # Started by path: Python put this folder in front, whose names are no modules of their own; the root is wanted.
@@ -20,6 +26,11 @@ import torch
 from workloads.bench._options import DEVICE, REPEATS, TIMEOUT_S, WARM_UP
 from workloads.bench._run import Benchmark, Run, run_benchmark
 from workloads.common.timing import time_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from workloads.common.results import Sizes
 
 _MIB = 2**20
 
@@ -35,6 +46,18 @@ class CopyOptions:
     timeout_s: float = field(default=300.0, metadata=TIMEOUT_S)
 
 
+@contextmanager
+def turn(folder: str = "") -> Iterator[None]:
+    """Wait until no other process of this user on this host copies; a process that dies gives its turn back."""
+    path = Path(folder or tempfile.gettempdir()) / f"primus-host-device-{os.getuid()}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def measure(options: CopyOptions, run: Run) -> None:
     """Measure both directions with both kinds of memory."""
     if run.device.type == "cpu":
@@ -43,7 +66,8 @@ def measure(options: CopyOptions, run: Run) -> None:
     size = options.size_mib * _MIB
     for memory in ("pinned", "pageable"):
         for direction in ("host_to_device", "device_to_host"):
-            with run.series("gb_per_s", "GB/s", "higher", {"direction": direction, "memory": memory, "bytes": size}) as series:
+            sizes: Sizes = {"direction": direction, "memory": memory, "bytes": size, "at_once": 1}
+            with run.series("gb_per_s", "GB/s", "higher", sizes) as series:
                 host = torch.empty(size, dtype=torch.uint8, pin_memory=memory == "pinned").random_()
                 device = torch.randint(256, (size,), dtype=torch.uint8, device=run.device)
                 source, target = (host, device) if direction == "host_to_device" else (device, host)
@@ -51,9 +75,11 @@ def measure(options: CopyOptions, run: Run) -> None:
                 def copy(_number: int, source: torch.Tensor = source, target: torch.Tensor = target) -> object:
                     return target.copy_(source, non_blocking=True)
 
-                times_s = time_samples(copy, run.device, warm_up=options.warm_up, repeats=options.repeats)
-                # Compared on the host: what came back over the same path would prove nothing of the direction.
-                correct = bool((host == device.cpu()).all())
+                with turn():
+                    times_s = time_samples(copy, run.device, warm_up=options.warm_up, repeats=options.repeats)
+                    # Compared on the host, also within the turn, since this is a copy too: what came back over the same path would prove
+                    # nothing of the direction.
+                    correct = bool((host == device.cpu()).all())
                 series.done([size / seconds / 1e9 for seconds in times_s], correct=correct)
 
 

@@ -20,13 +20,29 @@ if TYPE_CHECKING:
 _TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "text": (str,), "switch": (bool,), "texts": (dict,)}
 
 
+_RECORD = f"/{FACTS}"
+
+
+@dataclass(frozen=True)
+class RecordedPort:
+    """An RDMA port as gpu.json has it: whether training uses it, why or why not, and its rate then (None: it could not be read)."""
+
+    chosen: bool
+    reason: str
+    rate_gbit_per_s: float | None
+
+
 @dataclass(frozen=True)
 class Expected:
-    """Expectations by name (data/checks/expected.yml) with where each comes from. `problem` says why gpu.json told nothing."""
+    """Expectations by name (data/checks/expected.yml) with where each comes from. `problem` says why gpu.json told nothing.
+
+    `ports` are the RDMA ports by name (`mlx5_0:1`), none where gpu.json records none.
+    """
 
     values: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    ports: Mapping[str, RecordedPort] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
         """Return what is expected, None where nothing is."""
@@ -35,6 +51,15 @@ class Expected:
     def source(self, name: str) -> str:
         """Return who expects it, an empty string where nobody does."""
         return self.origins.get(name, "")
+
+    def stated(self, name: str) -> Any:
+        """Return what somebody expects who did not only record what there was; None where nobody does."""
+        return None if self.source(name) == _RECORD else self.get(name)
+
+    @property
+    def training_ports(self) -> Mapping[str, RecordedPort]:
+        """The RDMA ports that training uses, none where that is not recorded."""
+        return {name: port for name, port in self.ports.items() if port.chosen}
 
 
 def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | None = None) -> Expected:
@@ -49,8 +74,7 @@ def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | N
         UsageError: The file is no JSON object with known names and fitting values.
     """
     recorded = _recorded(host.path(FACTS))
-    problem = recorded if isinstance(recorded, str) else ""
-    layers = [(f"/{FACTS}", recorded if isinstance(recorded, dict) else {})]
+    layers: list[tuple[str, Mapping[str, Any]]] = [(_RECORD, recorded.values)]
     if file:
         layers.append(("--expect-json", _parsed(file)))
     layers.append(("command line", {name: value for name, value in (flags or {}).items() if value is not None}))
@@ -59,24 +83,28 @@ def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | N
     for origin, layer in layers:
         values.update(layer)
         origins.update(dict.fromkeys(layer, origin))
-    return Expected(values, origins, problem)
+    return Expected(values, origins, recorded.problem, recorded.ports)
 
 
-def _recorded(path: Path) -> dict[str, Any] | str:
-    """Return what gpu.json recorded; a text is the reason why it tells nothing although it is there."""
+def _recorded(path: Path) -> Expected:
+    """Return what gpu.json recorded; `problem` is why it tells nothing although it is there."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return {}
+        return Expected()
     except (OSError, ValueError) as error:
-        return f"{path} cannot be read: {error}"
+        return Expected(problem=f"{path} cannot be read: {error}")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        return f"{path} is no {SCHEMA}"
+        return Expected(problem=f"{path} is no {SCHEMA}")
     if data.get("verdict") != "ok":
-        return {}
-    ports = [port for port in data.get("network", {}).get("ports", ()) if port.get("chosen")]
-    found = {"gpus": data.get("count"), "gpu_model": data.get("model"), "rdma_ports": len(ports) or None}
-    return {name: value for name, value in found.items() if value}
+        return Expected()
+    ports = {
+        str(port.get("name")): RecordedPort(bool(port.get("chosen")), str(port.get("reason") or ""), port.get("rate_gbit_per_s"))
+        for port in data.get("network", {}).get("ports", ())
+    }
+    chosen = sum(port.chosen for port in ports.values())
+    found = {"gpus": data.get("count"), "gpu_model": data.get("model"), "rdma_ports": chosen or None}
+    return Expected({name: value for name, value in found.items() if value}, ports=ports)
 
 
 def _parsed(file: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Are the RDMA ports up that should be: as many as expected, ACTIVE and LinkUp?"""
+"""Are the RDMA ports up that should be: as many as expected, ACTIVE and LinkUp? Where gpu.json names those of training, they are these."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def _look(node: Node) -> Iterator[Record]:
         yield skipped("no RDMA device", expected="" if wanted is None else str(wanted))
         return
     up = [port for port in ports if _is_up(port)]
-    yield _count(node, ports, up)
-    enough = wanted is not None and len(up) >= wanted
+    # One for storage does not stand in for one of training, unless somebody stated a mere number.
+    named = () if node.expected.stated("rdma_ports") else tuple(node.expected.training_ports)
+    yield _count_named(node, named, up) if named else _count(node, ports, up)
+    enough = wanted is not None and (bool(named) or len(up) >= wanted)
     for port in ports:
         fields = {
             "device": port.name,
@@ -39,7 +41,7 @@ def _look(node: Node) -> Iterator[Record]:
             yield passed(**fields)
         elif not port.state or not port.physical_state:
             yield unknown("its state cannot be read", fix="see `dmesg` for its driver", **fields)
-        elif enough or (wanted is None and port.physical_state in ("Disabled", "Polling", "Sleep")):
+        elif port.name not in named and (enough or (wanted is None and port.physical_state in ("Disabled", "Polling", "Sleep"))):
             yield skipped("not connected, and not among the ports that are expected", **fields)
         else:
             yield judged(good=False, reason=f"it is {fields['found']}", fix=_FIX, **fields)
@@ -58,6 +60,13 @@ def _count(node: Node, ports: tuple[Port, ...], up: list[Port]) -> Record:
     if up:
         return passed(**fields)
     return unknown("no port is ACTIVE, and nobody said how many should be", fix="state rdma_ports in --expect-json", **fields)
+
+
+def _count_named(node: Node, named: tuple[str, ...], up: list[Port]) -> Record:
+    down = sorted(set(named) - {port.name for port in up}, key=nics.natural)
+    fields = {"expected": str(len(named)), "found": str(len(named) - len(down)), "unit": "ports of training ACTIVE"}
+    reason = f"not ACTIVE, or its device is missing: {', '.join(down)}"
+    return judged(good=not down, reason=reason, fix=_FIX, source=node.expected.source("rdma_ports"), **fields)
 
 
 CHECK = Check("rdma_ports", "As many RDMA ports are up as expected.", "state and phys_state in /sys/class/infiniband", _look)
