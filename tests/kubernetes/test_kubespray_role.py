@@ -70,7 +70,7 @@ def test_the_proof_says_what_it_found(api_server: ApiServer, api: Api) -> None:
     client = pytest.importorskip("kubernetes.client", reason="the package kubernetes is not installed")
     config = pytest.importorskip("kubernetes.config")
     effects: Any = load_role_module("kubespray", "kubespray_effects")
-    wanted = {"kubeconfig": str(api_server.kubeconfig), "image": "busybox", "wait_s": 3, "nodes": ["nobody"], "version": ""}
+    wanted = {"kubeconfig": str(api_server.kubeconfig), "image": "busybox", "wait_s": 3, "nodes": {"nobody": "nobody.site"}, "version": ""}
 
     found = {record["check"]: record for record in effects.look(client, config, wanted)}
 
