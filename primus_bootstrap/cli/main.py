@@ -37,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="Bare-metal GPU servers and one hosts.yaml in, a training cluster that stays healthy out.",
     epilog="Exit codes: 0 done, 2 hosts.yaml wrong, 3 cannot be planned, 4 a host did not get there, 5 another run holds the lock, "
-    "130 interrupted.",
+    "6 nobody answers for a job that is followed, 130 interrupted.",
 )
 
 # How the help groups the verbs, in this order; a verb that stands nowhere here is an error at the start.
