@@ -3,7 +3,8 @@
 Reads one JSON line: {"mode": "watch" | "files", "values": {name: value}, …}; prints one JSON line with what it found. A value never stands
 in a command line of the search itself.
 
-* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is root's and in `holders`.
+* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is root's and in
+  `holders`, by its name or its unit's.
 * files: the journal, and every file below `roots` that was changed after the file `since`, but for what lies below `left_out`.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -33,11 +35,19 @@ def contents(path: str) -> bytes:
     return b""
 
 
-def owner(pid: str) -> int | None:
-    """Return the number of the account that a process runs as, None where it has ended."""
-    with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 (as above)
-    return None
+def name_of(pid: str) -> str:
+    """Return the name of the program that a process runs."""
+    return contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
+
+
+def holds_for(pid: str, holders: list[str], former: str) -> bool:
+    """Return whether a process is root's, and a holder or of the unit of one; nobody but root reads its environment.
+
+    `former` is its name before its environment was read: it may have become another program in between.
+    """
+    owner = contents(f"/proc/{pid}/status").partition(b"Uid:")[2].split()[:4]
+    units = re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace"))
+    return owner == [b"0"] * 4 and not {former, name_of(pid), *units}.isdisjoint(holders)
 
 
 def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, Any]:
@@ -50,11 +60,12 @@ def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, 
         ages = {pid: ages.get(pid, 0) + 1 for pid in os.listdir("/proc") if pid.isdigit()}  # noqa: PTH208 (as above)
         # A process becomes another program soon after its start, if at all: later it is looked at more seldom.
         for pid in (pid for pid, age in ages.items() if age <= OFTEN_AT_FIRST or age % SELDOM == 0):
-            name = contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
+            name = name_of(pid)
             shown = names_in(contents(f"/proc/{pid}/cmdline"), values)
             found |= {f"command line of {name}: {value}" for value in shown}
-            if name not in holders or owner(pid) != 0:
-                found |= {f"environment of {name}: {value}" for value in names_in(contents(f"/proc/{pid}/environ"), values)}
+            held = names_in(contents(f"/proc/{pid}/environ"), values)
+            if held and not holds_for(pid, holders, name):
+                found |= {f"environment of {name}: {value}" for value in held}
         time.sleep(0.02)
     return {"found": sorted(found), "looks": looks}
 

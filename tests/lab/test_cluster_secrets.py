@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 import subprocess
 import sys
-import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_rig import ROOT, engine_argv, run_cli
+from tests.lab.lab_rig import ROOT, run_cli
+from tests.lab.secret_rig import HOSTS, KEPT_IN, VALUES, files_of_host, search, search_controller, secrets_of, watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,72 +22,15 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 
-SEARCH = Path(__file__).with_name("secret_search.py")
-HOSTS = ("node1", "node2", "node3")
-# Where a secret has to lie on a host; each is readable by root or its service alone.
-KEPT_IN = (
-    *("/etc/redis/password.conf", "/etc/redis/client.env", "/etc/juicefs/secrets.env", "/etc/juicefs/meta-password"),
-    *("/etc/munge/munge.key", "/etc/slurm/slurmdbd.conf", "/etc/envoy/dynamic/listeners.json"),
-    *(f"/etc/prometheus/primus/secrets/{name}" for name in ("node", "prometheus", "alertmanager")),
-)
-# What cannot hold files of this run, or is another host's.
-LEFT_OUT = ("/proc", "/sys", "/dev", "/jfs", "/usr/share", "/var/cache/juicefs")
-# JuiceFS and the client of Redis take their password from their environment; they run as root, so nobody else can read it.
-HOLDERS = ("juicefs", "redis-cli")
-
-
-def search_argv(lab: RunningLab, node: str | None) -> list[str]:
-    """Return how to start the search in a node as root, or on this machine (None)."""
-    start = "import sys; exec(compile(sys.stdin.read(int(sys.stdin.readline())), 'secret_search.py', 'exec'))"
-    prefix = [*engine_argv(), "exec", "-i", lab.container(node)] if node else []
-    return [*prefix, "python3" if node else sys.executable, "-c", start]
-
-
-def search_input(values: dict[str, str], **options: Any) -> str:
-    """Return what the search reads: itself, and what to look for."""
-    script = SEARCH.read_text()
-    return f"{len(script)}\n{script}{json.dumps({'values': values, **options})}\n"
-
-
-def secrets_of(lab: RunningLab) -> dict[str, str]:
-    """Return every secret that the first apply generated."""
-    return {path.name: path.read_text().split()[0] for path in (lab.state_dir / "secrets").iterdir() if not path.name.startswith(".")}
-
-
-def search(lab: RunningLab, node: str | None, values: dict[str, str], **options: Any) -> dict[str, Any]:
-    """Search once and return what was found."""
-    done = subprocess.run(
-        search_argv(lab, node), input=search_input(values, **options), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-@contextmanager
-def watched(lab: RunningLab, values: dict[str, str], stop: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Look at the processes of every host and of this machine until the block is left; the results are there then."""
-    places: tuple[str | None, ...] = (*HOSTS, None)
-    started: list[tuple[str | None, subprocess.Popen[str]]] = []
-    found: dict[str, dict[str, Any]] = {}
-    for node in places:
-        process = subprocess.Popen(search_argv(lab, node), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert process.stdin
-        process.stdin.write(search_input(values, mode="watch", stop="/run/primus-watch-stop" if node else str(stop), holders=list(HOLDERS)))
-        process.stdin.flush()
-        started.append((node, process))
-    try:
-        yield found
-    finally:
-        stop.touch()
-        for node, process in started:
-            if node:
-                lab.execute(node, "touch", "/run/primus-watch-stop")
-            out, errors = process.communicate(timeout=60)
-            assert process.returncode == 0, errors
-            found[node or "controller"] = json.loads(out)
-            if node:
-                lab.execute(node, "rm", "-f", "/run/primus-watch-stop")
+# The folders that hold them on node1, by the phase that writes there.
+WRITTEN_IN = {
+    "/etc/prometheus/primus": "monitoring",
+    "/etc/redis": "storage",
+    "/etc/juicefs": "storage",
+    "/etc/envoy/dynamic": "gateway",
+    "/etc/munge": "slurm",
+    "/etc/slurm": "slurm",
+}
 
 
 def run_plain(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
@@ -128,6 +71,60 @@ def test_no_secret_shows_while_and_after_it_is_brought_out(applied_cluster: Runn
     assert here == []
 
 
+@contextmanager
+def read_only(lab: RunningLab, node: str, folder: str) -> Iterator[None]:
+    """Let nothing be written below a folder of a node until the block is left."""
+    lab.sh(node, f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
+    try:
+        yield
+    finally:
+        lab.sh(node, f"umount {folder}")
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(3000)
+def test_no_secret_shows_in_a_run_that_cannot_write_it(applied_cluster: RunningLab) -> None:
+    """The folders that secrets lie in are read-only in turn: runs fail, no output, log or other file shows a value, and apply heals it."""
+    lab = applied_cluster
+    values = secrets_of(lab)
+    outputs: dict[str, subprocess.CompletedProcess[str]] = {}
+    for folder, phase in WRITTEN_IN.items():
+        lab.sh("node1", f"rm -f {' '.join(file for file in KEPT_IN if file.startswith(folder))}")
+        with read_only(lab, "node1", folder):
+            outputs[folder] = run_cli("-vv", "apply", str(lab.hosts_file), "--yes", "--phase", phase, timeout_s=900)
+    on_host, here = files_of_host(lab, "node1", values), search_controller(lab, values)
+    healed = lab.apply(*(f"--phase={phase}" for phase in dict.fromkeys(WRITTEN_IN.values())))
+
+    assert {folder: done.returncode for folder, done in outputs.items()} == dict.fromkeys(WRITTEN_IN, 4)
+    assert [name for done in outputs.values() for name, value in values.items() if value in done.stdout + done.stderr] == []
+    assert on_host["found"] == []
+    assert here == []
+    assert healed.returncode == 0, healed.stdout + healed.stderr
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(3000)
+def test_no_secret_shows_while_and_after_it_changes(applied_cluster: RunningLab, tmp_path: Path) -> None:
+    """Neither the former value nor the new one: no command line, environment, output, log or other file, whichever secret is rotated."""
+    lab = applied_cluster
+    former = secrets_of(lab)
+    new = {file: secrets.token_urlsafe(30) for file in VALUES.values()}
+    values = {**{f"former {name}": value for name, value in former.items()}, **{f"new {name}": value for name, value in new.items()}}
+    outputs = []
+    with watched(lab, values, tmp_path / "stop") as seen:
+        for secret, file in VALUES.items():
+            (lab.state_dir / "secrets" / file).write_text(f"{new[file]}\n")
+            outputs.append(run_cli("-vv", "secrets", "rotate", str(lab.hosts_file), secret, "--yes", timeout_s=900))
+    on_hosts = {node: files_of_host(lab, node, values) for node in HOSTS}
+    here = search_controller(lab, values)
+
+    assert [done.returncode for done in outputs] == [0] * len(outputs), [done.stdout[-2000:] + done.stderr[-2000:] for done in outputs]
+    assert {place: result["found"] for place, result in seen.items()} == {place: [] for place in seen}
+    assert [name for done in outputs for name, value in values.items() if value in done.stdout + done.stderr] == []
+    assert {node: result["found"] for node, result in on_hosts.items()} == {node: [] for node in HOSTS}
+    assert here == []
+
+
 def test_a_secret_lies_in_its_own_files_only(applied_cluster: RunningLab) -> None:
     """After apply, no other file, no journal of a host, and nothing of the runs on the controller holds a generated secret."""
     values = secrets_of(applied_cluster)
@@ -137,19 +134,3 @@ def test_a_secret_lies_in_its_own_files_only(applied_cluster: RunningLab) -> Non
     assert {line.split(":")[0] for line in own["found"]} == set(KEPT_IN), "the search finds what is there"
     assert {node: files_of_host(applied_cluster, node, values)["found"] for node in HOSTS} == {node: [] for node in HOSTS}
     assert search_controller(applied_cluster, values) == []
-
-
-def files_of_host(lab: RunningLab, node: str, values: dict[str, str]) -> dict[str, Any]:
-    """Search the journal and every file of a host that changed since it was made, but for those that have to hold a secret."""
-    since = "/etc/ssh/ssh_host_ed25519_key"
-    return search(lab, node, values, mode="files", roots=["/"], since=since, left_out=[*LEFT_OUT, *KEPT_IN], journal=True)
-
-
-def search_controller(lab: RunningLab, values: dict[str, str]) -> list[str]:
-    """Search everything that runs leave on this machine: state, reports, artifacts, temporary folders, caches."""
-    cache = Path.home() / ".cache/primus-bootstrap"
-    temporary = [path for kind in ("ansible*", "primus*", "tmp*") for path in Path(tempfile.gettempdir()).glob(kind)]
-    roots = [str(path) for path in (lab.folder, Path.home() / ".ansible", cache, *temporary)]
-    left_out = [str(lab.state_dir / "secrets"), str(cache / "images")]
-    found: list[str] = search(lab, None, values, mode="files", roots=roots, since="", left_out=left_out, journal=False)["found"]
-    return found

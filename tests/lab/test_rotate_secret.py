@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.lab_rig import run_cli, wait_for
+from tests.lab.secret_rig import VALUES
 from tests.lab.slurm_rig import Jobs
 
 if TYPE_CHECKING:
@@ -31,15 +32,6 @@ with open("/jfs/ada/rotated", "w") as file:
         os.fsync(file.fileno())
         time.sleep(0.05)
 """
-# Where the lab's hosts.yaml takes a value from, by secret.
-VALUES = {
-    "munge": "munge_key",
-    "redis": "redis_password",
-    "mariadb": "slurm_accounting_password",
-    "registry": "oci_registry_password",
-    "gateway": "gateway_ada",
-    "monitoring": "prometheus_password",
-}
 
 
 @pytest.fixture
