@@ -40,14 +40,20 @@ def name_of(pid: str) -> str:
     return contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
 
 
-def holds_for(pid: str, holders: list[str], former: str) -> bool:
+def owner(pid: str) -> int | None:
+    """Return the number of the account that a process runs as, None where it has ended."""
+    with contextlib.suppress(OSError):
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 (as above)
+    return None
+
+
+def holds_for(pid: str, holders: list[str], former: str, former_owner: int | None) -> bool:
     """Return whether a process is root's, and a holder or of the unit of one; nobody but root reads its environment.
 
-    `former` is its name before its environment was read: it may have become another program in between.
+    The former name and owner are those before its environment was read: since then it may have become another program, or ended.
     """
-    owner = contents(f"/proc/{pid}/status").partition(b"Uid:")[2].split()[:4]
     units = re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace"))
-    return owner == [b"0"] * 4 and not {former, name_of(pid), *units}.isdisjoint(holders)
+    return former_owner == 0 and owner(pid) in (0, None) and not {former, name_of(pid), *units}.isdisjoint(holders)
 
 
 def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, Any]:
@@ -60,11 +66,11 @@ def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, 
         ages = {pid: ages.get(pid, 0) + 1 for pid in os.listdir("/proc") if pid.isdigit()}  # noqa: PTH208 (as above)
         # A process becomes another program soon after its start, if at all: later it is looked at more seldom.
         for pid in (pid for pid, age in ages.items() if age <= OFTEN_AT_FIRST or age % SELDOM == 0):
-            name = name_of(pid)
+            name, user = name_of(pid), owner(pid)
             shown = names_in(contents(f"/proc/{pid}/cmdline"), values)
             found |= {f"command line of {name}: {value}" for value in shown}
             held = names_in(contents(f"/proc/{pid}/environ"), values)
-            if held and not holds_for(pid, holders, name):
+            if held and not holds_for(pid, holders, name, user):
                 found |= {f"environment of {name}: {value}" for value in held}
         time.sleep(0.02)
     return {"found": sorted(found), "looks": looks}
