@@ -188,7 +188,8 @@ def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
 
 def test_the_proof_of_the_role_needs_nothing_that_the_settings_name(tmp_path: Path) -> None:
     """The role proves primus-cli on a host where the virtual environment and the hooks of the site's settings are not there yet."""
-    tasks = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
+    (proof,) = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
+    tasks = proof["block"]
     (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]
     user = User(tmp_path)
     settings = "direct: {venv: /nowhere, python: /nowhere/bin/python, hooks: [/none], patch: [none.sh]}\n"
