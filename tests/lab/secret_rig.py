@@ -36,8 +36,9 @@ VALUES = {
 }
 # What cannot hold files of this run, or is another host's.
 LEFT_OUT = ("/proc", "/sys", "/dev", "/jfs", "/usr/share", "/var/cache/juicefs")
-# JuiceFS and the client of Redis take their password from their environment; they run as root, so nobody else can read it.
-HOLDERS = ("juicefs", "juicefs.service", "redis-cli")
+# JuiceFS and the client of Redis take their password from their environment, as root; backups as the account that Redis' own password is
+# readable for. Nobody else can read it there.
+HOLDERS = ("juicefs", "juicefs.service", "redis-cli", "primus-redis-backup.service")
 
 
 def search_argv(lab: RunningLab, node: str | None) -> list[str]:

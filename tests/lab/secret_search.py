@@ -3,8 +3,8 @@
 Reads one JSON line: {"mode": "watch" | "files", "values": {name: value}, …}; prints one JSON line with what it found. A value never stands
 in a command line of the search itself.
 
-* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is root's and in
-  `holders`, by its name or its unit's.
+* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is in `holders`: root's,
+  by its name, or by its unit's, which runs as an account of its own.
 * files: the journal, and every file below `roots` that was changed after the file `since`, but for what lies below `left_out`.
 """
 
@@ -47,13 +47,18 @@ def owner(pid: str) -> int | None:
     return None
 
 
-def holds_for(pid: str, holders: list[str], former: str, former_owner: int | None) -> bool:
-    """Return whether a process is root's, and a holder or of the unit of one; nobody but root reads its environment.
+def units_of(pid: str) -> set[str]:
+    """Return the units of systemd that a process runs in."""
+    return set(re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace")))
 
-    The former name and owner are those before its environment was read: since then it may have become another program, or ended.
+
+def holds_for(pid: str, holders: list[str], name: str, user: int | None, units: set[str]) -> bool:
+    """Return whether a process is of a holder's unit, or is root's and a holder: only its own account and root read its environment.
+
+    Name, owner and units are those before its environment was read: since then it may have become another program, or ended.
     """
-    units = re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace"))
-    return former_owner == 0 and owner(pid) in (0, None) and not {former, name_of(pid), *units}.isdisjoint(holders)
+    by_name = user == 0 and owner(pid) in (0, None) and not {name, name_of(pid)}.isdisjoint(holders)
+    return by_name or not units.isdisjoint(holders)
 
 
 def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, Any]:
@@ -66,11 +71,11 @@ def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, 
         ages = {pid: ages.get(pid, 0) + 1 for pid in os.listdir("/proc") if pid.isdigit()}  # noqa: PTH208 (as above)
         # A process becomes another program soon after its start, if at all: later it is looked at more seldom.
         for pid in (pid for pid, age in ages.items() if age <= OFTEN_AT_FIRST or age % SELDOM == 0):
-            name, user = name_of(pid), owner(pid)
+            name, user, units = name_of(pid), owner(pid), units_of(pid)
             shown = names_in(contents(f"/proc/{pid}/cmdline"), values)
             found |= {f"command line of {name}: {value}" for value in shown}
             held = names_in(contents(f"/proc/{pid}/environ"), values)
-            if held and not holds_for(pid, holders, name, user):
+            if held and not holds_for(pid, holders, name, user, units):
                 found |= {f"environment of {name}: {value}" for value in held}
         time.sleep(0.02)
     return {"found": sorted(found), "looks": looks}

@@ -27,7 +27,9 @@ def judged(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serv
     (programs / "systemctl").chmod(0o755)
     for host, key in keys.items():
         (folder / host).write_text(key, encoding="utf-8")
-    variables = {"munge_key": STATED, "_munge_key_file": f"{folder}/{{{{ inventory_hostname }}}}", "_munge_applied": f"{folder}/none"}
+    # Where one host asks another, `item` is that one.
+    key_file = f"{folder}/{{{{ item | default(inventory_hostname) }}}}"
+    variables = {"munge_key": STATED, "_munge_key_file": key_file, "_munge_applied": f"{folder}/none"}
     step = {"ansible.builtin.import_role": {"name": "munge", "tasks_from": "preflight"}}
     done = {"ansible.builtin.debug": {"msg": "would take it: {{ inventory_hostname }}."}}
     vars_files = [str(content.playbooks_dir() / "vars" / "munge.yml")]
@@ -80,6 +82,17 @@ def test_all_take_it_where_all_answer(tmp_path: Path) -> None:
 def test_a_host_left_alone_by_a_limit_keeps_its_key(tmp_path: Path) -> None:
     """The controllers are not in the run, so they would not follow."""
     assert judged(tmp_path, all_with(FORMER), "--limit", "n1") == set()
+
+
+@pytest.mark.parametrize("dead", ["", "ctl1"])
+def test_a_host_left_alone_by_a_limit_follows_a_controller_that_has_the_key(tmp_path: Path, dead: str) -> None:
+    """Somebody gave it a wrong key: it is mended alone, also where one of those that decide is dead."""
+    assert judged(tmp_path, all_with(STATED, n1=FORMER), "--limit", "n1", dead=dead) == {"n1"}
+
+
+def test_a_host_left_alone_by_a_limit_keeps_its_key_where_no_controller_answers(tmp_path: Path) -> None:
+    """Nobody is known to have the stated one."""
+    assert judged(tmp_path, {"ctl1": STATED, "n1": FORMER}, "--limit", "n1", dead="ctl1") == set()
 
 
 def test_a_dead_compute_node_holds_nobody_up(tmp_path: Path) -> None:

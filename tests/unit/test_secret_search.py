@@ -8,10 +8,11 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.lab import secret_search
 from tests.lab.secret_search import watch
 
 if TYPE_CHECKING:
@@ -46,3 +47,24 @@ def test_only_a_holder_of_roots_may_have_a_secret_in_its_environment(open_to_all
 
     holds = name == "redis-cli" and user is None and os.geteuid() == 0
     assert found["found"] == ([] if holds else [f"environment of {name}: mine"])
+
+
+def test_a_holders_unit_may_have_a_secret_as_its_own_account(open_to_all: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that a holder's unit starts is not found, whatever it is called; that of another unit is."""
+    real = secret_search.contents
+    unit = {"redis-backup.service": [], "another.service": ["environment of sleep: mine"]}
+    for name, expected in unit.items():
+        stop = open_to_all / name
+        found: dict[str, Any] = {}
+        with subprocess.Popen(["/bin/sleep", "60"], env={"SECRET": VALUE}) as process:
+            cgroup = {f"/proc/{process.pid}/cgroup": f"0::/system.slice/{name}\n".encode()}
+            monkeypatch.setattr(secret_search, "contents", lambda path, cgroup=cgroup: cgroup.get(path) or real(path))
+            watcher = threading.Thread(
+                target=lambda stop=stop, found=found: found.update(watch({"mine": VALUE.encode()}, str(stop), ["redis-backup.service"]))
+            )
+            watcher.start()
+            threading.Event().wait(1.0)
+            stop.touch()
+            watcher.join(60)
+            process.kill()
+        assert found["found"] == expected, name
