@@ -61,8 +61,9 @@ def test_two_hosts_learn_what_a_watched_job_learns(training: Training, undisturb
 def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(training: Training) -> None:
     """It reaches the ranks on both hosts through Slurm; 75 says that the run is not over, and the second call ends it."""
     begin(training, "stopped")
-    # A step takes long enough that none of the two calls is over too soon.
-    slow = "drill.kind=slow drill.step=1 drill.rank=0 drill.slow_s=0.2"
+    # A step takes long enough that none of the two calls is over too soon: JuiceFS shows the lines that a file still being written
+    # gets to another host some ten seconds late, or more.
+    slow = "drill.kind=slow drill.step=1 drill.rank=0 drill.slow_s=1.0"
     first = typed(training, "stopped", "srun", more=slow, behind=STOPPED)
     reached = max(losses(training, "stopped"))
     left = training.lab.sh(SERVICE, "squeue --noheader")
