@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
 _AFTER_GRACE_S = 60  # the launchers have --grace and end their ranks; Slurm collects the step
 _SCRIPT = "job.sbatch"
-_SCANCEL_TIMEOUT_S = 30
+_SLURM_TIMEOUT_S = 30
+_LEAVE_S = 120  # the job ends on its nodes first, epilog included
 # srun does not take --cpus-per-task of the job over: https://slurm.schedmd.com/srun.html#OPT_cpus-per-task (since 22.05)
 CPUS_LINE = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
 
@@ -146,6 +149,8 @@ def run(plan: Plan, asked: Asked) -> int:
         process.become_reaper()
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
         code = process.supervise(child, signals, grace_s=grace + _AFTER_GRACE_S, ask=lambda: _ask_step(plan, grace))
+        if code != 0 and not plan.files and "SLURM_JOB_ID" not in plan.full_environment():
+            _leave_job(plan)
         process.end_descendants(1)
     return 128 - code if code < 0 else code
 
@@ -160,15 +165,40 @@ def _ask_step(plan: Plan, grace_s: int) -> bool:
         step = step_path(Path(plan.run_dir)).read_text("utf-8").strip()
     except OSError:
         return False
-    try:
-        command = ["scancel", "--signal=TERM", step]
-        environment = plan.full_environment()
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SCANCEL_TIMEOUT_S, env=environment)
-        problem = done.stderr.strip() if done.returncode else ""
-    except (OSError, subprocess.TimeoutExpired) as error:
-        problem = str(error)
+    done = _slurm(plan, "scancel", "--signal=TERM", step)
+    problem = "scancel did not start, or gave no answer" if done is None else done.stderr.strip() if done.returncode else ""
     if problem:
         sys.stderr.write(f"primus-cli: step {step} could not be asked to stop: {problem}\n  fix: look at it with squeue --steps\n")
         return False
     sys.stderr.write(f"primus-cli: step {step} is asked to stop; its ranks have {grace_s} s for a checkpoint. Once more ends it at once\n")
     return True
+
+
+def _leave_job(plan: Plan) -> None:
+    """Wait until the job that srun made is over, and cancel it where Slurm queues it again.
+
+    slurmctld does that to every job with an exit code of RequeueExit (75 here), though nobody would be in it and it would hold its nodes:
+    job_hold_requeue in https://github.com/SchedMD/slurm/blob/slurm-22-05-9-1/src/slurmctld/job_mgr.c
+    """
+    try:
+        job = step_path(Path(plan.run_dir)).read_text("utf-8").strip().partition(".")[0]
+    except OSError:
+        return  # there was none
+    deadline = time.monotonic() + _LEAVE_S
+    while time.monotonic() < deadline:
+        seen = _slurm(plan, "squeue", "--noheader", f"--jobs={job}", "--format=%T")
+        if seen and ("Invalid job id" in seen.stderr or (seen.returncode == 0 and not seen.stdout.strip())):
+            return
+        if seen and seen.returncode == 0 and seen.stdout.strip() != "COMPLETING":
+            _slurm(plan, "scancel", job)
+        time.sleep(1)
+    sys.stderr.write(
+        f"primus-cli: Slurm does not say whether job {job} is over\n  fix: squeue --jobs={job}; where it is there, scancel {job}\n"
+    )
+
+
+def _slurm(plan: Plan, *command: str) -> subprocess.CompletedProcess[str] | None:
+    """Run a command of Slurm's; None where it did not start or gave no answer."""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SLURM_TIMEOUT_S, env=plan.full_environment())
+    return None

@@ -48,9 +48,22 @@ sys.exit(max(code if code >= 0 else 128 - code for code in [task.wait() for task
 # Signals the tasks of the stand-in's step, where it is the one that is named.
 SCANCEL = """#!/usr/bin/env python3
 import os, signal, sys
+if sys.argv[1:] == ["77"]:
+    sys.exit(os.remove(os.environ["HOME"] + "/queued"))
 if sys.argv[1:] != ["--signal=TERM", "77.0"]:
     sys.exit(f"scancel: error: {sys.argv[1:]}")
 [os.kill(int(pid), signal.SIGTERM) for pid in open(os.environ["HOME"] + "/step").read().split()]
+"""
+# Slurm queues a job again that ended with 75, once it has ended on its nodes: the second look sees it run, with nobody in it.
+SQUEUE = """#!/usr/bin/env python3
+import os, sys
+assert "--jobs=77" in sys.argv[1:], sys.argv
+home = os.environ["HOME"]
+if os.path.exists(home + "/queued"):
+    print("RUNNING")
+elif os.path.exists(home + "/completing"):
+    os.rename(home + "/completing", home + "/queued")
+    print("COMPLETING")
 """
 # Does what sbatch does: keeps its words, gives the job a number, and runs the script once, on the first node.
 SBATCH = """#!/usr/bin/env python3
@@ -75,6 +88,7 @@ def user(tmp_path: Path) -> User:
     found.stand_in("srun", SRUN)
     found.stand_in("sbatch", SBATCH)
     found.stand_in("scancel", SCANCEL)
+    found.stand_in("squeue", SQUEUE)
     return found
 
 
@@ -260,3 +274,16 @@ def test_a_signal_ends_srun_where_its_step_has_not_begun(user: User) -> None:
     output, _ = child.communicate(timeout=60)
 
     assert (child.returncode, "revoked" in output, "asked to stop" in output) == (1, True, False), output
+
+
+@pytest.mark.parametrize("inside", ["", "70"])
+def test_a_job_that_slurm_queues_again_behind_srun_is_cancelled(user: User, inside: str) -> None:
+    """After exit code 75 it would hold its nodes with nobody in it; the job that somebody typed the command in is left alone."""
+    (user.home / "completing").touch()
+    script = user.project / "stop.py"
+    script.write_text("raise SystemExit(75)")
+    words = ("slurm", "srun", "--", "direct", "--single", "--script", str(script))
+    done = user.cli("--output", str(user.run_dir), *words, **({"SLURM_JOB_ID": inside} if inside else {}))
+
+    assert done.returncode == 75, done.stderr
+    assert [(user.home / name).exists() for name in ("completing", "queued")] == [bool(inside), False]
