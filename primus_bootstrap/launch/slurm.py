@@ -150,7 +150,7 @@ def run(plan: Plan, asked: Asked) -> int:
         child = process.start(plan.argv, plan.full_environment(), folder=plan.cwd)
         code = process.supervise(child, signals, grace_s=grace + _AFTER_GRACE_S, ask=lambda: _ask_step(plan, grace))
         if code != 0 and not plan.files and "SLURM_JOB_ID" not in plan.full_environment():
-            _leave_job(plan)
+            _leave_job(plan, signals)
         process.end_descendants(1)
     return 128 - code if code < 0 else code
 
@@ -174,8 +174,8 @@ def _ask_step(plan: Plan, grace_s: int) -> bool:
     return True
 
 
-def _leave_job(plan: Plan) -> None:
-    """Wait until the job that srun made is over, and cancel it where Slurm queues it again.
+def _leave_job(plan: Plan, signals: process.Signals) -> None:
+    """Wait until the job that srun made is over, and cancel it where Slurm queues it again; who insists on the end waits for one look.
 
     slurmctld does that to every job with an exit code of RequeueExit (75 here), though nobody would be in it and it would hold its nodes:
     job_hold_requeue in https://github.com/SchedMD/slurm/blob/slurm-22-05-9-1/src/slurmctld/job_mgr.c
@@ -185,12 +185,14 @@ def _leave_job(plan: Plan) -> None:
     except OSError:
         return  # there was none
     deadline = time.monotonic() + _LEAVE_S
-    while time.monotonic() < deadline:
-        seen = _slurm(plan, "squeue", "--noheader", f"--jobs={job}", "--format=%T")
-        if seen and ("Invalid job id" in seen.stderr or (seen.returncode == 0 and not seen.stdout.strip())):
+    while seen := _slurm(plan, "squeue", "--noheader", f"--jobs={job}", "--format=%T"):
+        state = seen.stdout.strip()
+        if "Invalid job id" in seen.stderr or (seen.returncode == 0 and not state):
             return
-        if seen and seen.returncode == 0 and seen.stdout.strip() != "COMPLETING":
+        if seen.returncode == 0 and state != "COMPLETING":
             _slurm(plan, "scancel", job)
+        if signals.insisted or time.monotonic() > deadline:
+            break
         time.sleep(1)
     sys.stderr.write(
         f"primus-cli: Slurm does not say whether job {job} is over\n  fix: squeue --jobs={job}; where it is there, scancel {job}\n"

@@ -36,9 +36,9 @@ VALUES = {
 }
 # What cannot hold files of this run, or is another host's.
 LEFT_OUT = ("/proc", "/sys", "/dev", "/jfs", "/usr/share", "/var/cache/juicefs")
-# JuiceFS and the client of Redis take their password from their environment, as root; backups as the account that Redis' own password is
-# readable for. Nobody else can read it there.
-HOLDERS = ("juicefs", "juicefs.service", "redis-cli", "primus-redis-backup.service")
+# Who takes a password from the environment, and the highest number of an account that runs it: root, and for backups the account of Redis,
+# one of the system's (to 999), which the password is readable for.
+HOLDERS = {"juicefs": 0, "juicefs.service": 0, "redis-cli": 0, "primus-redis-backup.service": 999}
 
 
 def search_argv(lab: RunningLab, node: str | None) -> list[str]:
@@ -78,7 +78,7 @@ def watched(lab: RunningLab, values: dict[str, str], stop: Path) -> Iterator[dic
     for node in places:
         process = subprocess.Popen(search_argv(lab, node), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert process.stdin
-        process.stdin.write(search_input(values, mode="watch", stop="/run/primus-watch-stop" if node else str(stop), holders=list(HOLDERS)))
+        process.stdin.write(search_input(values, mode="watch", stop="/run/primus-watch-stop" if node else str(stop), holders=HOLDERS))
         process.stdin.flush()
         started.append((node, process))
     try:

@@ -3,8 +3,8 @@
 Reads one JSON line: {"mode": "watch" | "files", "values": {name: value}, …}; prints one JSON line with what it found. A value never stands
 in a command line of the search itself.
 
-* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless it is in `holders`: root's,
-  by its name, or by its unit's, which runs as an account of its own.
+* watch: until the file `stop` is there, looks at every process's command line, and at its environment unless `holders` has its name or
+  its unit's: with the highest number of an account that may run it, 0 being root.
 * files: the journal, and every file below `roots` that was changed after the file `since`, but for what lies below `left_out`.
 """
 
@@ -52,16 +52,16 @@ def units_of(pid: str) -> set[str]:
     return set(re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace")))
 
 
-def holds_for(pid: str, holders: list[str], name: str, user: int | None, units: set[str]) -> bool:
-    """Return whether a process is of a holder's unit, or is root's and a holder: only its own account and root read its environment.
+def holds_for(pid: str, holders: dict[str, int], name: str, user: int | None, units: set[str]) -> bool:
+    """Return whether a process is a holder or of the unit of one, and runs as an account that this one may have: nobody else reads it.
 
     Name, owner and units are those before its environment was read: since then it may have become another program, or ended.
     """
-    by_name = user == 0 and owner(pid) in (0, None) and not {name, name_of(pid)}.isdisjoint(holders)
-    return by_name or not units.isdisjoint(holders)
+    highest = max((holders[known] for known in {name, name_of(pid), *units} & holders.keys()), default=-1)
+    return user is not None and max(user, owner(pid) or 0) <= highest
 
 
-def watch(values: dict[str, bytes], stop: str, holders: list[str]) -> dict[str, Any]:
+def watch(values: dict[str, bytes], stop: str, holders: dict[str, int]) -> dict[str, Any]:
     """Look at all processes again and again; return what showed a value, and how many looks there were."""
     found: set[str] = set()
     looks = 0
