@@ -87,7 +87,7 @@ class AnsibleRunner:
         hand_on = _keeping_nothing(on_event, errors)
         follow = Tributary(job.lines, hand_on)
         try:
-            runner = _AnsibleRunner(config, event_handler=hand_on, cancel_callback=follow.read)
+            runner = _AnsibleRunner(config, event_handler=follow.before(hand_on), cancel_callback=follow.read)
             local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
             with adopting(local_temp, job.lock), state_errors(RunError, job.artifacts_dir):
                 runner.run()
@@ -150,6 +150,18 @@ class Tributary:
                     self._at += len(line)
                     self._hand_on({**json.loads(line), "foreign": True})
         return False
+
+    def before(self, hand_on: Callable[[RawEvent], bool]) -> Callable[[RawEvent], bool]:
+        """Return `hand_on` for the events of the first Ansible: what was written before one is handed on before it.
+
+        Its recap is among them, and ansible-runner may read the end of its output in one piece: a failure read after the recap is lost.
+        """
+
+        def handle(event: RawEvent) -> bool:
+            self.read()
+            return hand_on(event)
+
+        return handle
 
 
 def _keeping_nothing(on_event: Callable[[RawEvent], None], errors: list[BaseException]) -> Callable[[RawEvent], bool]:

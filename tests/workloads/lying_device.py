@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +49,40 @@ def memory_full(argv: list[str]) -> int:
 
     torch.full = full
     return memory_bandwidth.main(argv)
+
+
+def scaling_told(argv: list[str]) -> int:
+    """Measure memory, and tell when the second operation is at work."""
+    right = torch.mul
+
+    def mul(*operands: Any, **more: Any) -> torch.Tensor:
+        os.write(1, b"scaling\n")
+        return right(*operands, **more)
+
+    torch.mul = mul
+    return memory_bandwidth.main(argv)
+
+
+def memory_stopped_while_written(argv: list[str]) -> int:
+    """Measure memory, and get SIGTERM while the first line is written: it is shown, and not in the file yet."""
+    return _stopped_while_written(memory_bandwidth.main, argv)
+
+
+def gemm_stopped_while_written(argv: list[str]) -> int:
+    """Multiply once, and get SIGTERM while the only line is written."""
+    return _stopped_while_written(gemm.main, argv)
+
+
+def _stopped_while_written(main: Callable[[list[str]], int], argv: list[str]) -> int:
+    right = fcntl.flock
+
+    def flock(*arguments: Any) -> None:
+        fcntl.flock = right
+        os.kill(os.getpid(), signal.SIGTERM)
+        right(*arguments)
+
+    fcntl.flock = flock  # the file of results is open, and nothing is written
+    return main(argv)
 
 
 def exchange_wrong_at_first(argv: list[str]) -> int:

@@ -69,14 +69,26 @@ def test_one_series_without_memory_does_not_cost_the_others(tmp_path: Path) -> N
 
 def test_being_stopped_leaves_a_line(tmp_path: Path) -> None:
     """SIGTERM in the middle of the second series ends it with an error, not with half a measurement, and begins no third; exit code 143."""
-    ranks = Ranks(tmp_path, 1, "--device=cpu", "--repeats=200", "--array-mib=16", program="workloads.bench.memory_bandwidth:main")
-    ranks.wait_for("memory_bandwidth copy")
+    ranks = Ranks(tmp_path, 1, "--device=cpu", "--repeats=200", "--array-mib=16", program="tests.workloads.lying_device:scaling_told")
+    ranks.wait_for("scaling")
     ranks.signal(0, signal.SIGTERM)
     run = ranks.wait()
 
     assert run.codes == [143], run.outputs
     lines = read_results(tmp_path)
     assert [(line["sizes"]["operation"], line["error"]) for line in lines] == [("copy", ""), ("scale", "stopped by SIGTERM")]
+
+
+def test_a_stop_waits_until_a_measured_line_is_whole(tmp_path: Path) -> None:
+    """SIGTERM while the first of three lines is written, or the only one: it is there once, as measured, and the program ends."""
+    words = ("--device=cpu", "--repeats=200", "--array-mib=16")
+    run, lines = bench(tmp_path / "first", "tests.workloads.lying_device:memory_stopped_while_written", *words)
+    only, line = bench(tmp_path / "only", "tests.workloads.lying_device:gemm_stopped_while_written", *SHORT, *SMALL)
+
+    assert (run.codes, only.codes) == ([143], [143]), run.outputs + only.outputs
+    assert lines[0]["sizes"]["operation"] == "copy"
+    assert [one["error"] for one in lines] == ["", "stopped by SIGTERM"]
+    assert [(one["metric"], one["error"]) for one in line] == [("tflop_per_s", ""), ("none", "stopped by SIGTERM")]
 
 
 @pytest.mark.parametrize(

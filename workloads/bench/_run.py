@@ -33,7 +33,7 @@ Options = TypeVar("Options")
 _SECOND_LINE_S = 10.0
 # All ranks' limits run out at about one moment: time for each to write its line before torchrun ends the others.
 _PEERS_S = 1.0
-# How long a stop waits where it would be forgotten.
+# How long a stop waits where it must not come.
 _LATER_S = 0.05
 
 
@@ -82,7 +82,6 @@ class Run:
             self.fail(error)
         else:
             self._keep(series)
-            self.open = None
 
     def fail(self, error: BaseException) -> None:
         """Write the line of a series that has no value, say why, and remember the exit code."""
@@ -97,7 +96,8 @@ class Run:
         append_result(self.folder, self._result(series, error=what))
 
     def _keep(self, series: Series) -> None:
-        """Write and show a series; a wrong result is a measured one, and ends the program with 1."""
+        """Write and show a series, whole, also where the program is asked to stop; a wrong result is a measured one, and ends it with 1."""
+        self.open = None
         if series.correct is False:
             self.exit_code = self.exit_code or 1
         if self.shared and own_rank() != 0:
@@ -140,6 +140,9 @@ class Run:
         )
 
 
+_KEEP = Run._keep.__code__  # noqa: SLF001 - by it a signal's handler knows where it came
+
+
 class StoppedError(WorkloadError):
     """The program was asked to stop before it had measured."""
 
@@ -174,6 +177,8 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
                 print(f"{name}: the first rank of this host measures it")
             else:
                 benchmark.measure(options, run)
+                if signal.getitimer(signal.ITIMER_REAL)[0]:
+                    time.sleep(2 * _LATER_S)  # a stop waits since the last line was written
         except (WorkloadError, RuntimeError, OSError) as error:
             run.fail(error)
         except BaseException as error:
@@ -186,18 +191,22 @@ def run_benchmark(benchmark: Benchmark[Options], argv: Sequence[str]) -> int:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    if _swallows(frame):
-        # An exception would be printed and forgotten here: come again in a moment.
+    if _has_to_wait(frame):
         signal.signal(signal.SIGALRM, lambda _, later: _stop(number, later))
         signal.setitimer(signal.ITIMER_REAL, _LATER_S)
         return
     raise StoppedError(f"stopped by {signal.Signals(number).name}", fix="see who sent it: the scheduler's limit, or a person")
 
 
-def _swallows(frame: FrameType | None) -> bool:
-    """Return whether Python forgets exceptions here: in finalisers, and in what weak references call when their object goes."""
+def _has_to_wait(frame: FrameType | None) -> bool:
+    """Return whether an exception must not be raised here.
+
+    Python prints and forgets it in finalisers and in what weak references call when their object goes. While a series is written
+    it would make half a line of a measured one, or an error beside it.
+    """
     while frame is not None:
-        if frame.f_code.co_name == "__del__" or frame.f_globals.get("__name__") in ("_weakrefset", "weakref"):
+        code = frame.f_code
+        if code is _KEEP or code.co_name == "__del__" or frame.f_globals.get("__name__") in ("_weakrefset", "weakref"):
             return True
         frame = frame.f_back
     return False
