@@ -76,10 +76,10 @@ def _texts(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _item_texts(item: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the causes of one turn of a loop, with the item's label before them."""
+    """Yield the causes of one turn of a loop, with the item's label before them where they do not begin with it."""
     label = item.get("_ansible_item_label", item.get("item", ""))
     for text in _texts(item):
-        yield f"{label}: {text}" if text and label and isinstance(label, str) else text
+        yield f"{label}: {text}" if text and label and isinstance(label, str) and not text.startswith(label) else text
 
 
 def _exception(value: Any) -> str:

@@ -43,6 +43,9 @@ def test_a_loop_names_the_item_that_failed() -> None:
     assert cause_of(recorded("results", "Loop and fail once")).text == "bad: non-zero return code (exit code 1)"
     result = {"msg": "One or more items failed", "results": [{"item": "vim"}, {"item": "git", "failed": True, "msg": "no such package"}]}
     assert cause_of(result).text == "git: no such package"
+    item = {"_ansible_item_label": "The disk is full", "failed": True, "msg": "The disk is full: 1 MiB left. Fix: make room."}
+    result = {"results": [item]}
+    assert cause_of(result) == Cause("The disk is full: 1 MiB left.", "make room.")
 
 
 def test_an_unreachable_host_has_ssh_s_own_words() -> None:

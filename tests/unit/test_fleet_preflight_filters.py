@@ -55,6 +55,15 @@ def test_hosts_with_one_machine_id_name_each_other(filters: ModuleType) -> None:
     assert all(parse_verdict(one).to_json() == one for one in found)
 
 
+def test_a_fleet_that_was_cloned_from_one_image_is_told_in_a_few_words(filters: ModuleType) -> None:
+    """Of many twins three are named, and how many more there are."""
+    hosts = [f"gpu{number:03}" for number in range(100)]
+    found = filters.preflight_identities(hosts, {host: {"__preflight_probe": probe("1")} for host in hosts}, hosts, [])["verdicts"]
+
+    assert found[0]["reason"] == "gpu001, gpu002, gpu003 and 96 more have the same machine-id"
+    assert len(found) == 100
+
+
 def test_the_machine_id_check_can_be_left_out(filters: ModuleType) -> None:
     """A site that clones machines on purpose says why, and the record keeps it."""
     hostvars = {host: {"__preflight_probe": probe("1")} for host in "ab"}

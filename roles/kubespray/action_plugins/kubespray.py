@@ -71,7 +71,7 @@ class ActionModule(ActionBase):
             commands, state = self._course(kubespray)
             said = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
             if self._task.check_mode:
-                after = "".join(f"{line}\n" for line in said)
+                after = "".join(f"{line}\n" for line in (*said, *self._not_compared()))
                 return {
                     **result,
                     "changed": bool(said),
@@ -113,6 +113,12 @@ class ActionModule(ActionBase):
         if verb not in made:
             raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
         return drive.judged(kubespray, made[verb](), verb=verb, host=host, away=away)
+
+    def _not_compared(self) -> tuple[str, ...]:
+        """Return a line for what check mode cannot look at: a first run has no cluster yet."""
+        if str(self._task.args.get("verb", "bring")) != "bring" or Path(str(self._task.args.get("kubeconfig", ""))).is_file():
+            return ()
+        return ("labels, charts and queues of the cluster come after it; compared once it stands",)
 
     def _cordons(self, kubespray: Kubespray, hostvars: Any) -> Cordons:
         """Return the note of what Kubespray cordons in an upgrade, which is of no concern to where it removes hosts."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _SCHEMA = "primus.verdict/1"
 _TWIN_FIX = "on all but one of them: rm -f /etc/machine-id && systemd-machine-id-setup, then reboot"
+# How many twins of a host are named: of a fleet that was cloned from one image all would be.
+_NAMED = 3
 # The variable that says where a program listens, if not at the port of preflight_ports.
 PORT_VARIABLES = {
     "redis-server": "redis_port",
@@ -64,6 +66,12 @@ def preflight_identities(
     return {"verdicts": [_identity(machine, host, names, waived) for machine, host, names in found]}
 
 
+def _named(hosts: Sequence[str]) -> str:
+    """Return hosts in a few words."""
+    more = len(hosts) - _NAMED
+    return ", ".join(hosts[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _identity(machine: str, host: str, names: Sequence[str], waived: str | None) -> dict[str, Any]:
     others = [name for name in names if name != host]
     verdict = "skipped" if waived is not None else "fail" if others else "pass"
@@ -76,7 +84,7 @@ def _identity(machine: str, host: str, names: Sequence[str], waived: str | None)
         "expected": "no other host with it",
         "found": machine,
         "source": "machine-id(5)" if waived is None else "preflight_skip",
-        "reason": waived or (f"{', '.join(others)} has the same machine-id" if others else ""),
+        "reason": waived or (f"{_named(others)} {'have' if len(others) > 1 else 'has'} the same machine-id" if others else ""),
         "fix": _TWIN_FIX if verdict == "fail" else "",
         "started": 0.0,
         "seconds": 0.0,

@@ -1,0 +1,99 @@
+"""What an operator asks of a new hosts.yaml: `diff` of a cluster that Kubespray has not made yet, with charts, queues and Nodes to come."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from primus_bootstrap.engine.playbooks import load_phases
+from tests.unit.kubespray_rig import Site, make_site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PHASES = ("kubernetes", "monitoring", "storage", "gateway", "registry", "scheduling")
+CHARTS = (
+    "gpu_operator",
+    "harbor",
+    "higress",
+    "jobset",
+    "juicefs_csi",
+    "kube_cert_manager",
+    "kube_gateway_api",
+    "kube_prometheus_stack",
+    "kueue",
+    "trainer",
+)
+SETTINGS = {
+    "gpu_env_model": "MI300X",
+    "harbor_hostname": "harbor.example.com",
+    "harbor_storage_class": "standard",
+    "harbor_database_storage_class": "standard",
+    "harbor_admin_password": "{{ lookup('ansible.builtin.env', 'SITE_SECRET') }}",
+    "juicefs_csi_meta_url": "redis://192.0.2.1:6379/1",
+    "juicefs_csi_bucket": "https://s3.example.com/train",
+    "juicefs_csi_access_key": "key",
+    "juicefs_csi_secret_key": "{{ lookup('ansible.builtin.env', 'SITE_SECRET') }}",
+}
+
+pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Give hosts of which nothing is there, and every chart to come onto them; asked for is nothing but a look."""
+    made = make_site(tmp_path)
+    made.write(["cp1"], ["w1"], **SETTINGS)
+    path = tmp_path / "hosts.yaml"
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree["all"]["children"] |= {chart: {"hosts": {"cp1": None}} for chart in CHARTS} | {"gpu_node": {"hosts": {"w1": None}}}
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return made
+
+
+def diff(site: Site) -> tuple[int, dict[str, Any], str]:
+    """Run `diff`; return the exit code, the report, and what was printed beside it."""
+    chosen = [word for phase in PHASES for word in ("--phase", phase)]
+    argv = [sys.executable, "-m", "primus_bootstrap", "diff", str(site.folder / "hosts.yaml"), *chosen, "--json"]
+    environment = site.environment() | {"SITE_SECRET": secrets.token_hex(12)}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=800, check=False)
+    return done.returncode, json.loads(done.stdout or "{}"), done.stderr
+
+
+def test_it_shows_what_kubespray_would_do_and_asks_no_cluster(site: Site) -> None:
+    """All phases end well; a kubeconfig that is stated and not there is refused as before."""
+    code, report, said = diff(site)
+
+    assert code == 0, said + json.dumps(report, indent=1)
+    assert {phase["phase"]: phase["state"] for phase in report["phases"]} == dict.fromkeys(PHASES, "done")
+    assert "kubespray" in {change["role"] for change in report["changes"]}
+    assert not {change["role"] for change in report["changes"]} & {*CHARTS, "kube_helm", "kube_quarantine", "kube_node_labels"}
+    assert site.calls() == []
+    assert not (site.folder / ".primus/demo/bin").exists()
+
+    site.write(["cp1"], ["w1"], **SETTINGS, kubernetes_kubeconfig="gone.conf")
+    code, report, _ = diff(site)
+    assert code == 4
+    causes = [failure["cause"] for host in report["hosts"] for failure in host["failures"]]
+    assert any("gone.conf" in cause for cause in causes), causes
+
+
+def test_every_play_that_asks_the_cluster_knows_that_there_may_be_none() -> None:
+    """A role that is called without the condition would fail there; preflight asks nobody, verify proves nothing then."""
+    without = []
+    for phase in (one for one in load_phases(content.playbooks_dir()) if one.name not in ("preflight", "verify")):
+        for path in sorted({play.path for play in phase.plays if play.path and play.path.parent.name != "preflight"}):
+            for play in yaml.safe_load(path.read_text(encoding="utf-8")):
+                if "../vars/kubernetes.yml" not in play.get("vars_files", ()) or "../vars/kubespray.yml" in play["vars_files"]:
+                    continue
+                calls = [*play.get("roles", ()), *play.get("tasks", ())]
+                without += [f"{path.name}: {play['name']}" for call in calls if "_kube_stands" not in str(call.get("when", ""))]
+
+    assert without == []
