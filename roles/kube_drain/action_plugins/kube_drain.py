@@ -44,5 +44,6 @@ class ActionModule(ActionBase):
                 record = {"owner": OWNER, "reason": reason, "time": round(time.time()), "host": host}
                 changed = drain.Drain(api, node, wishes).run(record, dry_run=check)
         except PrimusError as problem:
-            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+            # Returned: of an exception Ansible evaluates no failed_when and no until.
+            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
         return {**result, "changed": changed}

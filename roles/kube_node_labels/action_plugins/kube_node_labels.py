@@ -43,7 +43,8 @@ class ActionModule(ActionBase):
             check, diff = bool(self._task.check_mode), bool(self._task.diff)
             outcome = node_label_run.bring(Server(Path(args["kubeconfig"])), wishes, dry_run=check, differences=diff)
         except PrimusError as problem:
-            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+            # Returned: of an exception Ansible evaluates no failed_when and no until.
+            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
         told = f"{len(outcome.changed)} of {len(wishes)} Nodes differ{' and were changed' if outcome.changed and not check else ''}"
         if outcome.absent:
             more = ", …" if len(outcome.absent) > NAMED else ""

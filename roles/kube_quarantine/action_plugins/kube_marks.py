@@ -47,5 +47,6 @@ class ActionModule(ActionBase):
             else:
                 changed = node_quarantine.clear(api, hosts, dry_run=check)
         except PrimusError as problem:
-            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+            # Returned: of an exception Ansible evaluates no failed_when and no until.
+            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
         return {**result, "changed": bool(changed), "nodes": changed}

@@ -1,0 +1,78 @@
+"""Actions of ours that ask an API server, under an Ansible that expects no answer: `failed_when` and `until` have to be heard."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+from tests.unit.kubespray_rig import api, joining
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+NOBODY = "http://127.0.0.1:9"
+pytestmark = pytest.mark.timeout(300)
+
+
+def play(folder: Path, tasks: Sequence[Mapping[str, object]]) -> subprocess.CompletedProcess[str]:
+    """Run tasks on this machine with plain Ansible."""
+    path = folder / "play.yml"
+    path.write_text(yaml.safe_dump([{"hosts": "localhost", "gather_facts": False, "tasks": list(tasks)}]), encoding="utf-8")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_", "ANSIBLE_"))}
+    environment = inherited | {"ANSIBLE_CONFIG": str(content.ansible_cfg()), "PYTHONPATH": str(Path(__file__).parents[2])}
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    argv = [program, "-i", "localhost,", "-c", "local", str(path)]
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=250, check=False)
+
+
+def role(name: str, tasks: str, **values: object) -> dict[str, object]:
+    """Return a task that brings tasks of a role."""
+    return {"name": name, "ansible.builtin.import_role": {"name": name, "tasks_from": tasks}, "vars": values}
+
+
+def test_a_server_without_an_answer_is_unknown_and_ends_nothing(tmp_path: Path) -> None:
+    """A look at the record on a Node, and at its labels, go on and say so."""
+    kubeconfig = tmp_path / "admin.conf"
+    kubeconfig.write_text(joining(NOBODY, user="admin"), encoding="utf-8")
+    done = play(
+        tmp_path,
+        [
+            role("kube_quarantine", "look", kube_quarantine_kubeconfig=str(kubeconfig), kube_quarantine_hosts=["localhost"]),
+            {"ansible.builtin.assert": {"that": ["'now' not in __kube_quarantine_seen", "'127.0.0.1:9' in __kube_quarantine_seen.msg"]}},
+            role("kube_node_labels", "verify", kube_node_labels_kubeconfig=str(kubeconfig), kube_node_labels_hosts=["localhost"]),
+        ],
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '\\"verdict\\": \\"unknown\\"' in done.stdout or "'verdict': 'unknown'" in done.stdout
+
+
+def test_a_node_is_given_back_once_its_api_server_is_up_again(tmp_path: Path) -> None:
+    """The server comes while the task waits, as after the reboot of an only control plane."""
+    kubeconfig = tmp_path / "admin.conf"
+    kubeconfig.write_text(joining(NOBODY, user="admin"), encoding="utf-8")
+    ended = threading.Event()
+
+    def come() -> None:
+        time.sleep(8)
+        with api("https://10.0.0.1:6443", kubeconfig):
+            ended.wait(200)
+
+    coming = threading.Thread(target=come)
+    coming.start()
+    values = {"kube_drain_kubeconfig": str(kubeconfig), "kube_drain_node": "localhost", "kube_drain_reason": "reboot"}
+    done = play(tmp_path, [role("kube_drain", "back", **values, kube_drain_wanted=True)])
+    ended.set()
+    coming.join()
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FAILED - RETRYING" in done.stdout
