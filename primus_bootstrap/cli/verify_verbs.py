@@ -43,6 +43,9 @@ PHASE = "verify"
 # Above this many hosts, rows of one service that are not worth a look become one line.
 _SHOWN_HOSTS = 40
 _SHOWN_CHECKS = 6
+# What mends most of what a role has found and gave no fix for.
+_APPLY = "primus-bootstrap apply, then verify again"
+_NOT_LOOKED_AT = "not looked at"
 # Ansible checks a role's arguments with a task of its own; it looks at no host.
 _ARGUMENT_CHECK = "Validating arguments against arg spec"
 
@@ -186,7 +189,8 @@ def _row(role: str, host: str, proofs: Proofs) -> Row:
         reason = "; ".join(dict.fromkeys(f"{_name(record)}: {record.reason or record.found}" for record in bad))
         fix = "; ".join(dict.fromkeys(record.fix for record in bad if record.fix))
     else:
-        reason, fix = (failure.message or f"{failure.task}: {failure.status}", failure.fix) if failure else ("", "")
+        reason = (failure.message or f"{failure.task}: {failure.status}") if failure else ""
+        fix = (failure.fix or (_APPLY if failure.status == "failed" else "")) if failure else ""
     return Row(role, host, verdict, _proven(proof), reason, fix, seconds, records)
 
 
@@ -195,10 +199,10 @@ def _not_looked_at(role: str, host: str, proofs: Proofs) -> Row:
     failed = ((name, proofs.failure(name, host)) for name, other in proofs.by_place if other == host)
     before, failure = next(((name, found) for name, found in failed if found), ("", None))
     if failure is None:
-        return Row(role, host, "unknown", "nothing", "not looked at: the run ended before it", "mend what ended the run, then verify again")
+        return Row(role, host, "unknown", "nothing", f"{_NOT_LOOKED_AT}: the run ended before it", "mend what ended the run, then verify again")
     if failure.status == "unreachable":
-        return Row(role, host, "unknown", "nothing", "not looked at: the host does not answer", failure.fix)
-    reason = f"not looked at, because {before} failed on this host before"
+        return Row(role, host, "unknown", "nothing", f"{_NOT_LOOKED_AT}: the host does not answer", failure.fix)
+    reason = f"{_NOT_LOOKED_AT}, because {before} failed on this host before"
     return Row(role, host, "unknown", "nothing", reason, f"mend {before}, then verify again")
 
 
@@ -278,11 +282,14 @@ def fold_rows(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def problem_texts(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield each problem once, with every host that has it, its cause and its fix."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    """Yield each problem once, with every host that has it, its cause and its fix; what one problem hides is one more."""
+    found: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         if row.verdict in ("fail", "unknown"):
-            found.setdefault((row.verdict, row.service, row.reason, row.fix), []).append(row.host)
-    for (word, service, reason, fix), hosts in found.items():
+            service = "" if row.reason.startswith(_NOT_LOOKED_AT) else row.service
+            found.setdefault((row.verdict, service, row.reason, row.fix), []).append(row)
+    for (word, service, reason, fix), same in found.items():
+        hosts, services = (list(dict.fromkeys(names)) for names in zip(*((row.host, row.service) for row in same), strict=True))
         cause = reason.replace("\n", "\n  ") or "no cause was given"
-        yield f"\n{word} {service} on {', '.join(hosts)}\n  {cause}" + (f"\n  fix: {fix}" if fix else "")
+        what = service or (services[0] if len(services) == 1 else f"{len(services)} services")
+        yield f"\n{word} {what} on {', '.join(hosts)}\n  {cause}" + (f"\n  fix: {fix}" if fix else "")

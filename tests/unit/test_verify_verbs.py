@@ -116,6 +116,21 @@ def test_what_was_not_looked_at_is_unknown() -> None:
     assert all(row.fix for place, row in found.items() if place in {("b", "n1"), ("a", "n3")})
 
 
+def test_what_one_problem_hides_is_said_once() -> None:
+    """All services of all hosts that were not looked at for one reason; a failure without a fix of its own has one all the same."""
+    hosts = ("n1", "n2")
+    found = rows(
+        *(result("a", host, status="failed", message="broken") for host in hosts),
+        Recap(failed=hosts, unreachable=()),
+        expected=tuple((service, host) for service in ("a", "b", "c") for host in hosts),
+    )
+
+    assert list(problem_texts(found.values())) == [
+        "\nfail a on n1, n2\n  broken\n  fix: primus-bootstrap apply, then verify again",
+        "\nunknown 2 services on n1, n2\n  not looked at, because a failed on this host before\n  fix: mend a, then verify again",
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "of_run", "code"),
     [
