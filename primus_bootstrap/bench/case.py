@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.results import Result
 
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
+_FIX_NO_PROGRAM = "the host has no primus-cli yet: primus-bootstrap apply --phase gpu"
 _SAID_CHARS = 300
 
 
@@ -105,13 +106,14 @@ def _preflight(host: str, step: Mapping[str, Any]) -> list[Verdict]:
 def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
     printed = " ".join((step["stderr"] or step["stdout"])[-_SAID_CHARS:].split())
     reason = "; ".join(part for part in (step["error"] or f"exit {step['code']}", printed) if part)
+    words = "preflight" if check.startswith("preflight") else f"direct -- benchmark {check.removeprefix('bench_')}"
     return Verdict(
         check=check,
         host=host,
         verdict="unknown",
         expected="an answer",
         reason=reason,
-        fix=f"{_FIX_STEP} {'preflight' if check.startswith('preflight') else 'direct -- benchmark ' + check.removeprefix('bench_')}",
+        fix=_FIX_NO_PROGRAM if "primus-cli: No such file or directory" in reason else f"{_FIX_STEP} {words}",
         started=float(step["started"]),
         seconds=float(step["seconds"]),
     )

@@ -199,7 +199,8 @@ def _not_looked_at(role: str, host: str, proofs: Proofs) -> Row:
     failed = ((name, proofs.failure(name, host)) for name, other in proofs.by_place if other == host)
     before, failure = next(((name, found) for name, found in failed if found), ("", None))
     if failure is None:
-        return Row(role, host, "unknown", "nothing", f"{_NOT_LOOKED_AT}: the run ended before it", "mend what ended the run, then verify again")
+        reason = f"{_NOT_LOOKED_AT}: the run ended before it"
+        return Row(role, host, "unknown", "nothing", reason, "mend what ended the run, then verify again")
     if failure.status == "unreachable":
         return Row(role, host, "unknown", "nothing", f"{_NOT_LOOKED_AT}: the host does not answer", failure.fix)
     reason = f"{_NOT_LOOKED_AT}, because {before} failed on this host before"

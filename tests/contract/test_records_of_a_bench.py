@@ -65,6 +65,16 @@ def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path
     assert (verdicts, {result.host for result in results}, len(results)) == ([], {"n1"}, len(step["results"]))
 
 
+def test_a_host_without_the_program_says_what_brings_it(tmp_path: Path) -> None:
+    """A bench before the first apply: unknown, and the fix is no look at a program that is not there."""
+    given = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
+    (step,) = NODE.measure(given, tmp_path)
+    (verdict,) = read_step("n1", step)[1]
+
+    assert verdict.verdict == "unknown"
+    assert verdict.fix == "the host has no primus-cli yet: primus-bootstrap apply --phase gpu"
+
+
 def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:
     """The policy refuses the others there, since nothing else of a group is judged."""
     found = tuple(name for name in BENCHMARKS if f'"{METRIC}"' in (BENCHES / f"{name}.py").read_text(encoding="utf-8"))
