@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -54,3 +55,27 @@ def test_what_is_removed_is_gone(api_server: ApiServer, namespace: str) -> None:
     first, again = (module.remove(cluster, [config_map(namespace, "a")])["applied"] for _ in range(2))
 
     assert (first, again) == ([f"ConfigMap {namespace}/one"], [])
+
+
+def test_what_is_on_its_way_out_is_waited_for_and_made_anew(
+    api_server: ApiServer, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a namespace that somebody deleted a moment ago; one that something holds is refused, and how to see what."""
+    cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
+    path = f"/api/v1/namespaces/{namespace}/configmaps/one"
+    module.have(cluster, [config_map(namespace, "a")])
+    first = api.patch(path, {"metadata": {"finalizers": ["example.com/hold"]}})["metadata"]["uid"]
+    api.delete(path)
+    monkeypatch.setitem(module.have.__globals__, "GOING_S", 1.0)
+    with pytest.raises(module.RefusedError, match=r"somebody has deleted it.*Fix: see its finalizers"):
+        module.have(cluster, [config_map(namespace, "b")])
+
+    monkeypatch.setitem(module.have.__globals__, "GOING_S", 60.0)
+    letting_go = threading.Timer(3, api.patch, (path, {"metadata": {"finalizers": None}}))
+    letting_go.start()
+    done = module.have(cluster, [config_map(namespace, "b")])
+    letting_go.join()
+
+    assert done["applied"] == [f"ConfigMap {namespace}/one"]
+    made = api.get(path)
+    assert (made["data"], made["metadata"]["uid"] != first) == ({"text": "b"}, True)

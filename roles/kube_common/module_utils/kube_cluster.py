@@ -27,6 +27,8 @@ PASSING = (
     "could not find the requested resource",
 )
 PASSING_S = 60.0
+# A namespace takes its pods along, and they their grace period.
+GOING_S = 180.0
 
 
 class RefusedError(Exception):
@@ -159,7 +161,7 @@ def have(cluster: Cluster, objects: list[dict[str, Any]], *, keep: bool = False,
     changed, diffs, dropped, altered = [], [], [], []
     for given in objects:
         obj = written(given)
-        before = cluster.live(obj)
+        before = standing(cluster, obj)
         if keep and before:
             continue
         obj = marked(obj, before, mark, kept=keep)
@@ -176,6 +178,23 @@ def have(cluster: Cluster, objects: list[dict[str, Any]], *, keep: bool = False,
         elif without_server_fields(before) != without_server_fields(after or obj):
             changed.append(title(obj))
     return {"applied": changed, "diffs": diffs, "dropped": dropped, "altered": altered}
+
+
+def standing(cluster: Cluster, obj: dict[str, Any]) -> dict[str, Any] | None:
+    """Return an object as it is, None where it is not there; one that is on its way out is waited for: what is applied to it goes too.
+
+    Raises:
+        RefusedError: it does not go.
+    """
+    give_up = time.monotonic() + GOING_S
+    while (found := cluster.live(obj)) and (found.get("metadata") or {}).get("deletionTimestamp") and not cluster.look_only:
+        if time.monotonic() > give_up:
+            raise RefusedError(
+                f"{title(obj)}: somebody has deleted it, and after {GOING_S:.0f} s it is still there. "
+                f"Fix: see its finalizers and conditions: kubectl get {obj['kind'].lower()} {obj['metadata']['name']} -o yaml"
+            )
+        time.sleep(POLL_S)
+    return found
 
 
 def remove(cluster: Cluster, objects: list[dict[str, Any]]) -> dict[str, Any]:
