@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -107,13 +109,15 @@ def _no_answer(host: str, check: str, step: Mapping[str, Any]) -> Verdict:
     printed = " ".join((step["stderr"] or step["stdout"])[-_SAID_CHARS:].split())
     reason = "; ".join(part for part in (step["error"] or f"exit {step['code']}", printed) if part)
     words = "preflight" if check.startswith("preflight") else f"direct -- benchmark {check.removeprefix('bench_')}"
+    # Of a step, `error` is what kept it from being run, the program's name before it: whatever primus_cli_program says.
+    absent = str(step["error"]).endswith(os.strerror(errno.ENOENT))
     return Verdict(
         check=check,
         host=host,
         verdict="unknown",
         expected="an answer",
         reason=reason,
-        fix=_FIX_NO_PROGRAM if "primus-cli: No such file or directory" in reason else f"{_FIX_STEP} {words}",
+        fix=_FIX_NO_PROGRAM if absent else f"{_FIX_STEP} {words}",
         started=float(step["started"]),
         seconds=float(step["seconds"]),
     )
