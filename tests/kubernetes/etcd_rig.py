@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
 from tests.unit.role_module import _load
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -168,10 +168,8 @@ class Etcd:
 
     def wait(self, n: int) -> None:
         """Wait until a member answers with a leader."""
-        end = time.monotonic() + 60
-        while self.ctl(n, "endpoint", "health", check=False).returncode:
-            assert time.monotonic() < end, (self.home(n) / "log").read_text(encoding="utf-8")[-2000:]
-            time.sleep(0.2)
+        log = self.home(n) / "log"
+        until(lambda: not self.ctl(n, "endpoint", "health", check=False).returncode, lambda: log.read_text(encoding="utf-8")[-2000:])
 
     def ctl(self, n: int, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Ask a member."""

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import sys
-import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from tests.kubernetes.kubeadm_cluster import PACKAGES, STORAGE, Cluster, formed
 from tests.kubernetes.kubeadm_cluster import down as take_down
 from tests.kubernetes.kubeadm_cluster import up as form
 from tests.kubernetes.rest import Api
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _KEPT = "PRIMUS_TEST_KUBERNETES"
 # The folder of a cluster of real nodes that stays up, formed where it is not.
 _KEPT_NODES = "PRIMUS_TEST_KUBERNETES_NODES"
-_ACCOUNT_LIMIT_S = 60
 
 
 @pytest.fixture(scope="session")
@@ -59,11 +58,9 @@ def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
     """A namespace of the test's own; what is in it goes with it."""
     name = f"{re.sub('[^a-z0-9]+', '-', request.node.name.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-    deadline = time.monotonic() + _ACCOUNT_LIMIT_S
-    while not any(account.get("secrets") for account in api.items(f"/api/v1/namespaces/{name}/serviceaccounts")):
-        # Before 1.24 no pod is admitted until the account that it runs as has a token.
-        assert time.monotonic() < deadline, "the controllers made no account"
-        time.sleep(0.05)
+    accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
+    # Before 1.24 no pod is admitted until the account that it runs as has a token.
+    until(lambda: any(account.get("secrets") for account in api.items(accounts)), "an account by the controllers")
     yield name
     # Without a kubelet a pod that is asked to end never does.
     api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="0")

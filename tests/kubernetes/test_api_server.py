@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,9 +11,10 @@ from tests.kubernetes.api_server import ApiServer, down, up
 from tests.kubernetes.fake_kubelet import EXIT_CODE, running_pods
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.rest import Api, ApiError
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -33,15 +33,6 @@ def pod(node: str, gpus: int = 8, **metadata: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec}
 
 
-def wait_for(found: Callable[[], Any], limit_s: float = 30) -> Any:
-    """Return the first answer that is not empty."""
-    deadline = time.monotonic() + limit_s
-    while not (answer := found()):
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.1)
-    return answer
-
-
 def test_says_its_version(api_server: ApiServer) -> None:
     """A version that was not stamped in would be v0.0.0-master."""
     assert json.loads(api_server.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"] == "v1.20.2"
@@ -51,9 +42,9 @@ def test_schedules_by_gpus(api: Api, namespace: str, node: str) -> None:
     """The scheduler binds the first pod to the node with GPUs, and says of the second what lacks."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     api.create(pods, pod(node, name="first"))
-    assert wait_for(lambda: api.get(f"{pods}/first")["spec"].get("nodeName")) == node
+    assert until(lambda: api.get(f"{pods}/first")["spec"].get("nodeName")) == node
     api.create(pods, pod(node, name="second"))
-    reason = wait_for(lambda: api.get(f"{pods}/second")["status"].get("conditions"))[0]
+    reason = until(lambda: api.get(f"{pods}/second")["status"].get("conditions"))[0]
     assert (reason["reason"], "Insufficient amd.com/gpu" in reason["message"]) == ("Unschedulable", True)
 
 
@@ -63,10 +54,10 @@ def test_pods_live_and_end_as_asked(api: Api, namespace: str, node: str) -> None
     with running_pods(api):
         api.create(pods, pod(node, 4, name="stays"))
         api.create(pods, pod(node, 4, name="fails", annotations={EXIT_CODE: "3"}))
-        wait_for(lambda: api.get(f"{pods}/fails")["status"]["phase"] == "Failed")
-        wait_for(lambda: api.get(f"{pods}/stays")["status"]["phase"] == "Running")
+        until(lambda: api.get(f"{pods}/fails")["status"]["phase"] == "Failed")
+        until(lambda: api.get(f"{pods}/stays")["status"]["phase"] == "Running")
         api.delete(f"{pods}/stays")
-        wait_for(lambda: [one["metadata"]["name"] for one in api.items(pods)] == ["fails"])
+        until(lambda: [one["metadata"]["name"] for one in api.items(pods)] == ["fails"])
 
 
 def test_a_job_completes(api: Api, namespace: str, node: str) -> None:
@@ -74,7 +65,7 @@ def test_a_job_completes(api: Api, namespace: str, node: str) -> None:
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     with running_pods(api):
         api.create(jobs, {"metadata": {"name": "job"}, "spec": {"completions": 2, "template": {"spec": pod(node, 1)["spec"]}}})
-        assert wait_for(lambda: api.get(f"{jobs}/job")["status"].get("succeeded", 0) == 2)
+        assert until(lambda: api.get(f"{jobs}/job")["status"].get("succeeded", 0) == 2)
 
 
 def test_drops_what_it_does_not_know(api: Api, namespace: str, node: str) -> None:

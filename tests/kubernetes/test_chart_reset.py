@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.queues_rig import GROUP, PLURALS, definition, play, write
 from tests.kubernetes.release_rig import DEFINITION, helm
 from tests.kubernetes.rest import ApiError
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,10 +70,7 @@ def clear(api: Api) -> None:
     for path in [*left, *(f"/api/v1/namespaces/{name}" for name in NAMESPACES)]:
         if is_there(api, path):
             api.delete(path)
-    deadline = time.monotonic() + 60
-    while {one["metadata"]["name"] for one in api.items("/api/v1/namespaces")} & NAMESPACES:
-        assert time.monotonic() < deadline, "a namespace does not go"
-        time.sleep(0.2)
+    until(lambda: not {one["metadata"]["name"] for one in api.items("/api/v1/namespaces")} & NAMESPACES, "the end of the namespaces")
 
 
 def reset(folder: Path, *flags: str, confirm: str = "queues", tags: str = "") -> CompletedProcess[str]:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from primus_bootstrap import content
 from primus_bootstrap.kubernetes.api import Server
 from primus_bootstrap.kubernetes.node_label_run import bring, wishes_of
 from tests.kubernetes.fake_nodes import register_nodes
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,8 @@ TAINT = {"key": "theirs", "value": "x", "effect": "NoExecute"}
 def nodes(api: Api) -> Iterator[None]:
     """Three Nodes with a label of somebody else's, one of which has somebody else's taint."""
     register_nodes(api, {name: {"theirs": "x"} for name in NODES})
-    deadline = time.monotonic() + 30
     # A new Node is tainted as not ready until the controllers have seen it; they would take the whole list back.
-    while any(api.get(f"/api/v1/nodes/{name}")["spec"].get("taints") for name in NODES) and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(lambda: not any(api.get(f"/api/v1/nodes/{name}")["spec"].get("taints") for name in NODES), "the controllers")
     api.patch("/api/v1/nodes/kn-gpu2", {"spec": {"taints": [TAINT]}})
     yield
     for name in NODES:

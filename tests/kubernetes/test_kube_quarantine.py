@@ -24,9 +24,10 @@ from tests.kubernetes.fake_kubelet import running_pods
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.rest import in_parallel
 from tests.unit.kube_health_rig import health_programs
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
@@ -35,14 +36,6 @@ RECORD = {"host": "kq-gpu1", "owner": "primus-bench", "reason": "bench pending",
 DRAINED = {"host": "kq-gpu1", "owner": "primus-bootstrap", "reason": "reboot", "time": 1}
 BREAKER = "/api/v1/namespaces/kube-system/configmaps/primus-health-breaker"
 FLEET = 100
-
-
-def until(is_so: Callable[[], object], limit_s: float = 30) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + limit_s
-    while not is_so():
-        assert time.monotonic() < deadline, "it did not come to be in time"
-        time.sleep(0.2)
 
 
 def node(api: Api, name: str) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.process_kubelet import Kubelets
-from tests.unit.watch_rig import TRAIN, Site, events, steps, wait_until
+from tests.unit.watch_rig import TRAIN, Site, events, steps
+from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def kubeconfig(api_server: ApiServer, api: Api, namespace: str, tmp_path: Path) 
             inside = f"/namespaces/{namespace}" if "namespace" in one["metadata"] else ""
             api.create(f"{group}{inside}/{one['kind'].lower()}s", one)
     secret = f"/api/v1/namespaces/{namespace}/secrets/primus-watch-token"
-    wait_until(lambda: "token" in api.get(secret).get("data", {}))
+    until(lambda: "token" in api.get(secret).get("data", {}))
     token = base64.b64decode(api.get(secret)["data"]["token"]).decode()
     config = yaml.safe_load(api_server.kubeconfig.read_text())
     config["users"] = [{"name": config["users"][0]["name"], "user": {"token": token}}]
@@ -134,7 +135,7 @@ def run(site: Site, job: dict[str, Any]) -> JobFolder:
 def ended(site: Site) -> int:
     """Wait for the watcher's end."""
     assert site.watcher is not None
-    return site.watcher.wait(120)
+    return site.watcher.wait(LIMIT_S)
 
 
 def found(folder: JobFolder) -> State:
@@ -174,7 +175,7 @@ def test_a_job_runs_to_its_end_with_one_pod_a_node(site: Site, job: dict[str, An
 def test_a_node_that_is_lost_costs_some_steps(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
     """The job goes on from its checkpoint on the nodes that are left, without the one that is lost, and says how long that took."""
     folder = run(site, job)
-    wait_until(lambda: len(steps(folder)) >= 7)
+    until(lambda: len(steps(folder)) >= 7)
     gone = found(folder).hosts[0].name
     began = time.time()
     kubelets.lose(gone)
@@ -199,14 +200,14 @@ def test_cancel_leaves_a_checkpoint_and_touches_nothing_of_others(
         made = {"metadata": {"name": name, "labels": labels}, "spec": {"template": template}}
         api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", made)
     folder = run(site, job)
-    wait_until(lambda: len(steps(folder)) >= 3)
+    until(lambda: len(steps(folder)) >= 3)
     folder.request("cancel")
 
     assert ended(site) == 0, (site.folder / "watch.log").read_text()
     state = found(folder)
     assert (state.phase, state.current.exit_code) == ("cancelled", 75), state
     assert state.checkpoint == steps(folder)[-1]["step"]
-    wait_until(lambda: jobs_of(api, namespace) == ["others", "others-label"])
+    until(lambda: jobs_of(api, namespace) == ["others", "others-label"])
     assert len(kubelets.containers) == 1
 
 
@@ -215,7 +216,7 @@ def test_a_job_that_somebody_deletes_is_cancelled_and_goes_on_on_request(
 ) -> None:
     """Whoever deletes it with kubectl means it; `workload resume` goes on at its checkpoint."""
     folder = run(site, job)
-    wait_until(lambda: len(steps(folder)) >= 7)
+    until(lambda: len(steps(folder)) >= 7)
     for name in jobs_of(api, namespace):
         api.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs/{name}", propagationPolicy="Foreground")
     assert ended(site) == 0, (site.folder / "watch.log").read_text()
@@ -233,7 +234,7 @@ def test_a_job_that_somebody_deletes_is_cancelled_and_goes_on_on_request(
 def test_a_watcher_that_is_killed_finds_its_attempt_again(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
     """The objects are found by their labels; nothing is started twice."""
     folder = run(site, {**job, "words": ["15", "0.2"]})
-    wait_until(lambda: len(steps(folder)) >= 3)
+    until(lambda: len(steps(folder)) >= 3)
     site.kill_watcher()
     site.watch(folder)
 
@@ -247,7 +248,7 @@ def test_a_job_waits_as_long_as_the_scheduler_has_no_place(site: Site, job: dict
     for node in kubelets.nodes:
         kubelets.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     folder = run(site, {**job, "words": ["3", "0.1"]})
-    wait_until(lambda: (state := folder.state()) and "nodes are available" in state.reason)
+    until(lambda: (state := folder.state()) and "nodes are available" in state.reason)
     kubelets.api.patch(f"/api/v1/nodes/{kubelets.nodes[0]}", {"spec": {"unschedulable": False}})
 
     assert ended(site) == 0
@@ -257,7 +258,7 @@ def test_a_job_waits_as_long_as_the_scheduler_has_no_place(site: Site, job: dict
 def test_a_pod_that_is_evicted_is_no_node_that_is_lost(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
     """It had time for a checkpoint; the job goes on wherever there is place, and no host is left out."""
     folder = run(site, job)
-    wait_until(lambda: len(steps(folder)) >= 7)
+    until(lambda: len(steps(folder)) >= 7)
     pod = kubelets.pods()[0]["metadata"]["name"]
     eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": pod, "namespace": kubelets.namespace}}
     kubelets.api.create(f"/api/v1/namespaces/{kubelets.namespace}/pods/{pod}/eviction", eviction)

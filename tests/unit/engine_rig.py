@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import os
 import re
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin
+from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,18 +110,13 @@ class PrivateSshd:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            time.sleep(0.05)
-        raise AssertionError("sshd does not listen")
+        until(lambda: listens("127.0.0.1", self.port), "sshd")
 
     def stop(self) -> None:
         """End it."""
         if self.process:
             self.process.terminate()
-            self.process.wait(timeout=10)
+            self.process.wait(LIMIT_S)
 
     def change_host_key(self) -> None:
         """Become another machine at the same address."""

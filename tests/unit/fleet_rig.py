@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ import pytest
 
 from primus_bootstrap.fleet.fanout import ask_all
 from primus_bootstrap.fleet.values import Answer, Target, Task
+from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,18 +49,13 @@ class LoopbackSshd:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
-                return
-            time.sleep(0.05)
-        raise AssertionError("sshd does not listen")
+        until(lambda: listens("127.0.0.1", self.port), "sshd")
 
     def stop(self) -> None:
         """End it."""
         if self.process:
             self.process.terminate()
-            self.process.wait(timeout=10)
+            self.process.wait(LIMIT_S)
 
     @property
     def public_key(self) -> str:

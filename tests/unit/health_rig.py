@@ -73,5 +73,5 @@ def run_runner(folder: Path, config: Mapping[str, Any] | str, *, health: Path = 
 def run_gate(path: Path, *arguments: str) -> tuple[int, str]:
     """Run the real gate; return its exit code and what it printed."""
     command = [sys.executable, "-I", str(FILES / "health_gate.py"), "read", "--file", str(path), *arguments]
-    done = subprocess.run(command, check=False, timeout=30, capture_output=True, text=True)
+    done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
     return done.returncode, done.stdout.strip()

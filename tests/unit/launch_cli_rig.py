@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 START = (
@@ -16,7 +17,6 @@ START = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.cli import main; sys.exit(main())",
 )
 _KEPT = ("LANG", "LC_ALL", "VIRTUAL_ENV")
-PATIENCE_S = 90
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class User:
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE_S,
+            timeout=LIMIT_S,
             stdin=subprocess.DEVNULL,
         )
 
@@ -108,7 +108,4 @@ class User:
 
 def wait_for(path: Path) -> None:
     """Wait until a file is there."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} did not come"
-        time.sleep(0.05)
+    until(path.exists, path)

@@ -20,6 +20,7 @@ from primus_bootstrap.bench.policy import Step
 from tests.unit.role_module import load_role_module
 from tests.unit.test_launch_direct import needs_torch
 from tests.unit.test_role_bench_node import lives
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,10 +109,7 @@ def test_what_was_started_is_ended_with_all_that_it_started(hosts: dict[str, Pat
     child = tmp_path / "child"
     words = f"setsid sleep 300 & echo $! > {child}; wait"
     NODE.start({"name": "collectives", "argv": ["sh", "-c", words], "timeout_s": 300, "alone": True}, 7, hosts["a"])
-    until = time.monotonic() + 30
-    while not (child.exists() and child.read_text().strip()) and time.monotonic() < until:
-        time.sleep(0.1)
-    pid = child.read_text().strip()
+    pid = until(lambda: child.read_text().strip() if child.exists() else "", "what it started")
     alive = lives(pid)
     said = NODE.take(7, hosts["a"], stop=True)
 

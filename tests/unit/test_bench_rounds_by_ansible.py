@@ -48,7 +48,7 @@ if "--node-rank=0" in words:
 def can_have_own_run() -> bool:
     """Return whether a process may have mounts of its own here."""
     try:
-        return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False, timeout=30).returncode == 0
+        return subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False, timeout=120).returncode == 0
     except FileNotFoundError:
         return False
 

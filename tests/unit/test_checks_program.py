@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +18,7 @@ from primus_bootstrap.launch.checks.model import PREFIX
 from primus_bootstrap.verdicts import OUTCOMES, parse_verdict
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, nvidia_machine, plain_machine
 from tests.unit.launch_cli_rig import ROOT, User, wait_for
+from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,12 +221,9 @@ def test_a_signal_ends_the_checks_too(tmp_path: Path) -> None:
     wait_for(tmp_path / "pid")
     tool = int((tmp_path / "pid").read_text())
     child.send_signal(signal.SIGTERM)
-    code_of_end = child.wait(60)
-    deadline = time.monotonic() + 10
-    while is_running(tool) and time.monotonic() < deadline:
-        time.sleep(0.05)
 
-    assert (code_of_end, is_running(tool)) == (128 + signal.SIGTERM, False)
+    assert child.wait(LIMIT_S) == 128 + signal.SIGTERM
+    until(lambda: not is_running(tool), "the end of the tool")
 
 
 def test_it_runs_from_the_one_file_with_its_data(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from primus_bootstrap.launch.checks import runner
 from primus_bootstrap.launch.checks.ask import ask
 from primus_bootstrap.launch.checks.model import Check, Node, judged, passed, skipped
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, plain_machine
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,9 +115,7 @@ def test_what_waits_in_the_kernel_is_left_and_said(tmp_path: Path) -> None:
         left = [int(pid) for pid in (group / "tasks").read_text().split()]
     finally:
         (group / "freezer.state").write_text("THAWED")
-        deadline = time.monotonic() + 30
-        while (group / "tasks").read_text() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: not (group / "tasks").read_text(), "the end of what was frozen")
         group.rmdir()
 
     assert (stuck_one.verdict, fine.verdict, len(left)) == ("unknown", "pass", 1)

@@ -24,6 +24,7 @@ from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.errors import LockedError
 from tests.unit.engine_rig import LOCAL, PrivateSshd, free_port, has_sshd, make_cluster, write_playbooks
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -346,11 +347,11 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
         while (line := controller.stdout.readline().strip()) != ("TaskStarted" if moment == "asleep" else moment):
             assert line, "the controller ended before the moment came"
         if moment == "asleep":
-            wait_until(lambda: any(b"sleep\x00300" in command for command in marked(mark)), 60)
+            until(lambda: any(b"sleep\x00300" in command for command in marked(mark)), "the task")
         controller.kill()
 
     cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
-    wait_until(lambda: not marked(mark), 30)  # seconds on a quiet machine
+    until(lambda: not marked(mark), lambda: marked(mark))
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=1):
         report = last_report(cluster.state_dir)
         notes = [path.read_text(encoding="utf-8") for path in cluster.state_dir.rglob("private")]
@@ -400,7 +401,7 @@ def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pyt
     killers: list[threading.Thread] = []
 
     def kill_shim() -> None:
-        wait_until(lambda: sum(b"sleep\x00300" in command for command in marked(f"PRIMUS_TEST_MARK={tmp_path}")) >= 2, 20)
+        until(lambda: sum(b"sleep\x00300" in command for command in marked(f"PRIMUS_TEST_MARK={tmp_path}")) >= 2, "the task")
         os.kill(int((private_dir(cluster) / "shim.pid").read_text(encoding="ascii")), signal.SIGKILL)
 
     def on_event(event: Event) -> None:
@@ -458,14 +459,6 @@ def marked(mark: str) -> list[bytes]:
         except OSError:
             continue
     return found
-
-
-def wait_until(condition: object, limit_s: float) -> None:
-    """Wait until a condition holds; the assertion after it says what was expected."""
-    assert callable(condition)
-    deadline = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.1)
 
 
 def test_report_json_is_what_the_report_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.engine import shim
+from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SHIM = [sys.executable, "-I", str(Path(shim.__file__).resolve())]
 # Leaves a process behind as Ansible's workers and ssh do: in a session of its own, its parent gone.
@@ -66,14 +67,6 @@ def started(place: Path) -> list[int]:
     return found
 
 
-def soon(condition: Callable[[], bool], limit_s: float = 10.0) -> bool:
-    """Wait for a condition; say whether it came."""
-    deadline = time.monotonic() + limit_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
-
-
 def is_locked(place: Path) -> bool:
     """Tell whether somebody holds the lock."""
     with (place / "lock").open("w", encoding="ascii") as file:
@@ -96,7 +89,7 @@ def test_exit_status_is_passed_on(place: Path, program: str, status: int) -> Non
 
 def test_what_the_program_left_running_is_ended(place: Path) -> None:
     """A process in a session of its own, whose parent is gone, is ended when the program ends."""
-    done = subprocess.run([*SHIM, sys.executable, "-c", DETACHED], env=environment(place), check=False, timeout=30)
+    done = subprocess.run([*SHIM, sys.executable, "-c", DETACHED], env=environment(place), check=False, timeout=LIMIT_S)
 
     assert (done.returncode, started(place)) == (0, [])
 
@@ -109,10 +102,10 @@ def test_a_parent_killed_without_a_word_ends_everything(place: Path) -> None:
     )
     command = [sys.executable, "-c", parent, *SHIM, sys.executable, "-c", DETACHED + STAY]
     with subprocess.Popen(command, env=environment(place)) as process:
-        assert soon(lambda: len(started(place)) == 4)  # parent, shim, program, and what it detached
+        until(lambda: len(started(place)) == 4, "parent, shim, program, and what it detached")
         process.kill()
 
-    assert soon(lambda: started(place) == [])
+    until(lambda: started(place) == [], "the end of all")
     assert not is_locked(place)
     assert not (place / "leftover").exists()
 
@@ -130,7 +123,7 @@ def test_sigterm_reaches_the_program_once(place: Path) -> None:
     program = "import signal, sys, time, pathlib\ncount = []\nsignal.signal(signal.SIGTERM, lambda *_: count.append(1))\n"
     program += f"pathlib.Path('{place}/ready').touch()\nwhile not count: time.sleep(0.05)\ntime.sleep(1)\nsys.exit(40 + len(count))\n"
     with subprocess.Popen([*SHIM, sys.executable, "-c", program], env=environment(place)) as process:
-        assert soon((place / "ready").exists)
+        until((place / "ready").exists, "the program")
         for _ in range(3):
             process.terminate()
             time.sleep(0.2)
@@ -144,9 +137,9 @@ def test_a_program_that_does_not_listen_is_killed_after_the_grace(place: Path) -
         f"import signal, pathlib\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{DETACHED}pathlib.Path('{place}/ready').touch()\n{STAY}"
     )
     with subprocess.Popen([*SHIM, sys.executable, "-c", program], env=environment(place, grace_s=0.5)) as process:
-        assert soon((place / "ready").exists)
+        until((place / "ready").exists, "the program")
         process.terminate()
-        process.wait(timeout=15)
+        process.wait(LIMIT_S)
 
     assert (process.returncode, started(place)) == (137, [])
 
@@ -154,10 +147,10 @@ def test_a_program_that_does_not_listen_is_killed_after_the_grace(place: Path) -
 def test_the_lock_is_held_for_as_long_as_anything_lives(place: Path) -> None:
     """SIGKILL of the shim itself: the program dies with it; what had detached itself still holds the lock until it ends."""
     with subprocess.Popen([*SHIM, sys.executable, "-c", DETACHED + STAY], env=environment(place)) as process:
-        assert soon(lambda: len(started(place)) == 3)
+        until(lambda: len(started(place)) == 3, "shim, program, and what it detached")
         process.kill()
 
-    assert soon(lambda: len(started(place)) == 1)
+    until(lambda: len(started(place)) == 1, "the end of shim and program")
     assert is_locked(place)
     os.kill(started(place)[0], signal.SIGKILL)
-    assert soon(lambda: not is_locked(place))
+    until(lambda: not is_locked(place), "the lock")

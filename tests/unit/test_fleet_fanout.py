@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from primus_bootstrap.errors import RunError
 from primus_bootstrap.fleet import fanout
 from primus_bootstrap.fleet.values import Answer, Target, Task
 from tests.unit.fleet_rig import LoopbackSshd, ask, free_port, make_key, needs_sshd, silent_port, sshd
+from tests.waiting import until
 
 pytestmark = needs_sshd
 __all__ = ["silent_port", "sshd"]
@@ -139,7 +139,7 @@ def test_a_command_that_does_not_end_is_given_up(sshd: LoopbackSshd) -> None:
 
     assert (found.cause, found.exit_code) == ("timeout", None)
     assert "running the command" in found.detail
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 50
 
 
 def test_any_output_is_survived(sshd: LoopbackSshd) -> None:
@@ -249,7 +249,7 @@ def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
 
     answers.close()  # type: ignore[attr-defined]
 
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 24
     assert set(children_of(os.getpid())) <= before
 
 
@@ -260,20 +260,13 @@ def test_the_worker_ends_with_its_parent(sshd: LoopbackSshd) -> None:
         f"list(ask_all([{sshd.target()!r}.__class__(*{_fields(sshd.target())!r})], Task('sleep 60', {{}}, 60.0, {sshd.known_hosts()!r})))"
     ).replace(repr(sshd.target()) + ".__class__", "Target")
     parent = subprocess.Popen([sys.executable, "-c", program])
-    deadline = time.monotonic() + 20
-    workers: list[int] = []
-    while not workers and time.monotonic() < deadline:
-        time.sleep(0.1)
-        workers = children_of(parent.pid)
+    workers = until(lambda: children_of(parent.pid), "a worker")
     time.sleep(1.0)
 
     parent.kill()
     parent.wait()
 
-    assert workers
-    while time.monotonic() < deadline and any(Path(f"/proc/{pid}").exists() for pid in workers):
-        time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in workers), shlex.join(map(str, workers))
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), f"the end of {workers}")
 
 
 def _fields(target: Target) -> tuple[object, ...]:

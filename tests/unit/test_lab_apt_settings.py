@@ -165,7 +165,7 @@ def test_credentials_are_named_and_not_read(tmp_path: Path) -> None:
 
 def test_the_environments_proxy_reaches_apt_in_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes do not see this machine's environment, so its proxies become lines of apt.conf, where apt has none of its own."""
-    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=30).stdout
+    dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=120).stdout
     if "Acquire::http::Proxy " in dump:
         pytest.skip("apt on this machine has a proxy of its own, which wins")
     monkeypatch.setenv("http_proxy", "http://proxy.example:3128")

@@ -38,14 +38,14 @@ def test_a_half_made_pair_is_made_again(lab: Lab) -> None:
 
     assert ensure_keys(lab) == ["made the key id_ed25519"]
     assert lab.key_file.read_text() != before
-    derived = subprocess.run(["ssh-keygen", "-y", "-f", str(lab.key_file)], capture_output=True, text=True, timeout=30, check=True).stdout
+    derived = subprocess.run(["ssh-keygen", "-y", "-f", str(lab.key_file)], capture_output=True, text=True, timeout=120, check=True).stdout
     assert derived.split()[:2] == public_key(lab.key_file).split()
 
 
 def test_fingerprints_are_what_ssh_keygen_shows(lab: Lab) -> None:
     """People compare them with what ssh prints."""
     ensure_keys(lab)
-    shown = subprocess.run(["ssh-keygen", "-l", "-f", str(lab.key_file)], capture_output=True, text=True, timeout=30, check=True).stdout
+    shown = subprocess.run(["ssh-keygen", "-l", "-f", str(lab.key_file)], capture_output=True, text=True, timeout=120, check=True).stdout
 
     assert fingerprint(public_key(lab.key_file)) == shown.split()[1]
 

@@ -109,7 +109,7 @@ def test_every_shell_reads_the_value_that_was_given(
     out = run(capsys, machine, tmp_path / "out", variables={"ODD": value}).out
     for script in (out / envfiles.PROFILE_SCRIPT, out / envfiles.env_path("site")):
         command = [shell, "-u", "-c", f'. {script}; printf %s "$ODD"']
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}, timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}, timeout=120)
 
         assert (done.stdout, done.stderr) == (value, "")
 
@@ -118,7 +118,7 @@ def test_the_users_own_value_wins_in_a_login_shell(machine: Path, tmp_path: Path
     """What the environment has is kept, also where it is empty on purpose."""
     out = run(capsys, machine, tmp_path / "out").out
     command = ["sh", "-c", f'. {out / envfiles.PROFILE_SCRIPT}; printf \'%s|%s\' "$NCCL_DEBUG" "$NCCL_IB_HCA"']
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": ""}, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": ""}, timeout=120)
 
     assert done.stdout == "INFO|"
 

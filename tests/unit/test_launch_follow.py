@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import follow, rank_log
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +25,7 @@ def test_lines_come_while_they_are_written_with_node_and_rank(tmp_path: Path) ->
     follower.start()
     log(tmp_path, 8).write_text("step 1\nstep")
     log(tmp_path, 9).write_text("not shown\n")
-    end = time.monotonic() + 10
-    while not shown and time.monotonic() < end:
-        time.sleep(0.02)
-    seen_before_the_end = list(shown)
+    seen_before_the_end = list(until(lambda: shown, "the first line"))
     with log(tmp_path, 8).open("a") as file:
         file.write(" 2\nno line break")
     follower.stop()

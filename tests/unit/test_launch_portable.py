@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def python(version: str) -> str:
     """Return a Python of a version, or skip."""
     found = shutil.which(f"python{version}")
-    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False, timeout=30).returncode:
+    if found is None or subprocess.run([found, "--version"], capture_output=True, check=False, timeout=120).returncode:
         pytest.skip(f"this machine has no python{version}")
     return found
 

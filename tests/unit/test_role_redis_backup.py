@@ -48,14 +48,14 @@ def back_up(tmp_path: Path, programs: dict[str, str], **environment: str) -> tup
     script = tmp_path / "backup.sh"
     script.write_text(render("redis", "backup.sh.j2", redis_backup_dir=str(tmp_path), redis_backup_keep=2), encoding="utf-8")
     environment = {**programs, **environment}
-    done = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, text=True, check=False, timeout=120)
     return done.returncode, done.stderr, sorted(path.name for path in tmp_path.glob("*dump-*")) + [p.name for p in tmp_path.glob(".new*")]
 
 
 def restore(tmp_path: Path, programs: dict[str, str], named: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """Ask which backup would be restored; at most 24 hours may be lost unasked."""
     words = ["/bin/sh", str(RESTORE), "redis-server.service", str(tmp_path / "data"), named, str(tmp_path), "24", "1800", "look"]
-    return subprocess.run(words, env={**programs, **environment}, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(words, env={**programs, **environment}, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_oldest_goes_when_a_new_one_is_there(tmp_path: Path, programs: dict[str, str]) -> None:

@@ -166,7 +166,7 @@ def test_a_primary_that_lost_its_data_does_not_start(tmp_path: Path, there: list
         (data / name).touch()
     if held:
         mark.touch()
-    done = subprocess.run(["/bin/sh", FILES / "start_guard.sh", data, mark], capture_output=True, text=True, check=False, timeout=10)
+    done = subprocess.run(["/bin/sh", FILES / "start_guard.sh", data, mark], capture_output=True, text=True, check=False, timeout=120)
 
     assert (done.returncode == 0) is starts
     assert ("Fix: " in done.stderr) is not starts
@@ -182,7 +182,7 @@ def test_what_a_host_gives_up_is_set_aside(tmp_path: Path) -> None:
     (data / "dump.rdb").write_text("kept", encoding="utf-8")
     command = ["/bin/sh", str(FILES / "set_aside.sh"), "redis-server.service", str(data)]
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(command, env=path, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=10)
+    done = subprocess.run(command, env=path, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
     aside = next(data.glob("before-following-*"))
 
     assert sorted(path.name for path in aside.iterdir()) == ["appendonlydir", "dump.rdb"]

@@ -44,7 +44,7 @@ def run(folder: Path, *, file: str = "", refuse: str = "-") -> tuple[subprocess.
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin", "NOTES": str(notes), "REFUSE": refuse}
     argv = ["/bin/sh", str(SCRIPT), "slurmdbd.service", "acct", file, str(folder)]
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=120)
     return done, notes.read_text().splitlines() if notes.exists() else []
 
 

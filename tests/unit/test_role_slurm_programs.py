@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -116,7 +117,7 @@ def test_the_epilog_ends_what_the_job_left_and_nothing_else(leftover: list[subpr
     found = epilog.end(os.getuid(), "71")
 
     assert found == sorted([mine.pid, stubborn.pid])
-    assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
+    assert (mine.wait(LIMIT_S), stubborn.wait(LIMIT_S)) == (-15, -9)
     assert [process.poll() for process in others] == [None, None, None]
 
 
@@ -125,7 +126,7 @@ def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subproces
     mine = start({"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"})
     leftover.append(mine)
     for environment in ({"SLURM_JOB_ID": "71", "SLURM_JOB_UID": "0"}, {"SLURM_JOB_ID": "71"}, {}):
-        assert subprocess.run([sys.executable, "-I", FILES / "epilog.py"], env=environment, check=False, timeout=30).returncode == 0
+        assert subprocess.run([sys.executable, "-I", FILES / "epilog.py"], env=environment, check=False, timeout=120).returncode == 0
 
     assert mine.poll() is None
 
@@ -133,7 +134,7 @@ def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subproces
 def task_prolog(folder: Path, environment: dict[str, str]) -> list[str]:
     """Return what the task prolog prints for a task with this environment, with the profile's files in a folder."""
     text = (FILES / "task_prolog.sh").read_text(encoding="utf-8").replace("/etc/primus/env.d", str(folder))
-    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True, env=environment, timeout=30)
+    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True, env=environment, timeout=120)
     assert done.stderr == ""
     return sorted(done.stdout.splitlines())
 

@@ -29,7 +29,7 @@ def run(tmp_path: Path, *, mounted: str = "/shared", how: str = "do") -> subproc
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:/usr/bin:/bin"}
     argv = ["/bin/sh", str(SCRIPT), str(tmp_path / "state"), how]
-    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_it_is_made_once(tmp_path: Path) -> None:

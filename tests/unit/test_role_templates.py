@@ -82,7 +82,7 @@ def test_apt_reads_its_configuration(tmp_path: Path, system: str, *, off: bool) 
     text = render("baseline", "apt.conf.j2", system, baseline_http_proxy_url="http://proxy:3128", baseline_unattended_upgrades_off=off)
     path = tmp_path / "apt.conf"
     path.write_text(text)
-    dump = subprocess.run([program, "-c", str(path), "dump"], capture_output=True, text=True, check=True, timeout=30).stdout
+    dump = subprocess.run([program, "-c", str(path), "dump"], capture_output=True, text=True, check=True, timeout=120).stdout
 
     assert 'Acquire::http::Proxy "http://proxy:3128";' in dump
     assert ('APT::Periodic::Enable "0";' in dump) is off
@@ -167,7 +167,7 @@ def test_sudo_reads_the_rules(tmp_path: Path) -> None:
     assert [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")] == ["alice", "alice"]
     if program is None:
         pytest.skip("visudo is not installed on this machine")
-    subprocess.run([program, "-cf", str(path)], check=True, capture_output=True, timeout=30)
+    subprocess.run([program, "-cf", str(path)], check=True, capture_output=True, timeout=120)
 
 
 def test_the_verification_of_accounts_is_a_script_that_fails() -> None:

@@ -20,7 +20,8 @@ from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.policy import Decision, Moment
 from primus_bootstrap.launch.watch.program import make_target
 from primus_bootstrap.launch.watch.spec import Host, Job
-from tests.unit.watch_rig import Site, needs_sshd, steps, wait_until
+from tests.unit.watch_rig import Site, needs_sshd, steps
+from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,13 +77,13 @@ def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) ->
     """Both would start attempts, where locks do not reach from host to host; the job itself runs on."""
     folder = site.submit(site.job(words=["500", "0.2"]))
     watcher = site.watch(folder)
-    wait_until(lambda: len(steps(folder)) >= 2)
+    until(lambda: len(steps(folder)) >= 2)
     state = folder.state()
     assert state is not None
     taken = replace(state, watcher="elsewhere/boot/1", updated=1.0)
     states.save(folder.state_file, taken)
 
-    assert watcher.wait(60) == 5
+    assert watcher.wait(LIMIT_S) == 5
     assert folder.state() == taken
     assert site.nodes["node1"].launchers()
 

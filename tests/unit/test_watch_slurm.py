@@ -21,8 +21,9 @@ from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
-from tests.unit.watch_rig import TRAIN, Site, events, steps, wait_until
+from tests.unit.watch_rig import TRAIN, Site, events, steps
 from tests.unit.watch_slurm_rig import SlurmStandIn, break_command
+from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ def start(site: Site, slurm: SlurmStandIn, **changes: Any) -> JobFolder:
 def ended(site: Site) -> int:
     """Wait for the watcher's end."""
     assert site.watcher is not None
-    return site.watcher.wait(90)
+    return site.watcher.wait(LIMIT_S)
 
 
 def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmStandIn) -> None:
@@ -103,7 +104,7 @@ def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmSta
 def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: SlurmStandIn) -> None:
     """A new job is handed in at once, and training goes on from the last checkpoint."""
     folder = start(site, slurm)
-    wait_until(lambda: len(steps(folder)) >= 7)
+    until(lambda: len(steps(folder)) >= 7)
     slurm.lose("n1")
 
     assert ended(site) == 0
@@ -117,7 +118,7 @@ def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: 
 def test_a_launcher_that_says_nothing_on_a_node_that_slurm_hears_from_is_nobodys_fault(site: Site, slurm: SlurmStandIn) -> None:
     """Somebody killed it: the job goes on, and no host is left out."""
     folder = start(site, slurm, words=["12", "0.2"])
-    wait_until(lambda: len(steps(folder)) >= 7)
+    until(lambda: len(steps(folder)) >= 7)
     slurm.silence("n1")
 
     assert ended(site) == 0
@@ -247,7 +248,7 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
 def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
     """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
     folder = start(site, slurm, words=["40", "0.3"])  # long enough for a busy machine to see it while it runs
-    wait_until(lambda: len(steps(folder)) >= 3)
+    until(lambda: len(steps(folder)) >= 3)
     (slurm.folder / "jobs" / "100.json").rename(slurm.folder / "lost")
 
     assert ended(site) == 0
@@ -296,10 +297,10 @@ def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monke
 def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm: SlurmStandIn) -> None:
     """The job runs on; nothing is handed in twice."""
     folder = start(site, slurm)
-    wait_until(lambda: len(steps(folder)) >= 2)
+    until(lambda: len(steps(folder)) >= 2)
     for name in ("squeue", "sacct", "sinfo"):
         break_command(slurm, name)
-    wait_until(lambda: len(steps(folder)) >= 12)
+    until(lambda: len(steps(folder)) >= 12)
     assert folder.state().phase == "running"  # type: ignore[union-attr]
     for name in ("squeue", "sacct", "sinfo"):
         break_command(slurm, name, broken=False)
@@ -312,9 +313,9 @@ def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm
 def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote(site: Site, slurm: SlurmStandIn) -> None:
     """Slurm forgets jobs after MinJobAge, and not every site has accounting."""
     folder = start(site, slurm, words=["10", "0.1"])
-    wait_until(lambda: len(steps(folder)) >= 2)
+    until(lambda: len(steps(folder)) >= 2)
     site.kill_watcher()
-    wait_until(lambda: len(steps(folder)) >= 10)
+    until(lambda: len(steps(folder)) >= 10)
     (slurm.folder / "forgotten").touch()
     break_command(slurm, "sacct")
     site.watch(folder, PATH=slurm.path)
@@ -327,7 +328,7 @@ def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote
 def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmStandIn) -> None:
     """SIGTERM goes to the launchers, once."""
     folder = start(site, slurm, words=["500", "0.1"])
-    wait_until(lambda: len(steps(folder)) >= 2)
+    until(lambda: len(steps(folder)) >= 2)
     folder.request(folders.CANCEL)
 
     assert ended(site) == 0
@@ -340,9 +341,9 @@ def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmSta
 def test_what_somebody_cancels_in_slurm_stays_cancelled(site: Site, slurm: SlurmStandIn) -> None:
     """The watcher does not argue with scancel."""
     folder = start(site, slurm, words=["500", "0.1"])
-    wait_until(lambda: len(steps(folder)) >= 2)
+    until(lambda: len(steps(folder)) >= 2)
     number = slurm.jobs()[0]["id"]
-    subprocess.run([f"{slurm.folder}/bin/scancel", str(number)], check=True, timeout=30)
+    subprocess.run([f"{slurm.folder}/bin/scancel", str(number)], check=True, timeout=120)
 
     assert ended(site) == 0
     state = folder.state()
@@ -468,6 +469,6 @@ def test_a_job_on_spare_nodes_goes_to_their_partition(site: Site, slurm: SlurmSt
     out = [{"host": "n1", "reason": "is quarantined"}]
     folder = site.submit({**job(site, words=["3", "0.05"]), "slurm": {"partition": "", "options": []}, "left_out": out})
 
-    assert site.watch(folder, PATH=slurm.path).wait(90) == 0
+    assert site.watch(folder, PATH=slurm.path).wait(LIMIT_S) == 0
     assert [one["nodes"] for one in slurm.jobs()] == [["n3"]]
     assert {"--partition=spare", "--exclude=n1"} <= set(slurm.calls("sbatch")[0])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.watch_rig import Site, needs_sshd, steps, wait_until
+from tests.unit.watch_rig import Site, needs_sshd, steps
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +55,7 @@ def test_a_run_that_loses_a_node_ends_with_the_losses_of_one_that_does_not(site:
     """To the bit: the same number of ranks, the same data, from the last complete checkpoint."""
     hit, calm = submit(site, "hit"), submit(site, "calm")
     watcher = site.watch(hit)
-    wait_until(lambda: len(losses(hit)) >= 8)
+    until(lambda: len(losses(hit)) >= 8)
     site.nodes["node2"].kill()
     assert watcher.wait(180) == 0
     site.bring("node2")

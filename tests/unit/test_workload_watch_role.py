@@ -43,7 +43,7 @@ def test_sudo_reads_the_rule(tmp_path: Path) -> None:
     path = tmp_path / "rule"
     path.write_text(render("primus_watch", "sudoers.j2"))
 
-    assert subprocess.run([program, "-cf", str(path)], capture_output=True, check=False, timeout=30).returncode == 0
+    assert subprocess.run([program, "-cf", str(path)], capture_output=True, check=False, timeout=120).returncode == 0
 
 
 def test_the_unit_names_the_job_by_its_instance() -> None:

@@ -6,10 +6,8 @@ import json
 import os
 import pwd
 import signal
-import socket
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,14 +18,12 @@ import pytest
 from primus_bootstrap.launch import bundle, process
 from primus_bootstrap.launch.watch import folder as folders
 from tests.unit.fleet_rig import free_port, make_key
+from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from primus_bootstrap.launch.watch.folder import JobFolder
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 90.0
 needs_sshd = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/usr/sbin/sshd").exists(), reason="needs root and /usr/sbin/sshd (Debian: openssh-server)"
 )
@@ -145,7 +141,7 @@ class Node:
         """Cut the node off: nothing answers, and what runs there runs on."""
         if self.sshd is not None:
             _send((*process.descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # sessions that are open answer no more
-            self.sshd.wait(10)
+            self.sshd.wait(LIMIT_S)
             self.sshd = None
 
 
@@ -215,7 +211,7 @@ class Site:
         )
         Path("/run/sshd").mkdir(exist_ok=True)
         node.sshd = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
-        wait_until(lambda: _listens(node.address, self.port), f"the sshd of {name}")
+        until(lambda: listens(node.address, self.port), f"the sshd of {name}")
 
     def job(self, name: str = "small", **changes: Any) -> dict[str, Any]:
         """Return job.json of a job on one node with one spare, which makes 20 steps."""
@@ -264,7 +260,7 @@ class Site:
         """Kill the watcher as a crash would."""
         if self.watcher is not None and self.watcher.poll() is None:
             self.watcher.kill()
-            self.watcher.wait(10)
+            self.watcher.wait(LIMIT_S)
 
     def end(self) -> None:
         """End everything that was started here."""
@@ -291,20 +287,6 @@ def watch_words(folder: JobFolder) -> tuple[str, ...]:
     """Return the words that start a watcher."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.program import main; sys.exit(main())"
     return (sys.executable, "-c", code, "run", "--every-s", "0.3", "--folder", str(folder.path))
-
-
-def _listens(address: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((address, port), timeout=1):
-        return True
-    return False
-
-
-def wait_until(true: Callable[[], Any], what: str = "it", patience_s: float = PATIENCE_S) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.1)
 
 
 def steps(folder: JobFolder) -> list[dict[str, Any]]:

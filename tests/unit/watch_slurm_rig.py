@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from primus_bootstrap.launch import process
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 _COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scancel", "srun")
@@ -195,7 +196,7 @@ class SlurmStandIn:
         for job in self.jobs():
             _kill((*process.descendants(job["pid"]), job["pid"]))
         if self.child is not None:
-            self.child.wait(10)
+            self.child.wait(LIMIT_S)
 
 
 def break_command(rig: SlurmStandIn, name: str, *, broken: bool = True, after_s: float = 0.0) -> None:

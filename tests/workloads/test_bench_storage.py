@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from tests.workloads.ranks import Ranks
 from tests.workloads.result_contract import read_results
 from workloads.bench import _fio
@@ -22,7 +22,6 @@ from workloads.common.results import host_name
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "fio"
 MIB = 2**20
-PATIENCE_S = 30
 
 
 def storage(folder: Path, target: Path, *words: str) -> Ranks:
@@ -33,20 +32,14 @@ def storage(folder: Path, target: Path, *words: str) -> Ranks:
 
 def wait_until_empty(folder: Path) -> None:
     """Wait until nothing is in a folder."""
-    end = time.monotonic() + PATIENCE_S
-    while any(folder.iterdir()):
-        assert time.monotonic() < end, list(folder.rglob("*"))
-        time.sleep(0.05)
+    until(lambda: not any(folder.iterdir()), lambda: list(folder.rglob("*")))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
 def test_nothing_stays_when_it_is_killed(tmp_path: Path, number: int, code: int) -> None:
     """In the middle of writing: a signal that can be caught, and one that cannot."""
     ranks = storage(tmp_path / "run", tmp_path / "target", "--tool=own", "--size-mib=8", "--repeats=200", "--seconds=20")
-    end = time.monotonic() + PATIENCE_S
-    while not list((tmp_path / "target").glob(".primus-bench-*/data")):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: list((tmp_path / "target").glob(".primus-bench-*/data")), "the data", every_s=0.02)
     ranks.signal(0, number)
     run = ranks.wait()
 
