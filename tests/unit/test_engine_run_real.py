@@ -420,7 +420,7 @@ def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pyt
 
     assert (left, own_lives, subreaper()) == ([], True, before)
     assert (report.exit_code, report.problem) == (4, "Ansible was killed (signal 9)")
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 200
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=0.1):
         assert not list(cluster.state_dir.rglob("private"))
 

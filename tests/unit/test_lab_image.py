@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,10 +67,8 @@ def test_the_second_waits_says_so_and_goes_on(tmp_path: Path) -> None:
         with pytest.raises(LabError) as caught, file_lock(tmp_path / "lock", timeout_s=0.5, say=said.append, what="the image"):
             pass
         other.kill()
-    started = time.monotonic()
-    with file_lock(tmp_path / "lock", timeout_s=5, say=said.append, what="the image"):
-        waited = time.monotonic() - started
+    with file_lock(tmp_path / "lock", timeout_s=0, say=said.append, what="the image"):
+        pass
 
     assert said == ["waiting for another process that works on the image"]
     assert "another process has been working on the image" in caught.value.what
-    assert waited < 1, "the lock of a killed process is free at once"

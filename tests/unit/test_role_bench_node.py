@@ -89,10 +89,10 @@ def test_a_step_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None
     child = tmp_path / "child"
     script = f"import subprocess,time,sys; p=subprocess.Popen(['sleep','300']); open({str(child)!r},'w').write(str(p.pid)); time.sleep(300)"
     started = time.monotonic()
-    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 3}, tmp_path)
+    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 6}, tmp_path)
 
-    assert done["error"] == "no answer within 3 s"
-    assert time.monotonic() - started < 30
+    assert done["error"] == "no answer within 6 s"
+    assert time.monotonic() - started < 200
     assert not lives(child.read_text())
 
 
