@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 pytestmark = needs_sshd
 
+# Where nobody is lost, a disk that stands still for seconds must make nobody lost.
+CALM = {"lost_after_s": 60, "lease_s": 60}
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -41,7 +44,7 @@ def test_a_job_runs_to_its_end_with_the_one_file_that_goes_to_hosts(tmp_path: Pa
     """Watcher, node program and launcher all come from it; exit code 0 makes the job done, and the watcher ends well."""
     site = Site(tmp_path, bundled=True)
     site.start("node1")
-    folder = site.submit(site.job(words=["12", "0.05"]))
+    folder = site.submit(site.job(words=["12", "0.05"], policy=CALM))
     try:
         ended = site.watch(folder).wait(LIMIT_S)
     finally:
@@ -77,7 +80,7 @@ def test_a_node_that_is_lost_costs_seconds_and_its_steps_are_made_again_elsewher
 
 def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
     """Training goes on without it; the next one finds the attempt running, and takes part in its end."""
-    folder = site.submit(site.job())
+    folder = site.submit(site.job(policy=CALM))
     site.watch(folder)
     until(lambda: len(steps(folder)) >= 3)
     site.kill_watcher()
@@ -94,7 +97,7 @@ def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
 
 def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
     """What cannot be written is not acted upon; the next start finds the job where it is."""
-    folder = site.submit(site.job())
+    folder = site.submit(site.job(policy=CALM))
     site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
     site.kill_watcher()
@@ -110,7 +113,7 @@ def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
 
 def test_a_second_watcher_is_refused(site: Site) -> None:
     """One job has one watcher, on whichever host."""
-    folder = site.submit(site.job())
+    folder = site.submit(site.job(policy=CALM))
     first = site.watch(folder)
     until(lambda: folder.state() is not None)
 
@@ -150,7 +153,7 @@ def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> 
 
 def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
     """No new step within progress_timeout_s."""
-    folder = site.submit(site.job(policy={"progress_timeout_s": 5}))
+    folder = site.submit(site.job(policy={**CALM, "progress_timeout_s": 5}))
     (folder.run / "drill-8").write_text("hang")
 
     assert site.watch(folder).wait(LIMIT_S) == 0
@@ -163,7 +166,7 @@ def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
 
 def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:
     """It is tried once more, no third time; the cause and what to do are said."""
-    folder = site.submit(site.job(words=["20", "0.05"]))
+    folder = site.submit(site.job(words=["20", "0.05"], policy=CALM))
     (folder.run / "drill-8").write_text("again nan")
 
     assert site.watch(folder).wait(LIMIT_S) == 0
@@ -176,7 +179,7 @@ def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Sit
 
 def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
     """Before a rank there are no logs of ranks: the launcher's own error is what people need."""
-    folder = site.submit(site.job(words=["train", "pretrain"], options=["--single", "--script=/missing.py"]))
+    folder = site.submit(site.job(words=["train", "pretrain"], options=["--single", "--script=/missing.py"], policy=CALM))
 
     assert site.watch(folder).wait(LIMIT_S) == 0
     state = folder.state()
@@ -189,7 +192,7 @@ def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
 
 def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) -> None:
     """Exit code 75 is a checkpoint, not a failure: no budget, no host excluded."""
-    folder = site.submit(site.job())
+    folder = site.submit(site.job(policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
     os.kill(json.loads((site.nodes["node1"].folder / "units" / "primus-job-small-0a1b2c-1.service").read_text())["pid"], signal.SIGTERM)
@@ -203,7 +206,7 @@ def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) ->
 
 def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -> None:
     """The budget stops it; what the launcher said is kept of every attempt."""
-    folder = site.submit(site.job(words=["no number", "0"], policy={"max_restarts_without_progress": 2, "backoff_s": [0]}))
+    folder = site.submit(site.job(words=["no number", "0"], policy={**CALM, "max_restarts_without_progress": 2, "backoff_s": [0]}))
 
     assert site.watch(folder).wait(LIMIT_S) == 0
     state = folder.state()
@@ -216,7 +219,7 @@ def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -
 
 def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> None:
     """By the words that people use."""
-    folder = site.submit(site.job())
+    folder = site.submit(site.job(policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
     assert program.main(["request", "--folder", str(folder.path), "cancel"]) == 0
@@ -233,7 +236,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> 
 
 def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) -> None:
     """The request is kept until the job is cancelled, and it goes on then."""
-    folder = site.submit(site.job(words=["20", "0.5"]))
+    folder = site.submit(site.job(words=["20", "0.5"], policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
     folder.request("cancel")

@@ -51,6 +51,11 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.end()
 
 
+QUICK = {"lost_after_s": 5, "settle_s": 1, "lease_s": 5, "backoff_s": [0]}
+# Where nobody is lost, a disk that stands still for seconds must make nobody lost.
+CALM = {**QUICK, "lost_after_s": 60, "lease_s": 60}
+
+
 def job(site: Site, **changes: Any) -> dict[str, Any]:
     """Return job.json of a job on one node."""
     found = {
@@ -63,7 +68,7 @@ def job(site: Site, **changes: Any) -> dict[str, Any]:
         "words": ["20", "0.2"],
         "options": ["--single", f"--script={site.folder}/train.py"],
         "grace_s": 5,
-        "policy": {"lost_after_s": 5, "settle_s": 1, "lease_s": 5, "backoff_s": [0]},
+        "policy": QUICK,
         "slurm": {"partition": "gpu", "options": ["--time=1:00:00"]},
     }
     return {**found, **changes}
@@ -84,7 +89,7 @@ def ended(site: Site) -> int:
 
 def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmStandIn) -> None:
     """With a name that it is found by, and never requeued by Slurm itself."""
-    folder = start(site, slurm, words=["6", "0.05"], gpus_per_node=2, processes_per_node=1)
+    folder = start(site, slurm, words=["6", "0.05"], gpus_per_node=2, processes_per_node=1, policy=CALM)
 
     assert ended(site) == 0
     state = folder.state()
@@ -312,7 +317,7 @@ def test_a_controller_that_is_silent_is_no_reason_for_anything(site: Site, slurm
 
 def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote(site: Site, slurm: SlurmStandIn) -> None:
     """Slurm forgets jobs after MinJobAge, and not every site has accounting."""
-    folder = start(site, slurm, words=["10", "0.1"])
+    folder = start(site, slurm, words=["10", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
     site.kill_watcher()
     until(lambda: len(steps(folder)) >= 10)
@@ -327,7 +332,7 @@ def test_a_job_that_the_queue_has_forgotten_is_known_by_what_its_launchers_wrote
 
 def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmStandIn) -> None:
     """SIGTERM goes to the launchers, once."""
-    folder = start(site, slurm, words=["500", "0.1"])
+    folder = start(site, slurm, words=["500", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
     folder.request(folders.CANCEL)
 
@@ -340,7 +345,7 @@ def test_a_cancelled_job_writes_its_checkpoint_first(site: Site, slurm: SlurmSta
 
 def test_what_somebody_cancels_in_slurm_stays_cancelled(site: Site, slurm: SlurmStandIn) -> None:
     """The watcher does not argue with scancel."""
-    folder = start(site, slurm, words=["500", "0.1"])
+    folder = start(site, slurm, words=["500", "0.1"], policy=CALM)
     until(lambda: len(steps(folder)) >= 2)
     number = slurm.jobs()[0]["id"]
     subprocess.run([f"{slurm.folder}/bin/scancel", str(number)], check=True, timeout=120)
