@@ -172,7 +172,8 @@ def test_the_watcher_is_killed_again_and_again(training: Training, undisturbed: 
 
 def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
     """Every time there was progress, so the budget of three is never spent; the losses are those of a run without a break."""
-    job = training.submit("direct", "workload_backoff_s=[0]")
+    job = training.submit("direct", "workload_backoff_s=[0]", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 2}")
+    # Steps of two seconds: on a busy machine seconds pass between a look and the kill, and sixty steps have to last for ten of them.
     for kill in range(10):
         training.wait_for_progress(job, kill + 1)
         training.wait_for_step(job, 5 + 5 * kill)

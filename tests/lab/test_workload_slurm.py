@@ -139,7 +139,8 @@ def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
 
 def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
     """Ten Slurm jobs after the first, one after the other, each from a checkpoint; the budget of three is never spent."""
-    job = training.submit("slurm", "workload_backoff_s=[0]")
+    job = training.submit("slurm", "workload_backoff_s=[0]", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 2}")
+    # Steps of two seconds: on a busy machine seconds pass between a look and the kill, and sixty steps have to last for ten of them.
     for kill in range(10):
         training.wait_for_progress(job, kill + 1)
         training.wait_for_step(job, 5 + 5 * kill)
