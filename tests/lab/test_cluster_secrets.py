@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(3600)]
 
 # The folders that hold them on node1, by the phase that writes there.
 WRITTEN_IN = {
@@ -82,7 +82,6 @@ def read_only(lab: RunningLab, node: str, folder: str) -> Iterator[None]:
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(3000)
 def test_no_secret_shows_in_a_run_that_cannot_write_it(applied_cluster: RunningLab) -> None:
     """The folders that secrets lie in are read-only in turn: runs fail, no output, log or other file shows a value, and apply heals it."""
     lab = applied_cluster
@@ -103,7 +102,6 @@ def test_no_secret_shows_in_a_run_that_cannot_write_it(applied_cluster: RunningL
 
 
 @pytest.mark.fault
-@pytest.mark.timeout(3000)
 def test_no_secret_shows_while_and_after_it_changes(applied_cluster: RunningLab, tmp_path: Path) -> None:
     """Neither the former value nor the new one: no command line, environment, output, log or other file, whichever secret is rotated."""
     lab = applied_cluster
