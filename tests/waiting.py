@@ -1,7 +1,7 @@
 """How long a test waits for what must come: one limit for all of them.
 
 It is far above what anything takes, since other work may keep a disk from answering for a minute. A test that passes never waits it
-out, and what a test says about speed it asserts by itself.
+out. Where the time is what is promised, a test gives its own limit.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.process_kubelet import Kubelets
 from tests.unit.watch_rig import TRAIN, Site, events, steps
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +135,7 @@ def run(site: Site, job: dict[str, Any]) -> JobFolder:
 def ended(site: Site) -> int:
     """Wait for the watcher's end."""
     assert site.watcher is not None
-    return site.watcher.wait(LIMIT_S)
+    return site.watcher.wait(120)
 
 
 def found(folder: JobFolder) -> State:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.lab.lab_rig import ROOT, run_cli, wait_for
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -93,7 +92,7 @@ def background(lab: RunningLab) -> Iterator[Callable[[], BackgroundApply]]:
     for item in started:
         if item.process.poll() is None:
             item.process.send_signal(signal.SIGTERM)
-            item.end(timeout_s=LIMIT_S)
+            item.end(timeout_s=60)
 
 
 def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
@@ -172,7 +171,7 @@ def test_a_second_apply_at_the_same_time_is_told_who_holds_the_lock(lab: Running
     """Exit 5 with the holder's pid and run; the first apply is not disturbed."""
     run = background()
     run.wait_until_said("apply ")
-    assert wait_for(lambda: (lab.state_dir / "lock").exists() and bool(processes_of(lab)), timeout_s=LIMIT_S)
+    assert wait_for(lambda: (lab.state_dir / "lock").exists() and bool(processes_of(lab)), timeout_s=60)
     time.sleep(1)
 
     second = lab.apply()
@@ -191,11 +190,11 @@ def test_an_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable
     run.wait_until_said("[1/5] preflight")
 
     run.process.send_signal(number)
-    code = run.end(timeout_s=LIMIT_S)
+    code = run.end(timeout_s=60)
 
     assert code == 130
     assert lab.last_report()["exit_code"] == 130
-    assert wait_for(lambda: not processes_of(lab), timeout_s=LIMIT_S), processes_of(lab)
+    assert wait_for(lambda: not processes_of(lab), timeout_s=20), processes_of(lab)
     assert lab.apply().returncode == 0
 
 
@@ -203,9 +202,9 @@ def _kill_and_check(lab: RunningLab, background: Callable[[], BackgroundApply], 
     run = background()
     time.sleep(moment_s)
     run.process.kill()
-    run.end(timeout_s=LIMIT_S)
+    run.end(timeout_s=10)
 
-    assert wait_for(lambda: not processes_of(lab), timeout_s=LIMIT_S), f"after {moment_s:.1f} s: {processes_of(lab)}"
+    assert wait_for(lambda: not processes_of(lab), timeout_s=30), f"after {moment_s:.1f} s: {processes_of(lab)}"
 
 
 @pytest.mark.fault(cheap=True)

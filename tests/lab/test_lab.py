@@ -81,16 +81,20 @@ def test_keys_are_private_and_outlive_the_hosts(lab: RunningLab) -> None:
     assert before[-1] != after[-1], "the host is a new one"
 
 
-def test_up_again_changes_nothing(lab: RunningLab) -> None:
+def test_up_again_changes_nothing_and_is_quick(lab: RunningLab) -> None:
     """A second `up` says that nothing changed, touches no file, and does not restart a host."""
     files = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("*") if path.is_file() and path.name != "lab.lock"}
     boots = [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES]
+    started = time.monotonic()
 
     done = lab.lab("up")
+    seconds = time.monotonic() - started
 
     assert "up already: 3 hosts, nothing changed" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in files} == files
     assert [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES] == boots
+    # Half a second on an idle machine.
+    assert seconds < 10
 
 
 def test_plain_ansible_works_on_the_written_inventory(lab: RunningLab) -> None:

@@ -18,7 +18,7 @@ from primus_bootstrap.launch.checks.model import PREFIX
 from primus_bootstrap.verdicts import OUTCOMES, parse_verdict
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, nvidia_machine, plain_machine
 from tests.unit.launch_cli_rig import ROOT, User, wait_for
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -222,8 +222,8 @@ def test_a_signal_ends_the_checks_too(tmp_path: Path) -> None:
     tool = int((tmp_path / "pid").read_text())
     child.send_signal(signal.SIGTERM)
 
-    assert child.wait(LIMIT_S) == 128 + signal.SIGTERM
-    until(lambda: not is_running(tool), "the end of the tool")
+    assert child.wait(60) == 128 + signal.SIGTERM
+    until(lambda: not is_running(tool), "the end of the tool", limit_s=10)
 
 
 def test_it_runs_from_the_one_file_with_its_data(tmp_path: Path) -> None:

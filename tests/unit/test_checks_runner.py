@@ -115,7 +115,7 @@ def test_what_waits_in_the_kernel_is_left_and_said(tmp_path: Path) -> None:
         left = [int(pid) for pid in (group / "tasks").read_text().split()]
     finally:
         (group / "freezer.state").write_text("THAWED")
-        until(lambda: not (group / "tasks").read_text(), "the end of what was frozen")
+        until(lambda: not (group / "tasks").read_text(), "the end of what was frozen", limit_s=30)
         group.rmdir()
 
     assert (stuck_one.verdict, fine.verdict, len(left)) == ("unknown", "pass", 1)

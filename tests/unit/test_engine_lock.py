@@ -67,7 +67,9 @@ def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
         began = time.monotonic()
         threading.Timer(1.0, child.stdin.close).start()
         with cluster_lock(tmp_path, verb="apply", run="r"):
-            assert time.monotonic() - began >= 1.0
+            waited = time.monotonic() - began
+
+    assert 1.0 <= waited < 10
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])

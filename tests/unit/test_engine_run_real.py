@@ -351,7 +351,7 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
         controller.kill()
 
     cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
-    until(lambda: not marked(mark), lambda: marked(mark))
+    until(lambda: not marked(mark), lambda: marked(mark), limit_s=30)
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=1):
         report = last_report(cluster.state_dir)
         notes = [path.read_text(encoding="utf-8") for path in cluster.state_dir.rglob("private")]
@@ -420,7 +420,7 @@ def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pyt
 
     assert (left, own_lives, subreaper()) == ([], True, before)
     assert (report.exit_code, report.problem) == (4, "Ansible was killed (signal 9)")
-    assert time.monotonic() - began < 200
+    assert time.monotonic() - began < 30
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=0.1):
         assert not list(cluster.state_dir.rglob("private"))
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.engine import shim
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +89,7 @@ def test_exit_status_is_passed_on(place: Path, program: str, status: int) -> Non
 
 def test_what_the_program_left_running_is_ended(place: Path) -> None:
     """A process in a session of its own, whose parent is gone, is ended when the program ends."""
-    done = subprocess.run([*SHIM, sys.executable, "-c", DETACHED], env=environment(place), check=False, timeout=LIMIT_S)
+    done = subprocess.run([*SHIM, sys.executable, "-c", DETACHED], env=environment(place), check=False, timeout=30)
 
     assert (done.returncode, started(place)) == (0, [])
 
@@ -105,7 +105,7 @@ def test_a_parent_killed_without_a_word_ends_everything(place: Path) -> None:
         until(lambda: len(started(place)) == 4, "parent, shim, program, and what it detached")
         process.kill()
 
-    until(lambda: started(place) == [], "the end of all")
+    until(lambda: started(place) == [], "the end of all", limit_s=10)
     assert not is_locked(place)
     assert not (place / "leftover").exists()
 
@@ -139,7 +139,7 @@ def test_a_program_that_does_not_listen_is_killed_after_the_grace(place: Path) -
     with subprocess.Popen([*SHIM, sys.executable, "-c", program], env=environment(place, grace_s=0.5)) as process:
         until((place / "ready").exists, "the program")
         process.terminate()
-        process.wait(LIMIT_S)
+        process.wait(15)
 
     assert (process.returncode, started(place)) == (137, [])
 
@@ -150,7 +150,7 @@ def test_the_lock_is_held_for_as_long_as_anything_lives(place: Path) -> None:
         until(lambda: len(started(place)) == 3, "shim, program, and what it detached")
         process.kill()
 
-    until(lambda: len(started(place)) == 1, "the end of shim and program")
+    until(lambda: len(started(place)) == 1, "the end of shim and program", limit_s=10)
     assert is_locked(place)
     os.kill(started(place)[0], signal.SIGKILL)
-    until(lambda: not is_locked(place), "the lock")
+    until(lambda: not is_locked(place), "the lock", limit_s=10)

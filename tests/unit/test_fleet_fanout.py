@@ -139,7 +139,7 @@ def test_a_command_that_does_not_end_is_given_up(sshd: LoopbackSshd) -> None:
 
     assert (found.cause, found.exit_code) == ("timeout", None)
     assert "running the command" in found.detail
-    assert time.monotonic() - started < 50
+    assert time.monotonic() - started < 30
 
 
 def test_any_output_is_survived(sshd: LoopbackSshd) -> None:
@@ -249,7 +249,7 @@ def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
 
     answers.close()  # type: ignore[attr-defined]
 
-    assert time.monotonic() - started < 24
+    assert time.monotonic() - started < 10
     assert set(children_of(os.getpid())) <= before
 
 
@@ -266,7 +266,7 @@ def test_the_worker_ends_with_its_parent(sshd: LoopbackSshd) -> None:
     parent.kill()
     parent.wait()
 
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), f"the end of {workers}")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), f"the end of {workers}", limit_s=20)
 
 
 def _fields(target: Target) -> tuple[object, ...]:

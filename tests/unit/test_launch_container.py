@@ -20,7 +20,6 @@ from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.settings import Given, Places, resolve
 from tests.unit.launch_cli_rig import ROOT, User, wait_for
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,7 +185,7 @@ def test_sigterm_reaches_the_program_inside(tmp_path: Path) -> None:
     child = user.start("--output", str(user.run_dir), "container", "--image", "img", "--single", "--script", str(script), "--")
     wait_for(user.project / "ready")
     os.kill(child.pid, signal.SIGTERM)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 75, output
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.launch_cli_rig import User, wait_for
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,7 +221,7 @@ def test_sigterm_is_passed_on_once_and_a_checkpoint_is_75(tmp_path: Path) -> Non
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--script", str(script), "--")
     wait_for(user.run_dir / "ready-0")
     child.send_signal(signal.SIGTERM)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 75
     assert output.count("checkpoint written") == 1
@@ -237,10 +237,10 @@ def test_nothing_is_left_of_a_program_that_does_not_listen(tmp_path: Path) -> No
     pids = [int(word) for word in (user.run_dir / "pids").read_text().split()]
     started = time.monotonic()
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=LIMIT_S)
+    child.communicate(timeout=60)
 
     assert child.returncode == 130
-    assert time.monotonic() - started < 90
+    assert time.monotonic() - started < 20
     assert [pid for pid in pids if runs(pid)] == []
 
 
@@ -254,10 +254,10 @@ def test_an_insisting_user_does_not_wait_for_the_grace(tmp_path: Path) -> None:
     child.send_signal(signal.SIGINT)
     time.sleep(1.5)
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=LIMIT_S)
+    child.communicate(timeout=60)
 
     assert child.returncode == 130
-    assert time.monotonic() - started < 90
+    assert time.monotonic() - started < 20
 
 
 @needs_torch
@@ -271,9 +271,13 @@ def test_a_killed_launcher_leaves_no_program(tmp_path: Path) -> None:
     records = [user.run_dir / "logs" / f"rank-0000{rank}.json" for rank in range(2)]
     pids = [json.loads(record.read_text())["pid"] for record in records]
     os.kill(child.pid, signal.SIGKILL)
-    child.communicate(timeout=LIMIT_S)
+    child.communicate(timeout=60)
     # A rank's last lines are copied after its program's end; its record says when that is done.
-    until(lambda: all(json.loads(record.read_text())["exit_code"] is not None for record in records), "the end of the ranks' records")
+    until(
+        lambda: all(json.loads(record.read_text())["exit_code"] is not None for record in records),
+        "the end of the ranks' records",
+        limit_s=60,
+    )
 
     assert [pid for pid in pids if runs(pid)] == []
     assert "checkpoint written" in (user.run_dir / "logs" / "rank-00000.log").read_text()
@@ -303,7 +307,7 @@ def test_all_ranks_of_torchrun_write_their_checkpoint(tmp_path: Path) -> None:
     for rank in range(2):
         wait_for(user.run_dir / f"ready-{rank}")
     child.send_signal(signal.SIGTERM)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
     logs = [(user.run_dir / "logs" / f"rank-0000{rank}.log").read_text() for rank in range(2)]
 
     assert child.returncode == 75, output
@@ -393,7 +397,7 @@ def test_two_nodes_on_one_host(tmp_path: Path) -> None:
         "28711",
     )
     children = [user.start(*words, "--node-rank", str(number), "--script", str(script), "--") for number in range(2)]
-    outputs = [child.communicate(timeout=LIMIT_S)[0] for child in children]
+    outputs = [child.communicate(timeout=60)[0] for child in children]
 
     assert [child.returncode for child in children] == [0, 0], outputs
     assert ["rank 0 of 2" in outputs[0], "rank 1 of 2" in outputs[1]] == [True, True]

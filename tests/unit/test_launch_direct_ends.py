@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.unit.launch_cli_rig import User, wait_for
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,7 +69,7 @@ def test_a_signal_to_us_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--script", str(script), "--")
     wait_for(user.run_dir / "ready")
     os.kill(child.pid, signal.SIGTERM)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 143, output
     assert "stopped by SIGTERM to primus-cli (exit 143)" in output
@@ -85,7 +84,7 @@ def test_a_hook_of_the_end_can_be_interrupted(tmp_path: Path) -> None:
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--script", str(script), "--")
     wait_for(user.run_dir / "after")
     os.kill(child.pid, signal.SIGINT)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 5, output
     assert "10_slow.sh: it was stopped after" in output

@@ -13,7 +13,6 @@ from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.slurm import pyxis_image
 from primus_bootstrap.launch.slurm_options import option_words
 from tests.unit.launch_cli_rig import User, wait_for
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -257,7 +256,7 @@ def test_a_signal_leaves_every_node_its_checkpoint(user: User, number: signal.Si
     child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "direct", "--single", "--script", str(script), "--")
     wait_for(user.project / "ready")
     os.kill(child.pid, number)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 75, output
     assert "step 77.0 is asked to stop; its ranks have 120 s" in output
@@ -272,7 +271,7 @@ def test_a_signal_ends_srun_where_its_step_has_not_begun(user: User) -> None:
     child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "preflight")
     wait_for(user.home / "waits")
     os.kill(child.pid, signal.SIGTERM)
-    output, _ = child.communicate(timeout=LIMIT_S)
+    output, _ = child.communicate(timeout=60)
 
     assert (child.returncode, "revoked" in output, "asked to stop" in output) == (1, True, False), output
 

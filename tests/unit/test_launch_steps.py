@@ -133,7 +133,7 @@ def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: 
 
     assert "waiting" in str(raised.value)
     assert "--hook-timeout-s" in raised.value.fix
-    assert time.monotonic() - started < 50
+    assert time.monotonic() - started < 10
     assert descendants(os.getpid()) == ()
 
 

@@ -141,7 +141,7 @@ def test_a_check_that_hangs_is_killed_with_its_children_and_is_unknown(tmp_path:
     started = time.monotonic()
     _, found = run_runner(tmp_path, make_config(timeout_s=1, mounts=[{"path": "/proc", "fstype": ""}]), health=health)
 
-    assert time.monotonic() - started < 120
+    assert time.monotonic() - started < 20
     assert [(record["verdict"], record["device"]) for record in records(found, "disk")] == [("unknown", "/")]
     assert "no answer within 1 s and was killed" in records(found, "disk")[0]["reason"]
     assert records(found, "mount")[0]["verdict"] == "pass"

@@ -290,5 +290,5 @@ def test_a_look_up_that_hangs_ends(script: ModuleType, monkeypatch: pytest.Monke
     started = time.monotonic()
 
     assert script.resolve(["a", "b"]) == {"a": None, "b": None}
-    assert time.monotonic() - started < 50
+    assert time.monotonic() - started < 1.0
     over.set()

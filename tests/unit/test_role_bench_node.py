@@ -92,7 +92,7 @@ def test_a_step_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> None
     done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 6}, tmp_path)
 
     assert done["error"] == "no answer within 6 s"
-    assert time.monotonic() - started < 200
+    assert time.monotonic() - started < 30
     assert not lives(child.read_text())
 
 

@@ -71,7 +71,7 @@ def test_a_file_system_that_hangs_is_given_up(tmp_path: Path) -> None:
 
     assert seen["verdict"] == "fail"
     assert "no answer within 1 s" in seen["reason"]
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 10
 
 
 def test_metrics_that_cannot_be_reached_are_unknown() -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,7 +116,7 @@ def test_the_epilog_ends_what_the_job_left_and_nothing_else(leftover: list[subpr
     found = epilog.end(os.getuid(), "71")
 
     assert found == sorted([mine.pid, stubborn.pid])
-    assert (mine.wait(LIMIT_S), stubborn.wait(LIMIT_S)) == (-15, -9)
+    assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
     assert [process.poll() for process in others] == [None, None, None]
 
 

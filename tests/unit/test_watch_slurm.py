@@ -23,7 +23,7 @@ from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 from tests.unit.watch_rig import TRAIN, Site, events, steps
 from tests.unit.watch_slurm_rig import SlurmStandIn, break_command
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ def start(site: Site, slurm: SlurmStandIn, **changes: Any) -> JobFolder:
 def ended(site: Site) -> int:
     """Wait for the watcher's end."""
     assert site.watcher is not None
-    return site.watcher.wait(LIMIT_S)
+    return site.watcher.wait(90)
 
 
 def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmStandIn) -> None:
@@ -474,6 +474,6 @@ def test_a_job_on_spare_nodes_goes_to_their_partition(site: Site, slurm: SlurmSt
     out = [{"host": "n1", "reason": "is quarantined"}]
     folder = site.submit({**job(site, words=["3", "0.05"]), "slurm": {"partition": "", "options": []}, "left_out": out})
 
-    assert site.watch(folder, PATH=slurm.path).wait(LIMIT_S) == 0
+    assert site.watch(folder, PATH=slurm.path).wait(90) == 0
     assert [one["nodes"] for one in slurm.jobs()] == [["n3"]]
     assert {"--partition=spare", "--exclude=n1"} <= set(slurm.calls("sbatch")[0])
