@@ -20,8 +20,8 @@ class Jobs:
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a batch script from a folder that every host sees, and return the job's number."""
-        words = " ".join(("sbatch", "--parsable", "--chdir=/jfs/ada", "--output=/jfs/ada/%j.out", *options))
-        done = self.lab.person(self.login, f"mkdir -p /jfs/ada && {words} << 'EOF'\n#!/bin/sh\n{script}\nEOF\n", timeout_s=90)
+        words = " ".join(("sbatch", "--parsable", "--chdir=/jfs/home/ada", "--output=/jfs/home/ada/%j.out", *options))
+        done = self.lab.person(self.login, f"{words} << 'EOF'\n#!/bin/sh\n{script}\nEOF\n", timeout_s=90)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -45,7 +45,7 @@ class Jobs:
 
     def output(self, job: str) -> list[str]:
         """Return the lines that a batch job itself has written so far, without what Slurm says in between."""
-        lines = self.lab.sh(self.login, f"cat /jfs/ada/{job}.out").splitlines()
+        lines = self.lab.sh(self.login, f"cat /jfs/home/ada/{job}.out").splitlines()
         return [line for line in lines if not line.startswith("slurmstepd")]
 
     def cancel_all(self) -> None:

@@ -74,9 +74,10 @@ def test_plain_ansible_finds_nothing_left_to_do(applied_cluster: RunningLab) -> 
 
 
 def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:
-    """A person logs in on every host, and what is written under /jfs on one is what the others read, with the right owner."""
-    made = applied_cluster.person("node1", "mkdir -p /jfs/ada && echo from-node1 > /jfs/ada/file && hostname")
-    seen = {node: applied_cluster.person(node, "cat /jfs/ada/file; stat -c %U /jfs/ada/file; id -un").stdout.split() for node in HOSTS}
+    """A person logs in on every host, and what is written under /jfs/home/ada on one is what the others read, with the right owner."""
+    made = applied_cluster.person("node1", "echo from-node1 > /jfs/home/ada/file && hostname")
+    look = "cd /jfs/home/ada && cat file && stat -c %U file && id -un"
+    seen = {node: applied_cluster.person(node, look).stdout.split() for node in HOSTS}
 
     assert made.returncode == 0, made.stderr
     assert seen == {node: ["from-node1", "ada", "ada"] for node in HOSTS}
@@ -84,8 +85,7 @@ def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab
 
 def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: RunningLab) -> None:
     """`srun` from the login host starts one task a host, and each sees eight GPUs and the shared files."""
-    words = 'echo "$(hostname -s) $(echo $ROCR_VISIBLE_DEVICES | tr , "\\n" | wc -l) $(id -un) $(test -d /jfs/ada && echo files)"'
-    applied_cluster.person("node1", "mkdir -p /jfs/ada")
+    words = 'echo "$(hostname -s) $(echo $ROCR_VISIBLE_DEVICES | tr , "\\n" | wc -l) $(id -un) $(test -d /jfs/home/ada && echo files)"'
     done = applied_cluster.person("node1", f"srun -N2 --ntasks-per-node=1 --gpus-per-node=8 -t 2 sh -c '{words}'", timeout_s=120)
     lines = sorted(done.stdout.split("\n")[:-1])
 

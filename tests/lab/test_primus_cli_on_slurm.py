@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
 
-HOME = "/jfs/ada"
+HOME = "/jfs/home/ada"
 # The run of `undisturbed`: the same steps of the same schedule. From the second `--` on it is what is typed on a laptop.
 RUN = f"-- direct --venv {VENV} --nproc 1 -- train pretrain --config debug-dense train.steps=60 checkpoint.every_steps=5 checkpoint.keep=3"
 
@@ -35,8 +35,8 @@ def typed(training: Training, name: str, slurm: str, *, more: str = "", behind: 
 
 
 def begin(training: Training, name: str) -> None:
-    """Have a folder of the person's own on shared storage, and no run of that name in it."""
-    training.lab.sh(SERVICE, f"install -d -o ada {HOME} && rm -rf {HOME}/{name}")
+    """Remove an earlier run of that name from the account's home on shared storage."""
+    training.lab.sh(SERVICE, f"rm -rf {HOME}/{name}")
 
 
 def losses(training: Training, name: str) -> dict[int, float]:

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
 # Each line is on the disk of the store before the next one is begun; an error of the file system ends the writer.
 WRITER = """
 import os, time
-with open("/jfs/ada/rotated", "w") as file:
+with open("/jfs/home/ada/rotated", "w") as file:
     for number in range(100000):
         file.write(f"{number}\\n")
         file.flush()
@@ -37,7 +37,6 @@ with open("/jfs/ada/rotated", "w") as file:
 @pytest.fixture
 def busy(applied_cluster: RunningLab) -> Iterator[RunningLab]:
     """Have a file written on node2, as ada, until the test ends."""
-    applied_cluster.person("node1", "mkdir -p /jfs/ada")
     script = WRITER.replace('"', '\\"')
     applied_cluster.sh("node2", f'systemd-run --quiet --unit=writer --uid=ada python3 -c "{script}"')
     try:
@@ -49,7 +48,7 @@ def busy(applied_cluster: RunningLab) -> Iterator[RunningLab]:
 
 def written(lab: RunningLab) -> int:
     """Return how many lines the file has, and demand that none is missing, as another host sees it."""
-    lines = lab.sh("node3", "cat /jfs/ada/rotated").split("\n")
+    lines = lab.sh("node3", "cat /jfs/home/ada/rotated").split("\n")
     assert lines == [str(number) for number in range(len(lines))]
     return len(lines)
 
