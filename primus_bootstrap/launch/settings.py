@@ -178,7 +178,11 @@ def resolve(places: Places, environment: Mapping[str, str], flags: Sequence[Give
 
 def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
     try:
-        text = path.read_text("utf-8")
+        text, owner = _read_text(path)
+        if layer in ("user", "project") and owner not in (0, os.geteuid()):
+            fix = f"remove it, work in another folder, or name the file if you trust it: --config {path}"
+            problems.append(f"{path}: belongs to the account number {owner}; settings of other accounts are not used\n  fix: {fix}")
+            return []
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -203,6 +207,16 @@ def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
         elif data[section] is not None:
             problems.append(f"{where}: {section}: keys are expected\n  fix: write `key: value` lines below it")
     return given
+
+
+def _read_text(path: Path) -> tuple[str, int]:
+    """Return a file's text and the number of its owner, both of the file that was opened.
+
+    Settings name programs and variables. A file that another account put into a folder above, such as /tmp, must not decide what root runs.
+    """
+    # O_NONBLOCK: a named pipe put in its place must not hold a program of root's.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        return file.read().decode("utf-8"), os.fstat(file.fileno()).st_uid
 
 
 def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any]], problems: list[str]) -> Iterator[Given]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -140,6 +141,34 @@ def test_the_project_file_is_found_from_below(tmp_path: Path) -> None:
 
     assert (only_user.user, only_user.project) == (home / ".primus.yaml", None)
     assert both.project == home / "project" / ".primus.yaml"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another account")
+@pytest.mark.parametrize("layer", ["user", "project"])
+def test_settings_of_another_account_are_refused(tmp_path: Path, layer: str) -> None:
+    """A .primus.yaml that another account has put into /tmp or a home does not decide what root runs; the message names file and owner."""
+    found = places(tmp_path, **{layer: "direct: {env: {LD_PRELOAD: /home/ada/x.so}}\n"})
+    os.chown(tmp_path / f"{layer}.yaml", 1000, 1000)
+
+    with pytest.raises(UsageError, match="account number 1000") as refused:
+        resolve(found, {})
+    assert "--config" in refused.value.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another account")
+def test_settings_of_another_account_are_taken_by_name(tmp_path: Path) -> None:
+    """`--config FILE` is a decision of the caller: the owner of the file does not matter."""
+    found = places(tmp_path, config="direct: {grace: 7}\n")
+    os.chown(tmp_path / "config.yaml", 1000, 1000)
+
+    assert resolve(found, {})["direct.grace"] == 7
+
+
+def test_a_named_pipe_in_place_of_settings_does_not_hold_the_program(tmp_path: Path) -> None:
+    """Reading ends at once, also where a pipe replaces the file after it was found."""
+    os.mkfifo(tmp_path / ".primus.yaml")
+
+    assert resolve(Places(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NOWHERE, {}).items
 
 
 def test_config_show_prints_every_setting_with_its_origin_and_no_secret(tmp_path: Path) -> None:

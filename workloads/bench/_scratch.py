@@ -63,7 +63,8 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 def _in_use(folder: Path) -> bool:
     """Return whether another program holds the folder's lock; one without a lock was only just made, or is half removed."""
     try:
-        with (folder / _LOCK).open("r") as lock:
+        # On shared storage others may have made it: follow no link, and do not wait for the other end of a named pipe.
+        with os.fdopen(os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return True
