@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 # Their fixtures are for the tests of every folder alike, so that a session has one lab of each kind and one API server.
-pytest_plugins = ["tests.resume", "tests.lab.lab_fixture", "tests.lab.workload_fixture", "tests.kubernetes.kubernetes_fixture"]
+pytest_plugins = [
+    "tests.resume",
+    "tests.lab.lab_fixture",
+    "tests.lab.workload_fixture",
+    "tests.lab.security_rig",
+    "tests.kubernetes.kubernetes_fixture",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,0 +1,180 @@
+"""Slurm with two accounts: what a job leaves ends with it, a host opens for its jobs only, and jobs are their owner's alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.lab_rig import wait_for
+from tests.lab.security_rig import COMPUTE, SERVICE, pids, slept
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.lab_rig import RunningLab
+    from tests.lab.security_rig import People
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+
+TOKEN = "s3cret-token-of-bob"
+
+
+def submit(people: People, account: str, script: str, *options: str) -> str:
+    """Submit a batch script, and return the job's number."""
+    words = f"sbatch --parsable --chdir=/jfs/home/{account} --output=/jfs/home/{account}/%j.out {' '.join(options)}"
+    return people.allowed(account, SERVICE, f"{words} << 'EOF'\n#!/bin/sh\n{script}\nEOF\n", timeout_s=90)
+
+
+def state(people: People, job: str) -> str:
+    """Return a job's state as root sees it; empty where the controller has forgotten it."""
+    said = people.lab.execute(SERVICE, "scontrol", "--oneliner", "show", "job", job).stdout
+    return said.partition("JobState=")[2].split(" ")[0]
+
+
+def wait_until(people: People, job: str, *states: str) -> None:
+    """Wait until a job is in one of these states."""
+    assert wait_for(lambda: state(people, job) in states, timeout_s=120, every_s=0.5), state(people, job)
+
+
+@pytest.fixture
+def of_bob(people: People) -> Iterator[str]:
+    """Give a job of bob's that runs on node3 and has a secret on its command line."""
+    job = submit(people, "bob", "exec sleep 36010", "--nodelist=node3", "--comment", TOKEN, "--job-name", TOKEN)
+    wait_until(people, job, "RUNNING")
+    yield job
+    people.lab.execute(SERVICE, "scancel", job)
+    wait_until(people, job, "CANCELLED", "COMPLETED", "")
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "words",
+    [
+        "env -u SLURM_JOB_ID -u SLURMD_NODENAME setsid sleep 36020 &",
+        "env -i setsid -f sleep 36020",
+        "(trap '' TERM HUP INT; setsid -f nohup sleep 36020 > /dev/null 2>&1) &",
+        'python3 -c \'import os; os.fork() or (os.setsid(), os.fork() or os.execve("/usr/bin/sleep", ["sleep", "36020"], {}))\'',
+    ],
+)
+def test_what_a_job_leaves_behind_ends_with_it(people: People, words: str) -> None:
+    """Attack 10: without Slurm's variables, in a session of its own, or deaf to signals, a process does not outlive its job."""
+    job = submit(people, "ada", f"{words}\nsleep 3", "--nodelist=node3", "--time=2")
+    began = wait_for(lambda: bool(pids(people.lab, "node3", slept("36020"))), timeout_s=90, every_s=0.5)
+    wait_until(people, job, "COMPLETED", "FAILED")
+
+    assert began, "the process never ran: the test shows nothing"
+    assert wait_for(lambda: not pids(people.lab, "node3", slept("36020")), timeout_s=60, every_s=1)
+
+
+@pytest.mark.fault
+def test_the_end_of_a_job_spares_the_other_job_of_the_account(people: People) -> None:
+    """Two jobs of ada on one host: the end of one ends no process of the other."""
+    long = submit(people, "ada", "exec sleep 36021", "--nodelist=node3")
+    wait_until(people, long, "RUNNING")
+    short = submit(people, "ada", "sleep 2", "--nodelist=node3")
+    wait_until(people, short, "COMPLETED")
+    time.sleep(5)  # an epilog that ends too much would have ended it by now
+    alive = pids(people.lab, "node3", slept("36021"))
+    people.lab.sh(SERVICE, f"scancel {long}")
+
+    assert alive
+
+
+@pytest.mark.fault(cheap=True)
+def test_a_compute_host_opens_for_nobody_without_a_job(applied_cluster: RunningLab) -> None:
+    """Attack 11: ssh to a compute host is refused with a reason and logged; the login host opens."""
+    since = time.time()
+    refused = {node: applied_cluster.person(node, "hostname") for node in COMPUTE}
+    logged = applied_cluster.sh("node3", f"journalctl --quiet --output=cat --since=@{since:.0f} | grep -i 'ada' | head -n 20; true")
+
+    assert {node: done.returncode for node, done in refused.items()} == dict.fromkeys(COMPUTE, 255), refused
+    assert logged
+    assert applied_cluster.person(SERVICE, "hostname").stdout.strip() == SERVICE
+
+
+@pytest.mark.fault
+def test_a_compute_host_opens_for_the_owner_of_a_job_on_it(people: People, of_bob: str) -> None:
+    """Attack 11: bob gets in on the host of his job and on no other, ada on none; what he starts there ends with the job."""
+    inside = people.run("bob", "node3", "setsid -f sleep 36011; hostname")
+    others = [people.run("bob", "node2", "hostname"), people.run("ada", "node3", "hostname")]
+    people.lab.sh(SERVICE, f"scancel {of_bob}")
+
+    assert inside.stdout.strip() == "node3", inside.stderr
+    assert [done.returncode for done in others] == [255, 255]
+    assert wait_for(lambda: not pids(people.lab, "node3", slept("36011")), timeout_s=60, every_s=1)
+
+
+@pytest.mark.fault
+def test_nobody_sees_the_jobs_of_others(people: People, of_bob: str) -> None:
+    """Attack 11: queue, accounts and controller give ada nothing of bob's job, and bob all of it."""
+    fields = "jobid,jobname,submitline%200"
+    look = f"squeue --noheader --format=%A:%j:%k; scontrol show job; sacct --allusers --noheader --format={fields}; sacct -j {of_bob}; true"
+    mine = people.run("ada", SERVICE, look).stdout
+    his = people.allowed("bob", SERVICE, look)
+
+    assert TOKEN not in mine
+    assert of_bob not in mine
+    assert TOKEN in his
+
+
+@pytest.mark.fault
+def test_an_account_has_no_right_in_slurm_but_over_its_own_jobs(people: People, of_bob: str) -> None:
+    """Attempts that held: nodes, partitions, accounts, reservations, priorities and the jobs of others."""
+    people.refused(
+        "ada",
+        SERVICE,
+        f"scontrol update jobid={of_bob} TimeLimit=1",
+        f"scontrol hold {of_bob}",
+        f"scontrol requeue {of_bob}",
+        "scontrol update nodename=node2 state=drain reason=x",
+        "scontrol update partitionname=low state=down",
+        "scontrol create reservation starttime=now duration=60 users=ada nodes=ALL",
+        "scontrol reconfigure",
+        "scontrol shutdown",
+        "scontrol setdebug debug5",
+        "sacctmgr --immediate modify user ada set adminlevel=admin",
+        "sacctmgr --immediate add account mine",
+        "sacctmgr --immediate modify qos high set priority=1",
+        "sbatch --uid=bob --wrap=id",
+        "sbatch --uid=0 --wrap=id",
+        "cat /etc/munge/munge.key",
+        "cat /etc/slurm/slurmdbd.conf",
+        "sudo -n true",
+    )
+
+    people.run("ada", SERVICE, f"scancel {of_bob}; scancel --signal=KILL {of_bob}; scancel --user=bob")
+
+    assert state(people, of_bob) == "RUNNING"
+    assert people.lab.sh(SERVICE, "sinfo --noheader --nodes=node2 --format=%T").split()[0] in ("idle", "mixed", "allocated")
+
+
+@pytest.mark.fault
+def test_tmp_and_shared_memory_are_a_jobs_own(people: People) -> None:
+    """Attack 13: what a job leaves in /tmp and /dev/shm is neither seen by the next one nor kept on the host."""
+    files = "/dev/shm/of-ada /tmp/of-ada"  # noqa: S108 - the folders that are meant
+    write = f"head -c 1M /dev/zero > /dev/shm/of-ada; echo token > /tmp/of-ada; chmod 644 {files}; ls {files}"
+    first = submit(people, "ada", write, "--nodelist=node3")
+    wait_until(people, first, "COMPLETED")
+    second = submit(people, "bob", f"ls {files} 2> /dev/null; echo end", "--nodelist=node3")
+    wait_until(people, second, "COMPLETED")
+    left = people.lab.execute("node3", "ls", *files.split()).stdout
+
+    assert people.lab.sh(SERVICE, f"cat /jfs/home/ada/{first}.out").split() == files.split()
+    assert people.lab.sh(SERVICE, f"cat /jfs/home/bob/{second}.out") == "end"
+    assert left == ""
+
+
+@pytest.mark.fault
+def test_an_account_has_a_limit_of_jobs(people: People) -> None:
+    """Attack 13: one account's held jobs end at a limit, the refusal says so, and another account still submits."""
+    limit = "for i in $(seq 1200); do sbatch --hold --parsable --output=/dev/null --wrap=true 2>&1 || break; done | tail -n 1"
+    said = people.allowed("ada", SERVICE, limit, timeout_s=600)
+    held = int(people.lab.sh(SERVICE, "squeue --noheader --user=ada --array | wc -l", timeout_s=120))
+    job = submit(people, "bob", "true")
+    people.lab.sh(SERVICE, "scancel --user=ada", timeout_s=120)
+    wait_until(people, job, "COMPLETED")
+
+    assert "imit" in said, said
+    assert 0 < held < 1200

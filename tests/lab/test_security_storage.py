@@ -1,0 +1,178 @@
+"""Shared storage: no account replaces a folder that root, the cluster or another account uses, and verify and apply name what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lab.security_rig import HOSTS, JOBS, People
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.lab.lab_rig import RunningLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+
+# Path below /jfs: owner, group and mode. The group `training` and 1777-like modes of the shared folders let accounts add files.
+LAYOUT = {
+    "": "root root 755",
+    "home": "root root 755",
+    "home/ada": "ada training 700",
+    "primus": "root root 755",
+    "primus/jobs": "root root 755",
+    "primus/verify": "root root 700",
+    "data": "root training 3775",
+}
+
+
+def rows_of(found: dict[str, Any], word: str) -> list[dict[str, Any]]:
+    """Return the rows of `verify --json` that say this word, whatever their service."""
+    return [row for row in found["services"] if row["verdict"] == "fail" and word in f"{row}"]
+
+
+def modes(lab: RunningLab) -> dict[str, str]:
+    """Return owner, group and mode of every path of the layout."""
+    return {path: lab.sh("node2", f"stat -c '%U %G %a' /jfs/{path}") for path in LAYOUT}
+
+
+@pytest.mark.fault(cheap=True)
+def test_root_owns_the_top_of_shared_storage(applied_cluster: RunningLab) -> None:
+    """Cluster folders are root's, homes are closed, shared data can be added to."""
+    assert modes(applied_cluster) == LAYOUT
+
+
+@pytest.mark.fault(cheap=True)
+def test_an_account_replaces_no_folder_of_the_cluster(applied_cluster: RunningLab) -> None:
+    """Attacks 1, 2, 4 and 6: nothing of the cluster or of another account is moved aside, made anew, or replaced by a link."""
+    before = applied_cluster.sh("node2", "stat -c '%i %a' /etc /jfs/primus /jfs/primus/jobs /jfs/primus/verify /jfs/home /jfs/home/ada")
+    script = """
+    for path in /jfs/primus /jfs/primus/jobs /jfs/primus/verify /jfs/home /jfs/home/ada /jfs/data /jfs; do
+        mv "$path" "$path-aside" 2> /dev/null && echo "moved $path"
+        rm -rf "$path" 2> /dev/null && echo "removed $path"
+        ln -sfn /etc "$path-link" 2> /dev/null && [ "$path" != /jfs/home/ada ] && echo "linked beside $path"
+        chmod 777 "$path" 2> /dev/null && [ "$path" != /jfs/home/ada ] && echo "opened $path"
+    done
+    for path in /jfs/mine /jfs/home/other /jfs/primus/mine /jfs/primus/jobs/evil-abcdef /jfs/.primus-verify; do
+        mkdir "$path" 2> /dev/null && echo "made $path"
+    done
+    chmod 700 /jfs/home/ada
+    true
+    """
+    done = applied_cluster.person("node2", script)
+    after = applied_cluster.sh("node2", "stat -c '%i %a' /etc /jfs/primus /jfs/primus/jobs /jfs/primus/verify /jfs/home /jfs/home/ada")
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert after == before
+
+
+@pytest.mark.fault(cheap=True)
+def test_deleted_files_are_for_root_alone(applied_cluster: RunningLab) -> None:
+    """Attack 7: what anybody deletes lies in the trash for a day, and no account lists or reads it, on any host."""
+    applied_cluster.sh(
+        "node1",
+        "mkdir -m 700 -p /jfs/primus/verify/trash && echo token > /jfs/primus/verify/trash/secret && rm -r /jfs/primus/verify/trash",
+    )
+    for node in HOSTS:
+        done = applied_cluster.person(node, "ls /jfs/.trash; find /jfs/.trash -type f; cat /jfs/.config /jfs/.accesslog")
+        assert done.stdout == "", f"{node}: {done.stdout}"
+
+
+@pytest.mark.fault
+def test_an_account_enters_no_other_home(people: People) -> None:
+    """Attack 6: bob's home cannot be listed, entered, moved or replaced by ada; his files stay his."""
+    people.allowed("bob", "node2", "echo secret > /jfs/home/bob/x")
+    people.refused(
+        "ada",
+        "node2",
+        "ls /jfs/home/bob",
+        "cat /jfs/home/bob/x",
+        "mv /jfs/home/bob /jfs/home/was-bob",
+        "mkdir /jfs/home/carol",
+        "ln -s /jfs/home/ada /jfs/home/carol",
+        "touch /jfs/home/bob/y",
+    )
+
+    assert people.allowed("bob", "node3", "cat /jfs/home/bob/x") == "secret"
+
+
+@pytest.mark.fault
+def test_shared_data_is_added_to_and_not_taken(people: People) -> None:
+    """Both may add to /jfs/data, each reads the other's, and nobody removes or renames what is not its own."""
+    people.allowed("ada", "node2", "mkdir -p /jfs/data/set && echo tokens > /jfs/data/set/a && chmod 755 /jfs/data/set")
+    people.refused("bob", "node3", "rm /jfs/data/set/a", "mv /jfs/data/set /jfs/data/other", "rm -rf /jfs/data/set")
+
+    assert people.allowed("bob", "node3", "cat /jfs/data/set/a") == "tokens"
+
+
+@pytest.fixture
+def planted(cluster: RunningLab) -> Iterator[str]:
+    """Replace a cluster folder by a link to a folder of root's, as could be done where /jfs was writable, until the test ends."""
+    cluster.sh("node1", "mkdir -m 700 /root/target && echo untouched > /root/target/file && mv /jfs/primus/verify /jfs/primus/verify-kept")
+    cluster.sh("node1", "ln -s /root/target /jfs/primus/verify && chown -h ada /jfs/primus/verify")
+    yield "/jfs/primus/verify"
+    cluster.sh("node1", "rm -rf /root/target /jfs/primus/verify && mv /jfs/primus/verify-kept /jfs/primus/verify")
+
+
+@pytest.mark.fault
+def test_verify_and_apply_refuse_a_planted_link_by_name(cluster: RunningLab, planted: str) -> None:
+    """Attacks 1 and 2: both name the path, what it is, its owner, and the fix; the target keeps mode and content."""
+    found = cluster.verify("--limit", "node1,node2,node3")
+    done = cluster.apply("--phase", "storage")
+    said = done.stdout + done.stderr
+
+    assert found["exit_code"] != 0
+    assert any("link" in f"{row}" and "ix" in f"{row}" for row in rows_of(found, planted)), found["services"]
+    assert done.returncode == 4
+    assert planted in said
+    assert "symbolic link" in said
+    assert cluster.sh("node1", "stat -c '%U %a' /root/target && ls /root/target && cat /root/target/file").split() == [
+        "root",
+        "700",
+        "file",
+        "untouched",
+    ]
+
+
+@pytest.mark.fault
+def test_verify_reports_owners_and_modes_and_apply_corrects_them(cluster: RunningLab) -> None:
+    """A person's mistake (`chmod 777 /jfs`) is reported by verify with path and mode, and the next apply sets it right."""
+    cluster.sh("node1", "chmod 777 /jfs /jfs/primus/jobs && chmod 755 /jfs/home/ada")
+    found = cluster.verify()
+    done = cluster.apply("--phase", "storage", "--phase", "scheduling")
+
+    assert found["exit_code"] != 0
+    for path in ("/jfs", "/jfs/primus/jobs", "/jfs/home/ada"):
+        assert rows_of(found, path), f"verify says nothing of {path}: {found['services']}"
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert modes(cluster) == LAYOUT
+    assert cluster.verify()["exit_code"] == 0
+
+
+@pytest.mark.fault
+def test_verify_leaves_everything_but_its_own_folder_as_it_was(cluster: RunningLab) -> None:
+    """Names, owners, modes and contents on shared storage and in homes are the same after `verify`, but for /jfs/primus/verify."""
+    left_out = "\\( -path /jfs/primus/verify -o -path /jfs/.trash \\) -prune"
+    script = f"find /jfs /home /root /srv -xdev {left_out} -o -printf '%p %U %m %s %T@\\n' | sort | sha256sum"
+    before = {node: cluster.sh(node, script, timeout_s=300) for node in HOSTS}
+    found = cluster.verify()
+    after = {node: cluster.sh(node, script, timeout_s=300) for node in HOSTS}
+
+    assert found["exit_code"] == 0
+    assert after == before
+
+
+@pytest.mark.fault
+def test_folders_of_an_older_release_are_kept_and_migrated(cluster: RunningLab) -> None:
+    """A 1777 folder of jobs and /jfs/ACCOUNT of an older cluster: owners and files stay, the cluster's folders become root's."""
+    cluster.sh("node1", "install -d -o ada -g training -m 755 /jfs/ada && echo kept > /jfs/ada/old && chown ada:training /jfs/ada/old")
+    cluster.sh("node1", f"install -d -o ada -m 700 {JOBS}/old-job-0a1b2c && chmod 1777 {JOBS} && chmod 777 /jfs && chmod 1777 /jfs/primus")
+    done = cluster.apply("--phase", "storage", "--phase", "scheduling")
+    kept = cluster.sh("node1", f"stat -c %U /jfs/ada {JOBS}/old-job-0a1b2c && cat /jfs/ada/old").split()
+    found = modes(cluster)
+    cluster.sh("node1", f"rm -r /jfs/ada {JOBS}/old-job-0a1b2c")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert kept == ["ada", "ada", "kept"]
+    assert found == LAYOUT
