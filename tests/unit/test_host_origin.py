@@ -429,3 +429,36 @@ def test_a_folder_that_was_there_stays(world: World) -> None:
 
     assert not world.there("/etc/new.d")
     assert world.there("/var/backups")
+
+
+def test_the_keys_of_an_account_are_put_back(tmp_path: Path) -> None:
+    """The keys that were there before come back, with their mode; those of an account that had none go."""
+    world = World(tmp_path)
+    world.write("/home/old/.ssh/authorized_keys", "before\n")
+    world.write("/etc/passwd", PASSWD + f"new:x:{ME}::/home/new:/bin/sh\n")
+    (tmp_path / "home/new/.ssh").mkdir(parents=True)
+    world.take()
+    world.write("/home/old/.ssh/authorized_keys", "of the role\n")
+    world.write("/home/new/.ssh/authorized_keys", "of the role\n")
+    checked = world.put_back(login_keys_of=["old", "new"], check=True)
+    before = world.read("/home/old/.ssh/authorized_keys")
+    host = world.put_back(login_keys_of=["old", "new", "gone"])
+
+    assert len(checked.diffs) == len(host.diffs) == 2
+    assert before == "of the role\n"
+    assert world.read("/home/old/.ssh/authorized_keys") == "before\n"
+    assert not world.there("/home/new/.ssh/authorized_keys")
+    assert world.put_back(login_keys_of=["old", "new"]).diffs == []
+
+
+@pytest.mark.parametrize("link", [".ssh", ".ssh/authorized_keys"])
+def test_keys_are_not_put_back_through_a_link(world: World, link: str) -> None:
+    """An account that makes a link of its .ssh, or of the file in it, gets nothing of root's removed or written."""
+    world.write("/root/.ssh/authorized_keys", "of root\n")
+    target = "root/.ssh" if link == ".ssh" else "root/.ssh/authorized_keys"
+    (world.root / "home/old" / link).parent.mkdir(exist_ok=True)
+    (world.root / "home/old" / link).symlink_to(world.root / target)
+    host = world.put_back(login_keys_of=["old"])
+
+    assert world.read("/root/.ssh/authorized_keys") == "of root\n"
+    assert host.broken == [] if link != ".ssh" else "is a symbolic link" in host.broken[0]

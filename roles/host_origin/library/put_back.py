@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils import origin_record
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.reset_accounts import keep_owners, key_files, put_accounts_back, put_groups_back
+from ansible.module_utils.reset_accounts import keep_owners, put_accounts_back, put_groups_back, put_keys_back
 from ansible.module_utils.reset_files import (
     bring_data_back,
     put_files_back,
@@ -84,7 +84,8 @@ def put_back(host: Host, wanted: Mapping[str, Any]) -> None:
         return
     restarts = {f"restart-{name}": ["systemctl", "try-restart", name] for name in with_packages if name in origin.units}
     told = {"systemd": ["systemctl", "daemon-reload"], **restarts, **{one["name"]: one["argv"] for one in wanted["tell"]}}
-    put_files_back(host, origin, wanted["files"], [*wanted["replaced"], *key_files(host, wanted["login_keys_of"])], list(told))
+    put_files_back(host, origin, wanted["files"], wanted["replaced"], list(told))
+    put_keys_back(host, origin, wanted["login_keys_of"])
     put_texts_back(host, origin, wanted["blocks"], swap=wanted["swap"])
     remove_empty_folders(host, origin, wanted["folders"])
     for name, argv in told.items():

@@ -7,16 +7,19 @@ import os
 from typing import TYPE_CHECKING
 
 from ansible.module_utils import origin_record
+from ansible.module_utils.safe_files import UnsafePathError, open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ansible.module_utils.origin_record import Origin
     from ansible.module_utils.reset_host import Host
+    from ansible.module_utils.safe_files import Folder
 
 NOT_KNOWN = "it may have been there before the first apply"
 # userdel(8), groupdel(8): the account is logged in or runs something; the group is the primary one of an account.
 IN_USE = 8
+KEYS = "authorized_keys"
 
 
 def put_accounts_back(host: Host, origin: Origin, names: Iterable[str], owners: Iterable[str], *, delete_homes: bool) -> None:
@@ -65,10 +68,47 @@ def put_groups_back(host: Host, origin: Origin, names: Iterable[str], owners: It
             host.kept(f"group {name}", NOT_KNOWN, f"groupdel {name}, if it is not needed")
 
 
-def key_files(host: Host, names: Iterable[str]) -> list[str]:
-    """Return where the keys lie that may log in to these accounts."""
+def put_keys_back(host: Host, origin: Origin, names: Iterable[str]) -> None:
+    """Put back the keys that may log in to these accounts. Users own these folders, so nothing here follows a link.
+
+    Args:
+        host: Where.
+        origin: What was there before.
+        names: The accounts whose authorized_keys the role writes.
+    """
     here = origin_record.entries(host, "passwd")
-    return [f"{here[name].split(':')[5].rstrip('/')}/.ssh/authorized_keys" for name in names if name in here]
+    for name in names:
+        if name not in here:
+            continue
+        uid, home = int(here[name].split(":")[2]), here[name].split(":")[5].rstrip("/")
+        try:
+            with open_folder(host.at(home), owner=uid) as above, above.folder(".ssh", owner=uid) as folder:
+                _put_keys_back(host, origin, f"{home}/.ssh/{KEYS}", folder)
+        except FileNotFoundError:
+            continue
+        except UnsafePathError as error:
+            host.broke(error.path, error.problem, f"look at it: the keys of {name} were left as they are; then reset again")
+
+
+def _put_keys_back(host: Host, origin: Origin, path: str, folder: Folder) -> None:
+    there, before = KEYS in folder.names(), origin.was_there(path)
+    if before:
+        copy = origin_record.copied(host, path)
+        if copy is None or not copy[0].isreg():
+            host.kept(path, "was there before, and no copy of it was taken")
+            return
+        info, content = copy
+        if there and folder.read(KEYS) == content:
+            return
+        host.changed(path, "as a role left it", "as before")
+        if not host.check:
+            folder.write(KEYS, content, mode=info.mode, owner=info.uid, group=info.gid)
+    elif there and before is False:
+        host.changed(path, "is there", "removed")
+        if not host.check:
+            folder.remove(KEYS)
+    elif there and host.diffs:
+        host.kept(path, "what it held before is not known", "remove the keys that are not needed")
 
 
 def keep_owners(host: Host, data: Iterable[Mapping[str, str]], before: Mapping[str, str]) -> None:
