@@ -7,13 +7,14 @@ import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch.watch.job_owner import NoSuchJobError
 from primus_bootstrap.launch.watch.state import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The exit code of a line for a job that there is not; no program of ours uses it.
-NO_SUCH_JOB = 44
+# The exit code of `primus-cli watch` for a job that there is not.
+NO_SUCH_JOB = NoSuchJobError.exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,12 @@ def list_line(place: Place) -> str:
 
 def show_line(place: Place, job: str) -> str:
     """Return the line that prints one job."""
-    return f"{_there(place, job)}; {_watch(place, 'show', '--folder', place.job(job), '--json')}"
+    return _watch(place, "show", "--folder", place.job(job), "--json")
 
 
 def cancel_line(place: Place, job: str, *, unwatched: bool = False) -> str:
     """Return the line that asks a job's watcher to stop it; an unwatched job gets a watcher on this host that does."""
-    return _kept_line(place, job, "cancel") if unwatched else f"{_there(place, job)}; {_request(place, job, 'cancel')}"
+    return _kept_line(place, job, "cancel") if unwatched else _request(place, job, "cancel")
 
 
 def resume_line(place: Place, job: str) -> str:
@@ -119,44 +120,28 @@ def resume_line(place: Place, job: str) -> str:
 def _kept_line(place: Place, job: str, what: str) -> str:
     unit = f"primus-watch@{job}.service"
     drop_in = f"/etc/systemd/system/{unit}.d"
-    own = f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf"""
     steps = (
+        # The owner of the folder, as the program has seen it; nothing in the folder is asked.
+        f"owner=$({_watch(place, 'owner', '--folder', place.job(job))})",
         _request(place, job, what),
         f"mkdir -p {drop_in}",
-        own,
+        f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf""",
         "systemctl daemon-reload",
         # Started anew: one that is about to end would not see the request any more.
         f"systemctl --quiet enable {unit}",
         f"systemctl restart {unit}",
     )
-    return f"{_there(place, job)}; {' && '.join(steps)}"
+    return " && ".join(steps)
 
 
 def log_line(place: Place, job: str, rank: int, *, lines: int, follow: bool) -> str:
     """Return the line that prints the end of a rank's log; with `follow` it goes on until the job has come to its end."""
-    folder = shlex.quote(place.job(job))
-    file = f"{folder}/run/logs/rank-{rank:05d}.log"
-    tail = f"tail -n {lines}"
-    if not follow:
-        fix = f"see `workload status {job}`: whether it has begun, and how many processes it has"
-        none = (
-            f"{{ printf '%s\n  fix: %s\n' {shlex.quote(f'{file}: rank {rank} has written nothing yet')} {shlex.quote(fix)} >&2; exit 1; }}"
-        )
-        return f"{_there(place, job)}; [ -e {file} ] || {none}; exec {tail} {file}"
-    over = f"""grep -Eq '"phase": *"({"|".join(sorted(TERMINAL))})"' {folder}/state.json 2> /dev/null"""
-    loop = f"while kill -0 $child 2> /dev/null && ! {over}; do sleep 2; done"
-    # By name: each attempt writes a new file.
-    return f"{_there(place, job)}; {tail} -F {file} 2> /dev/null & child=$!; trap 'kill $child' EXIT; {loop}; sleep 2"
-
-
-def _there(place: Place, job: str) -> str:
-    """Return what ends a line where there is no such job, and says in `owner` whose it is."""
-    folder = shlex.quote(place.job(job))
-    return f"owner=$(stat -c %U {folder}/job.json 2> /dev/null) || exit {NO_SUCH_JOB}"
+    words = ("log", "--folder", place.job(job), "--rank", str(rank), "--lines", str(lines), *(("--follow",) if follow else ()))
+    return f"exec {_watch(place, *words)}"
 
 
 def _request(place: Place, job: str, what: str) -> str:
-    return f'runuser -u "$owner" -- {_watch(place, "request", "--folder", place.job(job), what)}'
+    return _watch(place, "request", "--folder", place.job(job), what)
 
 
 def _watch(place: Place, *words: str) -> str:

@@ -14,6 +14,7 @@ _PROGRAMS = {
     "run-hook": "hook_runner",
     "preflight": "checks.program",
     "watch": "watch.program",
+    "broker": "watch.broker",
     "unit": "watch.unit",
     "attempt": "watch.attempt",
 }

@@ -30,6 +30,14 @@ class LaunchError(Exception):
         """Return both parts as they are printed."""
         return f"{self.what}\n  fix: {self.fix}"
 
+    def __reduce__(self) -> tuple[object, tuple[type[LaunchError], str, str]]:
+        """Let it be passed from one process to another."""
+        return _again, (type(self), self.what, self.fix)
+
+
+def _again(kind: type[LaunchError], what: str, fix: str) -> LaunchError:
+    return kind(what, fix=fix)
+
 
 class UsageError(LaunchError):
     """The command line or a settings file is wrong."""

@@ -83,6 +83,14 @@ class Folder:
         """The permission bits of the folder that was opened."""
         return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
 
+    def check_parent(self) -> None:
+        """Make sure that only root can replace what lies in the folder.
+
+        Raises:
+            UnsafePathError: Another account owns it, or it is writable for others and not sticky.
+        """
+        _check_parent(self.path or "/", os.fstat(self.descriptor), {0})
+
     def stat(self, name: str) -> os.stat_result:
         """Return what lies there itself; a link is a link."""
         return os.stat(_component(name, self.path), dir_fd=self.descriptor, follow_symlinks=False)
@@ -232,7 +240,7 @@ def kind(mode: int) -> str:
     return next((name for test, name in _KINDS if test(mode)), "of an unknown kind")
 
 
-def open_folder(path: str | Path, *, owner: int | None = None) -> Folder:
+def open_folder(path: str | Path, *, owner: int | None = None, create: bool = False) -> Folder:
     """Open a folder by its absolute path, one component after the other, none of them a symbolic link.
 
     Every folder above it must be one that only root can change: owned by root, and not writable for others unless it is sticky. So nobody
@@ -241,6 +249,7 @@ def open_folder(path: str | Path, *, owner: int | None = None) -> Folder:
     Args:
         path: an absolute path.
         owner: the account that must own the folder itself; None takes any. Folders above may belong to it as well.
+        create: make what is missing, with mode 0755 and owned by whoever runs this.
 
     Raises:
         UnsafePathError: Something on the way is a link or no folder, or others can replace it.
@@ -255,6 +264,9 @@ def open_folder(path: str | Path, *, owner: int | None = None) -> Folder:
         for name in whole.parts[1:]:
             found = os.fstat(here.descriptor)
             _check_parent(here.path or "/", found, trusted)
+            if create:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=here.descriptor)
             below = here.folder(name)
             here.close()
             here = below
@@ -264,6 +276,32 @@ def open_folder(path: str | Path, *, owner: int | None = None) -> Folder:
         raise
     here.path = str(whole)
     return here
+
+
+def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file by its path; for programs that run with the rights of whoever owns it.
+
+    A named pipe, a device or a link in its place is refused at once instead of waited for or followed.
+
+    Raises:
+        UnsafePathError: It is no regular file, or too large.
+        FileNotFoundError: There is nothing.
+    """
+    whole = Path(path)
+    descriptor = os.open(whole.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with Folder(descriptor, str(whole.parent)) as folder:
+        return folder.read(whole.name, max_bytes=max_bytes)
+
+
+def read_tail(path: str | Path, count: int) -> bytes:
+    """Return the last bytes of a regular file by its path, at most `count`; see `read_regular`."""
+    descriptor = os.open(path, _FILE)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnsafePathError(str(path), f"is {kind(found.st_mode)}, not a regular file")
+        file.seek(max(0, found.st_size - count))
+        return file.read(count)
 
 
 def _check_parent(path: str, found: os.stat_result, trusted: set[int]) -> None:

@@ -16,7 +16,7 @@ from primus_bootstrap import verdicts
 from primus_bootstrap.launch.watch import node_record, program
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.attempt import read_boot_id
-from primus_bootstrap.launch.watch.ssh import Channel
+from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
 from tests.unit.watch_rig import Site, events, needs_sshd, steps, watch_words
 from tests.waiting import until
@@ -101,7 +101,13 @@ def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
     site.watch(folder)
     until(lambda: len(steps(folder)) >= 2)
     site.kill_watcher()
-    full = subprocess.run(["prlimit", "--fsize=100", *watch_words(folder)], capture_output=True, text=True, check=False, timeout=60)
+    full = subprocess.run(
+        ["prlimit", "--fsize=100", *watch_words(), "run", "--every-s", "0.3", "--folder", str(folder.path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert full.returncode == 3
     assert "the shared storage failed: [Errno 27] File too large" in full.stderr
 
@@ -251,21 +257,20 @@ def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) ->
 def test_the_age_of_a_hosts_health_is_counted_by_one_clock(site: Site) -> None:
     """A host whose clock is an hour ahead would else prove with an old record that it is well again."""
     folder = site.submit(site.job())
-    target = DirectTarget(folder.job(), folder, Channel(folder.job().direct.ssh))
+    target = DirectTarget(folder.job(), folder, Broker(site.socket))
     ahead = time.time() + 3600
     answer = {"health": "pass", "now": ahead, "written": ahead - 100, "units": []}
     found = target._candidate(folder.job().direct.hosts[0], answer, spare=False)
 
     assert abs(time.time() - 100 - found.written) < 5
-    assert target.channel.ask(site.nodes["node1"].address, {"verb": "probe"}, timeout_s=30)["now"] > ahead - 3660
+    assert target.broker.ask_node("node1", {"verb": "probe"}, timeout_s=30)["now"] > ahead - 3660
 
 
 def test_a_host_with_another_key_is_not_talked_to(site: Site) -> None:
     """It counts as a host that does not answer, with ssh's reason; the next one is taken."""
-    known = site.folder / "known_hosts"
-    lines = known.read_text().splitlines()
+    known = site.host_keys / "node1"
     other = (site.folder / "user_key.pub").read_text().split()[:2]
-    known.write_text("\n".join([" ".join([lines[0].split()[0], *other]), *lines[1:]]) + "\n")
+    known.write_text(" ".join([known.read_text().split()[0], *other]) + "\n")
     folder = site.submit(site.job(words=["3", "0.05"]))
 
     assert site.watch(folder).wait(60) == 0
@@ -278,7 +283,7 @@ def test_an_attempt_is_started_only_once(site: Site) -> None:
     job = folder.job()
     state = states.State(job.id, phase=states.STARTING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))
     states.save(folder.state_file, state)
-    target = DirectTarget(job, folder, Channel(job.direct.ssh))
+    target = DirectTarget(job, folder, Broker(site.socket))
     for _ in range(3):
         target.start(state)
     until(lambda: len(steps(folder)) >= 2)
@@ -298,7 +303,7 @@ def test_a_node_that_has_started_again_is_told_from_one_whose_launcher_was_kille
     folder = site.submit(site.job())
     job = folder.job()
     state = states.State(job.id, phase=states.RUNNING, attempt=1, hosts=job.direct.hosts, attempts=(states.Attempt(1),))
-    target = DirectTarget(job, folder, Channel(job.direct.ssh))
+    target = DirectTarget(job, folder, Broker(site.socket))
     record = node_record.NodeRecord(0, "node1", "node1", read_boot_id(), "", 5.0)
     assert node_record.claim(folder.attempt(1), record) == ""
     killed = target.observe(state).nodes[0]

@@ -9,9 +9,9 @@ import pytest
 
 from primus_bootstrap.launch.watch import seen
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.broker_client import NoAnswerError
 from primus_bootstrap.launch.watch.folder import JobFolder
 from primus_bootstrap.launch.watch.spec import DIRECT, Host, Job
-from primus_bootstrap.launch.watch.ssh import NoAnswerError
 from primus_bootstrap.launch.watch.targets.direct import ASKED_A_LOOK, DirectTarget
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class Site:
     dead: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
 
-    def ask(self, address: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    def ask_node(self, node: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """Answer as the program of the host does."""
         assert (request["verb"], timeout_s > 0) == ("status", True)
-        self.asked.append(address)
-        if address in self.dead:
+        self.asked.append(node)
+        if node in self.dead:
             raise NoAnswerError("no answer")
         return {"ok": True, "state": "running", "boot_id": "b"}
 

@@ -13,6 +13,7 @@ from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
@@ -71,7 +72,9 @@ def server() -> Server:
 @pytest.fixture
 def target(tmp_path: Path, server: Server) -> KubernetesTarget:
     """The target of a job on two nodes."""
-    return KubernetesTarget(a_job(resources={"amd.com/gpu": "8"}), folders.JobFolder(tmp_path), cast("Api", server))
+    return KubernetesTarget(
+        a_job(resources={"amd.com/gpu": "8"}), folders.JobFolder(tmp_path), JobObjects(cast("Api", server), "try-0a1b2c", "jobs")
+    )
 
 
 def pods(*ranks: tuple[str, dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +22,7 @@ from primus_bootstrap.launch.watch.seen import Candidates
 from primus_bootstrap.launch.watch.spec import read_job
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 ME = pwd.getpwuid(os.geteuid()).pw_name
 SSH = {"identity": "/key", "known_hosts": "/known"}
@@ -52,7 +55,7 @@ JOB: dict[str, Any] = {
         ({"target": "slurm"}, "direct: the target is slurm"),
         ({"direct": {"hosts": [{"name": "n1", "address": "-oProxyCommand=x"}], "ssh": SSH}}, "direct.hosts[0].address"),
         ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "spares": [{"name": "n1", "address": "b"}], "ssh": SSH}}, "more than once"),
-        ({"direct": {"hosts": [{"name": "n1", "address": "a"}]}}, "direct.ssh.known_hosts: is needed"),
+        ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "key": "/etc/x"}}, "direct.key: there is no such key"),
         ({"policy": {"backoff_s": []}}, "policy.backoff_s: [] is no list of seconds"),
         ({"left_out": "n1"}, "left_out is no list of hosts"),
         ({"left_out": [{"host": "-x", "reason": "r"}]}, "left_out[0].host: '-x' is no text like"),
@@ -77,6 +80,17 @@ def test_options_of_sbatch_that_the_watcher_gives_are_refused(option: str) -> No
         read_job(json.dumps(job), origin="job.json")
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other accounts can enter, unlike pytest's own."""
+    if os.geteuid():
+        pytest.skip("needs root, which hands folders to other accounts")
+    made = Path(tempfile.mkdtemp())
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
 def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     """The same again changes nothing; another job with that id, or of somebody else, is refused; nothing half-made stays."""
     first, changed = folders.create(tmp_path, json.dumps(JOB))
@@ -85,7 +99,7 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     assert folders.create(tmp_path, json.dumps(JOB)) == (first, False)
     for wrong, said in (
         ({**JOB, "words": ["other"]}, "another job with this id"),
-        ({**JOB, "id": "b-000000", "user": "sys"}, "the job is sys's"),
+        ({**JOB, "id": "b-000000", "user": "nobody-here"}, "there is no account nobody-here"),
     ):
         with pytest.raises(LaunchError, match=said):
             folders.create(tmp_path, json.dumps(wrong))
@@ -95,6 +109,33 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
     assert first.path.stat().st_mode & 0o777 == 0o700
     assert (first.path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_root_makes_a_job_folder_and_hands_it_to_the_job_user(open_folder: Path) -> None:
+    """The folder of all jobs is root's alone, so nobody else can put a folder of that name there."""
+    made, _ = folders.create(open_folder, json.dumps({**JOB, "user": "nobody"}))
+    found = {path.name: (path.stat().st_uid, path.stat().st_mode & 0o777) for path in (made.path, *made.path.iterdir())}
+    nobody = pwd.getpwnam("nobody").pw_uid
+
+    assert found == {
+        "a-000000": (nobody, 0o700),
+        "job.json": (nobody, 0o600),
+        "key": (nobody, 0o600),
+        **dict.fromkeys(("requests", "attempts", "run"), (nobody, 0o755)),
+    }
+
+
+def test_no_job_is_made_where_others_can_replace_it(open_folder: Path) -> None:
+    """A folder of all jobs that users may write to, or that is a link, is refused by name."""
+    (open_folder / "link").symlink_to(open_folder)
+    with pytest.raises(LaunchError, match="link: is a symbolic link"):
+        folders.create(open_folder / "link", json.dumps(JOB))
+    below = open_folder / "shared"
+    below.mkdir()
+    (below / "jobs").mkdir()
+    below.chmod(0o777)
+    with pytest.raises(LaunchError, match="has mode 0777: others can replace"):
+        folders.create(below / "jobs", json.dumps(JOB))
 
 
 def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch_rig.
 
 def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> unit.Site:
     """Return the administrator's settings."""
-    return unit.Site(site.jobs, min_uid, ("LimitNOFILE=1024",))
+    return unit.Site(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
 
 
 def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
@@ -56,10 +57,11 @@ def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str
         ({"key": ""}, "names no job, attempt and key"),
         ({"job": "../small-0a1b2c"}, "names no job, attempt and key"),
         ({"job": "small-0a1b2c;reboot"}, "names no job, attempt and key"),
-        ({"job": "other-0a1b2c"}, "cannot be looked at"),
+        ({"job": "other-0a1b2c"}, "there is no such job"),
         ({"attempt": 0}, "names no job, attempt and key"),
         ({"attempt": True}, "names no job, attempt and key"),
         ({"attempt": "1"}, "names no job, attempt and key"),
+        ({"user": "daemon"}, "and daemon asks"),
         ({"verb": "restart"}, "no request that is known"),
         ({"schema": "primus.unit/0"}, "no request that is known"),
         ({"verb": "start", "rank": 1}, "is no node of the job"),
@@ -74,6 +76,39 @@ def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch
     assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
 
 
+def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Others, and those that sudo gives a right, may look at and stop what runs, and start nothing."""
+    folder = site.submit(site.job())
+    named = allowed(site)
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\necho "User $5 may run the following commands on node1:"\n')
+    sudo.chmod(0o755)
+    for wrong, said in (
+        (replace(named, accounts=("bob",)), "may have no jobs on this host"),
+        (replace(named, accounts=None), "has not been told which accounts may have jobs"),
+        (replace(named, refuse_sudo=True), "has rights through sudo"),
+    ):
+        monkeypatch.setattr(unit, "_SUDO", str(sudo))
+        with pytest.raises(LaunchError, match=said):
+            unit.answer_request(request(folder, "start", rank=0), wrong)
+        assert unit.answer_request(request(folder), wrong)["state"] == "absent"
+
+    assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
+
+
+def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> None:
+    """Between two phases of an apply a host has the new program and the old settings; jobs that run are still looked at."""
+    path = tmp_path / "workload.json"
+    old = {"schema": "primus.workload-site/1", "folder": "/srv/jobs", "min_uid": 1000, "properties": []}
+    path.write_text(json.dumps(old))
+
+    assert unit._site(path) == unit.Site(Path("/srv/jobs"), 1000, (), accounts=None)
+    for data in ({**old, "schema": unit.SITE_SCHEMA}, {**old, "accounts": []}):
+        path.write_text(json.dumps(data))
+        with pytest.raises(LaunchError, match="this program reads"):
+            unit._site(path)
+
+
 def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
     """The owner of the folder decides whose processes run; accounts of the system are refused."""
     folder = site.submit(site.job())
@@ -82,10 +117,10 @@ def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
 
 
 def test_a_link_to_a_jobs_folder_is_no_jobs_folder(site: watch_rig.Site) -> None:
-    """A link has another owner than what it leads to."""
+    """It is not followed, whoever owns what it leads to."""
     folder = site.submit(site.job())
     (site.jobs / "link-0a1b2c").symlink_to(folder.path)
-    with pytest.raises(LaunchError, match="is no folder of a user's"):
+    with pytest.raises(LaunchError, match="link-0a1b2c: is a symbolic link"):
         unit.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
 
 
@@ -101,7 +136,15 @@ def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
         (folder / "key").symlink_to(root / "secret")
         os.chown(folder, NOBODY, NOBODY)
         asked = {"schema": SCHEMA, "verb": "status", "job": "small-0a1b2c", "attempt": 1, "key": "root's secret"}
-        with pytest.raises(LaunchError, match="cannot be read as nobody"):
+        with pytest.raises(LaunchError, match="key: is a symbolic link"):
+            unit.answer_request(asked, unit.Site(root, 1000, ()))
+        (folder / "key").unlink()
+        os.mkfifo(folder / "key")
+        with pytest.raises(LaunchError, match="key: is a named pipe"):
+            unit.answer_request(asked, unit.Site(root, 1000, ()))
+        (folder / "key").unlink()
+        os.link(root / "secret", folder / "key")
+        with pytest.raises(LaunchError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
             unit.answer_request(asked, unit.Site(root, 1000, ()))
     finally:
         shutil.rmtree(root)

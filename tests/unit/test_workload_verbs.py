@@ -20,9 +20,10 @@ from primus_bootstrap.bench.finished import write_run
 from primus_bootstrap.cli import workload_verbs as verbs
 from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
-from primus_bootstrap.launch import bundle
-from primus_bootstrap.launch.files import replace_text
+from primus_bootstrap.launch import bundle, files
+from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import log_view
 from primus_bootstrap.launch.watch import state as states
 from tests.unit.bench_report_rig import bench_run, value
 
@@ -88,7 +89,7 @@ def job(root: Path) -> folders.JobFolder:
 def set_state(job: folders.JobFolder, **given: Any) -> None:
     """Write a state as the watcher does, with some of it changed."""
     fresh = states.State(job=ID, updated=time.time()).to_json()
-    replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
+    files.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
 
 
 def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
@@ -355,31 +356,58 @@ def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: fo
     assert "this is no state of a job" in found["reason"]
 
 
-def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(tmp_path: Path) -> None:
+def test_a_followed_log_goes_on_through_a_restart_and_ends_with_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A new file of the same name is read from its start; the phase in state.json ends it."""
-    place = jobs.Place(str(tmp_path), "unused")
-    folder = Path(place.job(ID))
-    (folder / "run/logs").mkdir(parents=True)
-    (folder / "job.json").write_text("{}")
-    log = folder / "run/logs/rank-00000.log"
-    log.write_text("first\n")
-    with subprocess.Popen(["sh", "-c", jobs.log_line(place, ID, 0, lines=9, follow=True)], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "first\n"
-        log.rename(folder / "aside.log")
+    folder = folders.JobFolder(tmp_path)
+    log = folder.run / "logs" / "rank-00000.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("zero\nfirst\n")
+
+    def restart() -> None:
+        log.rename(tmp_path / "aside.log")
         log.write_text("second\n")
-        assert child.stdout.readline() == "second\n"
-        replace_text(folder / "state.json", json.dumps({"phase": "done"}), mode=0o600)
-        assert child.stdout.read() == ""
+
+    def end() -> None:
+        with log.open("ab") as file:
+            file.write(b"\xff third\n")
+        states.save(folder.state_file, states.State(ID, phase=states.DONE))
+        monkeypatch.setattr(log_view, "_LOOK_EVERY_S", 0.0)
+
+    steps = iter([restart, end])
+    monkeypatch.setattr(time, "sleep", lambda _: next(steps, lambda: None)())
+    assert log_view.show(folder, 0, lines=1, follow=True) == 0
+
+    assert capsys.readouterr().out == "first\nsecond\n\ufffd third\n"
 
 
-def test_a_request_names_the_jobs_user_and_a_watcher_at_boot() -> None:
-    """What resume runs on the service host is one line that a shell takes."""
+def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    """Root prints no file that a link leads to, and waits for no named pipe."""
+    folder = folders.JobFolder(tmp_path)
+    log = folder.run / "logs" / "rank-00000.log"
+    log.parent.mkdir(parents=True)
+    with pytest.raises(LaunchError, match="rank 0 has written nothing yet"):
+        log_view.show(folder, 0, lines=1, follow=False)
+    os.mkfifo(log)
+    with pytest.raises(LaunchError, match="is a named pipe, not a regular file"):
+        log_view.show(folder, 0, lines=1, follow=False)
+    log.unlink()
+    log.symlink_to("/etc/hostname")
+    with pytest.raises(LaunchError, match="cannot be read"):
+        log_view.show(folder, 0, lines=1, follow=False)
+
+
+def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None:
+    """What resume runs on the service host is one line that a shell takes; the program itself gives root's rights up."""
     place = jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
     line = jobs.resume_line(place, ID)
+    watch = "/usr/bin/python3 -I /usr/local/bin/primus-cli watch"
 
     assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
-    assert 'runuser -u "$owner" -- /usr/bin/python3 -I /usr/local/bin/primus-cli watch request' in line
+    assert line.startswith(
+        f"owner=$({watch} owner --folder /jfs/primus/jobs/{ID}) && {watch} request --folder /jfs/primus/jobs/{ID} resume"
+    )
     assert line.endswith(f"systemctl --quiet enable primus-watch@{ID}.service && systemctl restart primus-watch@{ID}.service")
     assert jobs.cancel_line(place, ID, unwatched=True) == line.replace(f"{ID} resume", f"{ID} cancel")
     assert "systemctl" not in jobs.cancel_line(place, ID)

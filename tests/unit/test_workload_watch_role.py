@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import configparser
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 
 from primus_bootstrap import content
-from primus_bootstrap.launch.watch import unit
-from primus_bootstrap.launch.watch.spec_kubernetes import KUBECONFIG
+from primus_bootstrap.launch.watch import broker, unit
+from primus_bootstrap.launch.watch.broker_client import SOCKET
 from primus_bootstrap.launch.watch.targets.direct import AT_ONCE
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import KINDS
-from tests.unit.test_role_templates import render
+from tests.unit.test_role_templates import render, trusted
 
 VARS = yaml.safe_load((content.roles_dir() / "primus_watch" / "vars" / "main.yml").read_text(encoding="utf-8"))
+DEFAULTS = yaml.safe_load((content.roles_dir() / "primus_watch" / "defaults" / "main.yml").read_text(encoding="utf-8"))
 WORDS = "/usr/bin/python3 -I /usr/local/bin/primus-cli unit"
 
 
@@ -54,7 +58,7 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
     service = parser["Service"]
 
     assert service["ExecStart"] == "/usr/bin/python3 -I /usr/local/bin/primus-cli watch run --folder /srv/jobs/%i"
-    assert (service["Restart"], service["SupplementaryGroups"]) == ("on-failure", VARS["_primus_watch_group"])
+    assert (service["Restart"], "SupplementaryGroups" in service) == ("on-failure", False)
     assert not {"ConditionPathExists", "RequiresMountsFor", "AssertPathExists"} & set(parser["Unit"])  # nothing starts it again after these
     assert service["User"] == "nobody"
     assert int(service["TasksMax"]) >= 4 * AT_ONCE
@@ -64,18 +68,41 @@ def test_the_program_on_a_node_reads_what_the_role_writes() -> None:
     """Path and schema of the file are the program's own."""
     assert Path(VARS["_primus_watch_site_file"]) == unit.SITE
     assert VARS["_primus_watch_site"]["schema"] == unit.SITE_SCHEMA
-    assert set(VARS["_primus_watch_site"]) == {"schema", "folder", "min_uid", "properties"}
+    assert set(VARS["_primus_watch_site"]) == {"schema", "folder", "min_uid", "accounts", "refuse_sudo", "properties"}
+
+
+def test_the_broker_reads_what_the_role_writes(tmp_path: Path) -> None:
+    """Path, schema and keys are the program's own; its unit runs it as its account, where watchers look for it."""
+    settings = {**VARS["_primus_watch_broker_settings"], "folder": "/jfs/primus/jobs", "accounts": ["ada"], "host_keys": "/keys"}
+    settings["kubernetes"] = {**settings["kubernetes"], "namespaces": ["jobs"], "storage": ["/jfs"], "groups": [44], "secrets": []}
+    path = tmp_path / "broker.json"
+    path.write_text(json.dumps(settings))
+    read = broker.read_settings(path)
+    unit_text = render("primus_watch", "primus-watch-broker.service.j2")
+
+    assert VARS["_primus_watch_broker_settings_file"] == f"{{{{ _primus_watch_dir }}}}/{broker.SETTINGS.name}"
+    assert VARS["_primus_watch_dir"] == str(broker.SETTINGS.parent)
+    assert (read.accounts, read.kubernetes.namespaces, read.kubernetes.groups) == (("ada",), ("jobs",), (44,))
+    assert f"RuntimeDirectory={SOCKET.parent.name}\n" in unit_text
+    assert "User=primus-watch\n" in unit_text
+
+
+def test_accounts_that_sudo_gives_a_right_have_no_jobs() -> None:
+    """Whoever can change an administrator's job folder would be root; accounts that have left have none either."""
+    stated = [
+        {"name": "ada", "uid": 1},
+        {"name": "ops", "uid": 2, "sudo_rules": ["ALL=(ALL) ALL"]},
+        {"name": "gone", "state": "absent"},
+        {"name": "bob", "uid": 3, "sudo_rules": []},
+    ]
+    known = trusted({**DEFAULTS, **VARS, "primus_watch_stated_accounts": stated, "primus_watch_accounts": ["eve"]})
+
+    assert Templar(loader=DataLoader(), variables=known).template(known["_primus_watch_accounts"]) == ["ada", "bob", "eve"]
 
 
 def test_a_drop_in_says_whose_job_it_is() -> None:
     """The watcher runs as nobody else than the job's user."""
     assert render("workload", "user.conf.j2", workload_user="ada").splitlines()[-2:] == ["[Service]", "User=ada"]
-
-
-def test_watchers_look_for_their_kubeconfig_where_the_role_puts_it() -> None:
-    """The folder of their key, which only they can read."""
-    assert VARS["_primus_watch_kubeconfig"] == f"{{{{ _primus_watch_dir }}}}/{Path(KUBECONFIG).name}"
-    assert VARS["_primus_watch_dir"] == str(Path(KUBECONFIG).parent)
 
 
 def test_the_account_in_kubernetes_may_have_every_kind_of_attempt_and_no_more() -> None:

@@ -1,4 +1,4 @@
-"""Nodes for the tests of primus-watch: an sshd on a loopback address each, the real programs behind it, and a stand-in for systemd only."""
+"""Nodes for the tests of primus-watch: an sshd on a loopback address each, a broker, the real programs, and a stand-in for systemd only."""
 
 from __future__ import annotations
 
@@ -154,6 +154,17 @@ class Site:
     port: int = 0
     bundled: bool = False  # the one file that goes to hosts, and no other Python package
     watcher: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    broker: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def socket(self) -> Path:
+        """Where the broker listens."""
+        return self.folder / "broker.sock"
+
+    @property
+    def host_keys(self) -> Path:
+        """A file for each node: its address, and the key that it must answer with."""
+        return self.folder / "known_hosts.d"
 
     @property
     def jobs(self) -> Path:
@@ -168,6 +179,7 @@ class Site:
     def start(self, *names: str) -> None:
         """Bring up nodes."""
         self.jobs.mkdir()
+        self.host_keys.mkdir()
         if self.bundled:
             bundle.write_bundle(self.program, workloads=ROOT / "workloads")
         self.port = free_port()
@@ -177,7 +189,8 @@ class Site:
             (programs / name).write_text(text.format(python=sys.executable, root=str(ROOT)))
             (programs / name).chmod(0o755)
         (self.folder / "train.py").write_text(TRAIN)
-        site = {"schema": "primus.workload-site/1", "folder": str(self.jobs), "min_uid": 0, "properties": ["LimitNOFILE=1024"]}
+        site = {"schema": "primus.workload-site/2", "folder": str(self.jobs), "min_uid": 0, "properties": ["LimitNOFILE=1024"]}
+        site.update(accounts=[me()], refuse_sudo=False)
         (self.folder / "workload.json").write_text(json.dumps(site))
         for name in ("host_key", "user_key"):
             make_key(self.folder / name)
@@ -186,7 +199,28 @@ class Site:
             (self.folder / name / "units").mkdir(parents=True)
             self.bring(name)
         key = (self.folder / "host_key.pub").read_text()
-        (self.folder / "known_hosts").write_text("".join(f"[{node.address}]:{self.port} {key}" for node in self.nodes.values()))
+        for node in self.nodes.values():
+            (self.host_keys / node.name).write_text(f"[{node.address}]:{self.port} {key}")
+        self.start_broker()
+
+    def start_broker(self, kubernetes: dict[str, Any] | None = None) -> None:
+        """Start the program that asks nodes, and Kubernetes where it is given what jobs may choose there."""
+        settings = {
+            "schema": "primus.broker-settings/1",
+            "folder": str(self.jobs),
+            "accounts": [me()],
+            "host_keys": str(self.host_keys),
+            "account": me(),
+            "identity": str(self.folder / "user_key"),
+            "kubernetes": kubernetes or {},
+        }
+        path = self.folder / "broker.json"
+        path.write_text(json.dumps(settings))
+        code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.broker import main; main(sys.argv[1:])"
+        start = (sys.executable, "-I", str(self.program), "broker") if self.bundled else (sys.executable, "-c", code)
+        with (self.folder / "broker.log").open("ab") as log:
+            self.broker = subprocess.Popen([*start, "--settings", str(path), "--socket", str(self.socket)], stderr=log)
+        until(self.socket.exists, "the broker")
 
     def bring(self, name: str) -> None:
         """Start a node's sshd."""
@@ -221,23 +255,14 @@ class Site:
             "schema": "primus.job/1",
             "id": f"{name}-0a1b2c",
             "name": name,
-            "user": pwd.getpwuid(os.geteuid()).pw_name,
+            "user": me(),
             "target": "direct",
             "nodes": 1,
             "words": ["20", "0.2"],
             "options": ["--single", f"--script={self.folder}/train.py"],
             "grace_s": 5,
             "policy": {"lost_after_s": 5, "settle_s": 1, "lease_s": 5, "backoff_s": [0, 1], "progress_timeout_s": 60},
-            "direct": {
-                "hosts": hosts[:1],
-                "spares": hosts[1:],
-                "ssh": {
-                    "account": pwd.getpwuid(os.geteuid()).pw_name,
-                    "port": self.port,
-                    "identity": str(self.folder / "user_key"),
-                    "known_hosts": str(self.folder / "known_hosts"),
-                },
-            },
+            "direct": {"hosts": hosts[:1], "spares": hosts[1:]},
         }
         policy = {**job["policy"], **changes.pop("policy", {})}  # type: ignore[dict-item]
         return {**job, **changes, "policy": policy}
@@ -249,9 +274,8 @@ class Site:
 
     def watch(self, folder: JobFolder, **environment: str) -> subprocess.Popen[bytes]:
         """Start primus-watch."""
-        command = watch_words(folder)
-        if self.bundled:
-            command = (sys.executable, "-I", str(self.program), "watch", "run", "--every-s", "0.3", "--folder", str(folder.path))
+        start = (sys.executable, "-I", str(self.program), "watch") if self.bundled else watch_words()
+        command = (*start, "run", "--every-s", "0.3", "--folder", str(folder.path), "--broker", str(self.socket))
         with (self.folder / "watch.log").open("ab") as log:
             self.watcher = subprocess.Popen(command, stderr=log, env={**os.environ, **environment})
         return self.watcher
@@ -265,8 +289,16 @@ class Site:
     def end(self) -> None:
         """End everything that was started here."""
         self.kill_watcher()
+        if self.broker is not None:
+            self.broker.terminate()
+            self.broker.wait(LIMIT_S)
         for node in self.nodes.values():
             node.kill()
+
+
+def me() -> str:
+    """Return the name of the account that runs the tests."""
+    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _runs(pid: int) -> bool:
@@ -283,10 +315,10 @@ def _send(pids: tuple[int, ...], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def watch_words(folder: JobFolder) -> tuple[str, ...]:
-    """Return the words that start a watcher."""
+def watch_words() -> tuple[str, ...]:
+    """Return the words that call `primus-cli watch`."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.program import main; sys.exit(main())"
-    return (sys.executable, "-c", code, "run", "--every-s", "0.3", "--folder", str(folder.path))
+    return (sys.executable, "-c", code)
 
 
 def steps(folder: JobFolder) -> list[dict[str, Any]]:

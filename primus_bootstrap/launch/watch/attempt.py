@@ -29,6 +29,7 @@ from primus_bootstrap.launch.own_program import own_command
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
 from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.job_owner import check_own_folder
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.spec import DIRECT, KUBERNETES
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import POD_IP, POD_NAME, POD_NODE, POD_RANK
@@ -115,6 +116,8 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
     Raises:
         LaunchError: The job cannot be read, or this is no node of it.
     """
+    # In a pod the folders above are what the volume's driver made of them, and the broker has chosen the volume.
+    check_own_folder(folder.path, parents=POD_RANK not in os.environ)
     job = folder.job()
     state = folder.state()
     rank = _rank(rank)

@@ -7,21 +7,22 @@ import os
 import pwd
 import secrets
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import PlanError, UsageError
-from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.job_owner import read_owned
 from primus_bootstrap.launch.watch.spec import Job, read_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CANCEL, RESUME = "cancel", "resume"
+LARGEST_JOB_BYTES = 4 << 20  # a job that names thousands of hosts
 REQUESTS = (CANCEL, RESUME)
 _FOLDERS = ("requests", "attempts", "run")
 # What belongs to one attempt although it is written into the run folder, which all attempts share.
@@ -61,7 +62,7 @@ class JobFolder:
             UsageError: It is not there or wrong.
         """
         try:
-            text = self.job_file.read_text("utf-8")
+            text = safe_files.read_regular(self.job_file, max_bytes=LARGEST_JOB_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise UsageError(f"{self.job_file}: cannot be read: {error}", fix="give the folder of a job that you may read") from error
         job = read_job(text, origin=str(self.job_file))
@@ -78,7 +79,7 @@ class JobFolder:
     def key(self) -> str:
         """Return the proof that a request comes from somebody who may read this folder."""
         try:
-            return (self.path / "key").read_text("utf-8").strip()
+            return safe_files.read_regular(self.path / "key").decode("utf-8", "replace").strip()
         except OSError as error:
             raise PlanError(f"{self.path}/key: cannot be read: {error}", fix="run as the job's user") from error
 
@@ -125,31 +126,74 @@ class JobFolder:
 def create(root: Path, text: str) -> tuple[JobFolder, bool]:
     """Make a job's folder at once; return it, and whether it was made now.
 
+    The folder of all jobs belongs to root, so root makes a job's folder and hands it to the job's user as its last act. Other accounts can
+    make folders only where they own the folder of all jobs.
+
     Raises:
-        UsageError: The job is wrong, another one has its id, or it names another user than the one who calls.
+        UsageError: The job is wrong, another one has its id, or its user is neither the one who calls nor known here.
         PlanError: The folder cannot be made.
     """
     job = read_job(text, origin="job.json")
-    me = pwd.getpwuid(os.geteuid()).pw_name
-    if job.user != me:
-        raise UsageError(f"user: the job is {job.user}'s, and this is {me}", fix=f"run this as {job.user}")
+    owner = _user(job)
     folder = JobFolder(root / job.id)
-    if folder.path.exists():
-        if folder.job().asked_for() == job.asked_for():
-            return folder, False
-        raise UsageError(f"{folder.path}: there is another job with this id", fix="choose another id")
-    temporary = None
     try:
-        temporary = Path(tempfile.mkdtemp(dir=root, prefix=f".{job.id}."))
-        for name in _FOLDERS:
-            (temporary / name).mkdir()
-        replace_text(temporary / "job.json", text if text.endswith("\n") else text + "\n", mode=0o600)
-        replace_text(temporary / "key", secrets.token_hex(32) + "\n", mode=0o600)
-        temporary.rename(folder.path)
+        with safe_files.open_folder(root, owner=os.geteuid()) as jobs:
+            if _exists(jobs, job.id):
+                return folder, _same(folder, job)
+            _make(jobs, job.id, text if text.endswith("\n") else text + "\n", owner)
     except OSError as error:
-        if temporary is not None:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise PlanError(
-            f"{root}: the job's folder cannot be made: {error}", fix="have a folder on shared storage that users may write to"
-        ) from error
+        fix = "look at the path that is named; `primus-bootstrap apply hosts.yaml --phase scheduling` sets owners and modes right"
+        raise PlanError(f"{root}: the job's folder cannot be made: {error}", fix=fix) from error
     return folder, True
+
+
+def _user(job: Job) -> pwd.struct_passwd:
+    """Return the account whose job it is."""
+    me = pwd.getpwuid(os.geteuid())
+    if job.user == me.pw_name:
+        return me
+    if os.geteuid():
+        raise UsageError(f"user: the job is {job.user}'s, and this is {me.pw_name}", fix=f"run this as {job.user}, or as root")
+    try:
+        return pwd.getpwnam(job.user)
+    except KeyError as error:
+        raise UsageError(f"user: there is no account {job.user} here", fix="add it to users_groups_accounts, and apply") from error
+
+
+def _exists(jobs: safe_files.Folder, name: str) -> bool:
+    try:
+        jobs.stat(name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _same(folder: JobFolder, job: Job) -> bool:
+    """Return False, for nothing was made, where the job that is there is the same.
+
+    Raises:
+        UsageError: It is another one.
+    """
+    there = read_owned(folder.path.parent, job.id, ("job.json",))
+    found = read_job(there.contents[0].decode("utf-8", "replace"), origin=str(folder.job_file))
+    if there.owner.pw_name == job.user and found.asked_for() == job.asked_for():
+        return False
+    raise UsageError(f"{folder.path}: there is another job with this id", fix="choose another id")
+
+
+def _make(jobs: safe_files.Folder, name: str, text: str, owner: pwd.struct_passwd) -> None:
+    """Fill a folder under another name, hand it over, and give it its name: a kill leaves nothing that looks like a job."""
+    hidden = f".{name}.{secrets.token_hex(4)}"
+    mine, my_group = os.geteuid(), os.getegid()
+    jobs.make_folder(hidden, owner=mine, group=my_group, mode=0o700)
+    try:
+        with jobs.folder(hidden, owner=mine) as made:
+            for content, file in ((text, "job.json"), (secrets.token_hex(32) + "\n", "key")):
+                made.write(file, content.encode(), mode=0o600, owner=owner.pw_uid, group=owner.pw_gid)
+            for inner in _FOLDERS:
+                made.make_folder(inner, owner=owner.pw_uid, group=owner.pw_gid, mode=0o755)
+            os.fchown(made.descriptor, owner.pw_uid, owner.pw_gid)
+        os.rename(hidden, name, src_dir_fd=jobs.descriptor, dst_dir_fd=jobs.descriptor)
+    except OSError:
+        shutil.rmtree(Path(jobs.path, hidden), ignore_errors=True)
+        raise

@@ -1,10 +1,15 @@
-"""`primus-watch`: create, run, show, list and request. The only module of the watcher that prints.
+"""`primus-cli watch`: what the watcher's unit, the workload verbs and users call. The only module of the watcher that prints.
 
-primus-watch create  --root ROOT  < job.json
-primus-watch run     --folder ROOT/ID [--every-s 2]
-primus-watch show    --folder ROOT/ID [--json]
-primus-watch list    --root ROOT [--json]
-primus-watch request --folder ROOT/ID cancel|resume
+primus-cli watch create  --root ROOT  < job.json
+primus-cli watch run     --folder ROOT/ID [--every-s 2]
+primus-cli watch show    --folder ROOT/ID [--json]
+primus-cli watch log     --folder ROOT/ID --rank N [--lines N] [--follow]
+primus-cli watch request --folder ROOT/ID cancel|resume
+primus-cli watch owner   --folder ROOT/ID
+primus-cli watch list    --root ROOT [--json]
+primus-cli watch probe   NODE
+
+Files in a job's folder are its user's. Root gives its rights up for the user's before it reads one.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import argparse
 import fcntl
 import json
 import logging
+import os
 import pwd
 import sys
 import time
@@ -20,15 +26,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import log_view
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.broker_client import SOCKET, Broker, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.folder import JobFolder
-from primus_bootstrap.launch.watch.kube_api import Api
+from primus_bootstrap.launch.watch.job_owner import NoSuchJobError, become, check_own_folder, owner_of
+from primus_bootstrap.launch.watch.kube_broker import Brokered
 from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
 from primus_bootstrap.launch.watch.spec import DIRECT, JOB_ID, KUBERNETES
-from primus_bootstrap.launch.watch.ssh import Channel
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
@@ -44,6 +53,9 @@ log = logging.getLogger(__name__)
 
 STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
 _EVENTS = 20
+_EVENTS_BYTES = 1 << 16
+_ONE_S, _ALL_S = 5.0, 60.0  # for what a list says of one job, and of all
+_PROBE_S = 12.0
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -66,14 +78,24 @@ def _parser() -> argparse.ArgumentParser:
     made.set_defaults(call=_create)
     run = verbs.add_parser("run", help="watch a job to its end")
     run.add_argument("--every-s", type=float, default=TICK_S, help=f"seconds between two looks ({TICK_S:.0f})")
-    shown = verbs.add_parser("show", help="say how a job stands")
-    listed = verbs.add_parser("list", help="say how all jobs stand that you may read")
+    shown = verbs.add_parser("show", help="show the state of a job")
+    logged = verbs.add_parser("log", help="print the end of a rank's output")
+    logged.add_argument("--rank", type=int, default=0, help="which rank (0)")
+    logged.add_argument("--lines", type=int, default=log_view.LINES, help=f"how many lines ({log_view.LINES})")
+    logged.add_argument("--follow", action="store_true", help="go on until the job has ended")
+    listed = verbs.add_parser("list", help="list the jobs that you may read")
     listed.add_argument("--root", type=Path, required=True, help="folder of all jobs")
     asked = verbs.add_parser("request", help="ask the watcher to cancel the job, or to go on with it")
     asked.add_argument("what", choices=folders.REQUESTS)
-    for verb, call in ((run, _run), (shown, _show), (asked, _request)):
+    owned = verbs.add_parser("owner", help="print the account that owns the job's folder")
+    for verb, call in ((run, _run), (shown, _show), (logged, _log), (asked, _request), (owned, _owner)):
         verb.add_argument("--folder", type=Path, required=True, help="the job's folder")
         verb.set_defaults(call=call)
+    probed = verbs.add_parser("probe", help="ask a host of workload_node for its health, through the broker")
+    probed.add_argument("node", help="its name in hosts.yaml")
+    probed.set_defaults(call=_probe)
+    for verb in (run, probed):
+        verb.add_argument("--broker", type=Path, default=SOCKET, help="the broker's socket")
     listed.set_defaults(call=_list)
     for verb in (shown, listed):
         verb.add_argument("--json", action="store_true", help="for programs")
@@ -92,17 +114,26 @@ def _run(options: argparse.Namespace) -> int:
     if _removed(folder):
         log.info("%s: the job's folder was removed: there is nothing to watch", folder.path)
         return 0
-    job = folder.job()
+    check_own_folder(folder.path)
+    job = _own_job(folder)
     try:
         with _lock(folder).open("w", encoding="utf-8") as held:
             _hold(folder, held)
-            watcher = Watcher(job, folder, make_target(job, folder), options.every_s)
+            watcher = Watcher(job, folder, make_target(job, folder, Broker(options.broker)), options.every_s)
             with ends_on_signals(watcher):
                 watcher.run()
     except OSError as error:
         fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
         raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
     return 0
+
+
+def _own_job(folder: JobFolder) -> Job:
+    """Return the job, which must be that of whoever watches it."""
+    job, me = folder.job(), _account(os.geteuid())
+    if job.user != me:
+        raise PlanError(f"{folder.job_file}: the job is {job.user}'s, and this is {me}", fix="submit the job again")
+    return job
 
 
 def _hold(folder: JobFolder, held: IO[str]) -> None:
@@ -120,11 +151,12 @@ def _removed(folder: JobFolder) -> bool:
         return False
 
 
-def make_target(job: Job, folder: JobFolder) -> Target:
+def make_target(job: Job, folder: JobFolder, broker: Broker) -> Target:
     """Return where a job's attempts run."""
     if job.target == KUBERNETES:
-        return KubernetesTarget(job, folder, Api(Path(job.pods.kubeconfig)))
-    return DirectTarget(job, folder, Channel(job.direct.ssh)) if job.target == DIRECT else SlurmTarget(job, folder)
+        document = json.loads(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES))
+        return KubernetesTarget(job, folder, Brokered(job, document, broker))
+    return DirectTarget(job, folder, broker) if job.target == DIRECT else SlurmTarget(job, folder)
 
 
 def _lock(folder: JobFolder) -> Path:
@@ -132,23 +164,19 @@ def _lock(folder: JobFolder) -> Path:
 
 
 def _show(options: argparse.Namespace) -> int:
+    _as_owner(options.folder)
     status = _status(JobFolder(options.folder))
     sys.stdout.write(json.dumps(status) + "\n" if options.json else _text(status))
     return 0
 
 
 def _list(options: argparse.Namespace) -> int:
-    found = []
     try:
-        names = sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name))
-    except OSError as error:
+        names = safe_files.within(_ALL_S, lambda: sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name)))
+    except (OSError, TimeoutError) as error:
         raise PlanError(f"{options.root}: cannot be read: {error}", fix="give the folder of all jobs") from error
-    for name in names:
-        folder = JobFolder(options.root / name)
-        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile; of somebody else's
-            folder.job_file.stat()
-            folder.job_file.open("rb").close()
-            found.append(_listed(folder))
+    deadline = time.monotonic() + _ALL_S
+    found = [item for name in names if (item := _list_item(options.root / name, min(_ONE_S, deadline - time.monotonic()))) is not None]
     if options.json:
         sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
     else:
@@ -156,7 +184,55 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
+def _list_item(path: Path, limit_s: float) -> dict[str, Any] | None:
+    """Return what a list says of one job, read as its owner in a process of its own; None where there is nothing that may be read."""
+
+    def read() -> dict[str, Any] | None:
+        _as_owner(path)
+        folder = JobFolder(path)
+        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile; another account's
+            folder.job_file.lstat()
+            if os.access(path, os.X_OK):
+                return _listed(folder)
+        return None
+
+    if limit_s <= 0:
+        return _unread(path.name, "", f"{path}: the jobs before it took all the time that a list has")
+    found: dict[str, Any] | None
+    try:
+        found = safe_files.within(limit_s, read)
+    except (LaunchError, OSError, TimeoutError) as error:
+        return None if isinstance(error, NoSuchJobError) else _unread(path.name, "", f"{path}: cannot be read: {error}")
+    return found
+
+
+def _as_owner(path: Path) -> None:
+    """Go on with the rights of whoever owns a job's folder, where this is root: what lies in it is a user's."""
+    if os.geteuid() == 0:
+        become(owner_of(path.parent, path.name))
+
+
+def _log(options: argparse.Namespace) -> int:
+    _as_owner(options.folder)
+    return log_view.show(JobFolder(options.folder), options.rank, lines=options.lines, follow=options.follow)
+
+
+def _owner(options: argparse.Namespace) -> int:
+    sys.stdout.write(owner_of(options.folder.parent, options.folder.name).pw_name + "\n")
+    return 0
+
+
+def _probe(options: argparse.Namespace) -> int:
+    try:
+        answer = Broker(options.broker).ask_node(options.node, {"verb": "probe"}, timeout_s=_PROBE_S)
+    except (NoAnswerError, RefusedError) as error:
+        raise PlanError(f"{options.node}: {error}", fix="apply the phase scheduling to this host and to that one") from error
+    sys.stdout.write(json.dumps(answer) + "\n")
+    return 0
+
+
 def _request(options: argparse.Namespace) -> int:
+    _as_owner(options.folder)
     folder = JobFolder(options.folder)
     folder.job()
     folder.request(options.what)
@@ -171,7 +247,7 @@ def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
     live = state is not None and state.phase not in states.TERMINAL
     return {
         "schema": STATUS_SCHEMA,
-        "job": json.loads(folder.job_file.read_text("utf-8")),
+        "job": json.loads(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES)),
         "state": None if state is None else state.to_json(),
         "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
         "events": _events(folder.path / "events.jsonl")[-events:] if events else [],
@@ -183,12 +259,15 @@ def _listed(folder: JobFolder) -> dict[str, Any]:
     try:
         status = _status(folder, events=0)
     except (LaunchError, OSError) as error:
-        owner = folder.path.stat().st_uid
-        job = {"id": folder.path.name, "name": folder.path.name[:-7], "user": _account(owner), "target": ""}
-        return {"schema": STATUS_SCHEMA, "job": job, "state": None, "stale": False, "events": [], "problem": str(error)}
+        return _unread(folder.path.name, _account(folder.path.stat().st_uid), str(error))
     if status["state"]:
         status["state"]["attempts"] = status["state"]["attempts"][-1:]
     return status
+
+
+def _unread(name: str, user: str, problem: str) -> dict[str, Any]:
+    job = {"id": name, "name": name[:-7], "user": user, "target": ""}
+    return {"schema": STATUS_SCHEMA, "job": job, "state": None, "stale": False, "events": [], "problem": problem}
 
 
 def _account(number: int) -> str:
@@ -201,7 +280,7 @@ def _account(number: int) -> str:
 def _events(path: Path) -> list[Any]:
     events = []
     with suppress(OSError):
-        for line in path.read_text("utf-8", "replace").splitlines()[-_EVENTS:]:
+        for line in safe_files.read_tail(path, _EVENTS_BYTES).decode("utf-8", "replace").splitlines()[-_EVENTS:]:
             with suppress(ValueError):
                 events.append(json.loads(line))
     return events

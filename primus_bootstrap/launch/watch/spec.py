@@ -68,22 +68,11 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Ssh:
-    """How the watcher reaches nodes: account, port, private key, and the keys of the hosts."""
-
-    account: str = "primus-unit"
-    port: int = 22
-    identity: str = ""
-    known_hosts: str = ""
-
-
-@dataclass(frozen=True)
 class Direct:
-    """Hosts over SSH; spares take the place of hosts that are lost."""
+    """Hosts of workload_node; spares take the place of hosts that are lost. How they are reached is the broker's affair."""
 
     hosts: tuple[Host, ...] = ()
     spares: tuple[Host, ...] = ()
-    ssh: Ssh = field(default_factory=Ssh)
 
 
 @dataclass(frozen=True)
@@ -288,20 +277,9 @@ def _policy(reader: _Reader, raw: Any) -> Policy:
 
 
 def _direct(reader: _Reader, raw: Any) -> Direct:
-    data = reader.table(raw, "direct", Direct.__dataclass_fields__)
-    ssh = reader.table(data.get("ssh", {}), "direct.ssh", Ssh.__dataclass_fields__)
-    where = "direct.ssh"
-    default = Ssh()
-    return Direct(
-        hosts=_hosts(reader, data, "hosts"),
-        spares=_hosts(reader, data, "spares"),
-        ssh=Ssh(
-            account=reader.text(ssh, where, "account", pattern=_ACCOUNT, default=default.account),
-            port=reader.number(ssh, where, "port", default=default.port, least=1, most=65535),
-            identity=reader.text(ssh, where, "identity"),
-            known_hosts=reader.text(ssh, where, "known_hosts"),
-        ),
-    )
+    # Jobs of earlier releases carry `ssh`: it is read over, since a job's file must not say with which key hosts are reached.
+    data = reader.table(raw, "direct", (*Direct.__dataclass_fields__, "ssh"))
+    return Direct(hosts=_hosts(reader, data, "hosts"), spares=_hosts(reader, data, "spares"))
 
 
 def _hosts(reader: _Reader, data: Mapping[str, Any], key: str) -> tuple[Host, ...]:
@@ -338,9 +316,6 @@ def _check_hosts(reader: _Reader, job: Job) -> None:
         ]
     if len(everybody) < job.nodes:
         reader.problems.append(f"direct: {job.nodes} nodes are wanted, and there are {len(everybody)} hosts with spares")
-    for key in ("identity", "known_hosts"):
-        if not getattr(job.direct.ssh, key):
-            reader.problems.append(f"direct.ssh.{key}: is needed; host keys are always checked")
 
 
 def _slurm(reader: _Reader, raw: Any) -> Slurm:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-KUBECONFIG = "/etc/primus/workload/kubeconfig"
 # How an attempt is put: one object for all ranks (the first three), or a Job for each where Jobs know no index.
 TRAINJOB, JOBSET, INDEXED, RANKS = "trainjob", "jobset", "indexed", "ranks"
 FORMS = ("auto", TRAINJOB, JOBSET, INDEXED, RANKS)
@@ -37,7 +36,6 @@ class Kubernetes:
 
     image: str
     namespace: str
-    kubeconfig: str = KUBECONFIG
     form: str = "auto"
     storage: str = "/jfs"
     claim: str = ""
@@ -70,7 +68,8 @@ class _Reader(Protocol):
 def read_kubernetes(reader: _Reader, raw: Any) -> Kubernetes:
     """Read it, and keep what is wrong with the reader."""
     where = "kubernetes"
-    data = reader.table(raw, where, Kubernetes.__dataclass_fields__)
+    # Jobs of earlier releases may carry `kubeconfig`: it is read over, since the broker has its own.
+    data = reader.table(raw, where, (*Kubernetes.__dataclass_fields__, "kubeconfig"))
 
     def text(key: str, pattern: re.Pattern[str]) -> str:
         return reader.text(data, where, key, pattern=pattern, default=str(getattr(Kubernetes, key, "")))
@@ -81,7 +80,6 @@ def read_kubernetes(reader: _Reader, raw: Any) -> Kubernetes:
     return Kubernetes(
         image=text("image", _IMAGE),
         namespace=text("namespace", _NAMESPACE),
-        kubeconfig=text("kubeconfig", _PATH),
         form=text("form", re.compile("|".join(FORMS))),
         storage=text("storage", _PATH),
         claim=text("claim", _OPTIONAL_NAME),

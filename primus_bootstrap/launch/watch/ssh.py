@@ -1,4 +1,4 @@
-"""One question to the program `primus-unit` on one host: the only module that starts ssh."""
+"""One question to the program `primus-cli unit` on one host: the only module that starts ssh. Only the broker uses it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from primus_bootstrap.launch.watch.spec import Ssh
 
 SCHEMA = "primus.unit/1"
 CONNECT_S = 5
 _SHOWN = 300
 
 
-class NoAnswerError(Exception):
-    """The host gave no answer that can be relied on; its state is unknown."""
+@dataclass(frozen=True)
+class Ssh:
+    """How nodes are reached: the account there, the private key, and the hosts' public keys."""
 
-
-class RefusedError(Exception):
-    """The host answered, and said no."""
+    account: str
+    identity: str
+    known_hosts: str
 
 
 @dataclass(frozen=True)
@@ -31,30 +32,31 @@ class Channel:
 
     ssh: Ssh
 
-    def ask(self, address: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+    def ask(self, address: str, port: int, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """Return a host's answer.
 
         Raises:
             NoAnswerError: There is none in time, or it is no answer of this program.
             RefusedError: The program refuses.
         """
-        text = json.dumps({"schema": SCHEMA, **request}) + "\n"
+        line = json.dumps({"schema": SCHEMA, **request}).encode() + b"\n"
         try:
-            done = subprocess.run(self.command(address), input=text, capture_output=True, text=True, check=False, timeout=timeout_s)
+            done = subprocess.run(self.command(address, port), input=line, capture_output=True, check=False, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise NoAnswerError(f"no answer over SSH within {timeout_s:.0f} s") from error
         except OSError as error:
             raise NoAnswerError(f"ssh cannot be started: {error}") from error
+        output, errors = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
         try:
-            answer = dict(json.loads(done.stdout))
+            answer = dict(json.loads(output))
         except (ValueError, TypeError) as error:
-            said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+            said = " ".join((errors or output).split())[-_SHOWN:]
             raise NoAnswerError(f"ssh ended with exit code {done.returncode}: {said or 'no word'}") from error
         if answer.get("ok") is not True:
             raise RefusedError(f"{answer.get('error', 'refused without a reason')}; fix: {answer.get('fix', 'see the log of the host')}")
         return answer
 
-    def command(self, address: str) -> tuple[str, ...]:
+    def command(self, address: str, port: int) -> tuple[str, ...]:
         """Return the words of ssh; nothing of the user's own configuration counts."""
         options = {
             "BatchMode": "yes",
@@ -73,4 +75,4 @@ class Channel:
             "LogLevel": "ERROR",
         }
         words = tuple(f"-o{name}={value}" for name, value in options.items())
-        return ("ssh", "-F", "/dev/null", "-T", *words, "-p", str(self.ssh.port), "-l", self.ssh.account, "--", address, "primus-unit")
+        return ("ssh", "-F", "/dev/null", "-T", *words, "-p", str(port), "-l", self.ssh.account, "--", address, "primus-unit")

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch.spec import Host
@@ -20,6 +21,7 @@ DONE, FAILED, CANCELLED = "done", "failed", "cancelled"
 LIVE = (STARTING, RUNNING, STOPPING)
 TERMINAL = (DONE, FAILED, CANCELLED)
 _KEPT_ATTEMPTS = 50
+_LARGEST_BYTES = 64 << 20  # thousands of hosts, in fifty attempts
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def load(path: Path) -> State | None:
         PlanError: It cannot be read; the job's state is not guessed.
     """
     try:
-        text = path.read_text("utf-8")
+        text = safe_files.read_regular(path, max_bytes=_LARGEST_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,7 +1,8 @@
-"""The program `unit` ("primus-unit"): starts, looks at and stops the units of jobs on this host, as root, for the watcher.
+"""The program `unit` ("primus-unit"): starts, looks at and stops the units of jobs on this host, as root, for the watchers' broker.
 
-One JSON line comes in on standard input, one goes out. It takes no arguments, and no word of a request is a word of a command: who owns the
-job's folder decides whose processes run, job.json decides what runs, and only who can read the folder's key is listened to.
+One JSON line comes in on standard input, one goes out, and no word of a request is a word of a command. The owner of the job's folder
+decides whose processes run: the folder is opened once, and everything in it is read through that descriptor with its owner's rights. The
+owner must be the account that the broker names, and one that root has named as allowed to have jobs. Refusals go to the system log.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import fcntl
 import hmac
 import json
 import os
-import pwd
 import re
 import select
 import socket
-import stat
 import subprocess
 import sys
+import syslog
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +27,26 @@ from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK
 from primus_bootstrap.launch.own_program import own_command
 from primus_bootstrap.launch.watch.attempt import read_boot_id
+from primus_bootstrap.launch.watch.job_owner import read_owned
 from primus_bootstrap.launch.watch.spec import JOB_ID, read_job
 from primus_bootstrap.launch.watch.ssh import SCHEMA
 
 if TYPE_CHECKING:
+    import pwd
     from collections.abc import Sequence
 
     from primus_bootstrap.launch.watch.spec import Job
 
 SITE = Path("/etc/primus/workload.json")
-SITE_SCHEMA = "primus.workload-site/1"
+SITE_SCHEMA = "primus.workload-site/2"
+# Written by earlier releases, without accounts: jobs that run are looked at and stopped, and none is started.
+_OLD_SITE_SCHEMA = "primus.workload-site/1"
 QUARANTINE = Path("/var/lib/primus/quarantine.json")  # written by the role quarantine
 _GPUS = Path("/etc/primus/gpu.json")
 _GATE = Path("/usr/local/lib/primus/health_gate.py")
 _LOCK, _LOCK_S = Path("/run/primus-unit.lock"), 10.0
 _READ_S, _COMMAND_S, _OLDER_GONE_S = 10.0, 10.0, 12.0
+_SUDO = "/usr/bin/sudo"
 _LARGEST_BYTES = 1 << 20
 _UNIT = re.compile(r"primus-job-(?P<job>" + JOB_ID.pattern + r")-(?P<attempt>[0-9]{1,6})\.service")
 _ACTIVE = ("active", "activating", "deactivating", "reloading")
@@ -51,11 +56,17 @@ _APPLY = "apply the phase scheduling to this host"
 
 @dataclass(frozen=True)
 class Site:
-    """What the host's administrator says: where jobs lie, whose jobs may run, further properties of their units."""
+    """What the host's administrator has written: where jobs lie, which accounts may have jobs, further properties of their units.
+
+    `refuse_sudo` refuses accounts that sudo gives any right here, whatever `accounts` says. `accounts` is None where this host has the
+    settings of an earlier release.
+    """
 
     folder: Path
     min_uid: int
     properties: tuple[str, ...]
+    accounts: tuple[str, ...] | None = None
+    refuse_sudo: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,8 @@ def main(words: Sequence[str]) -> int:
     try:
         answer = {"ok": True, **answer_request(_read_request(), _site(options.site))}
     except LaunchError as error:
+        syslog.openlog("primus-unit", syslog.LOG_PID, syslog.LOG_AUTHPRIV)
+        syslog.syslog(syslog.LOG_WARNING, f"refused: {error.what}")
         answer = {"ok": False, "error": error.what, "fix": error.fix}
     sys.stdout.write(json.dumps({"schema": SCHEMA, **answer}) + "\n")
     return 0
@@ -99,6 +112,7 @@ def answer_request(request: dict[str, Any], site: Site) -> dict[str, Any]:
         return _probe()
     asked = _entitled(request, site)
     if verb == "start":
+        _may_start(asked.owner, site)
         rank = request.get("rank")
         if not isinstance(rank, int) or isinstance(rank, bool) or not 0 <= rank < asked.job.nodes:
             raise UsageError(f"rank: {rank!r} is no node of the job", fix="have the same version of primus-cli on all hosts")
@@ -128,50 +142,51 @@ def _site(path: Path) -> Site:
     try:
         data = json.loads(path.read_text("utf-8"))
         properties = tuple(str(item) for item in data.get("properties", ()))
-        schema, site = data["schema"], Site(Path(data["folder"]), int(data.get("min_uid", 1000)), properties)
+        named = data.get("accounts")
+        accounts = None if named is None else tuple(str(name) for name in named)
+        schema = data["schema"]
+        site = Site(Path(data["folder"]), int(data.get("min_uid", 1000)), properties, accounts, data.get("refuse_sudo") is not False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlanError(f"{path}: cannot be used: {error}", fix=_APPLY) from error
-    if schema != SITE_SCHEMA:
+    if schema != (_OLD_SITE_SCHEMA if site.accounts is None else SITE_SCHEMA):
         raise PlanError(f"{path}: schema {schema!r}; this program reads {SITE_SCHEMA}", fix=_APPLY)
     return site
 
 
 def _entitled(request: dict[str, Any], site: Site) -> Asked:
-    """Return the job that a request is about, once it has shown the key of the job's folder.
-
-    Everything below that folder is the user's: it is read as that user, and never as root.
-    """
+    """Return the job that a request is about, once the folder's owner and its key have shown that the request is entitled."""
     job_id, attempt, key = request.get("job"), request.get("attempt"), request.get("key")
     well_formed = isinstance(job_id, str) and JOB_ID.fullmatch(job_id) and isinstance(attempt, int) and 0 < attempt < 10**6
     if not well_formed or not isinstance(key, str) or not key or isinstance(attempt, bool):
         raise UsageError("the request names no job, attempt and key", fix="let the watcher ask")
-    folder = site.folder / str(job_id)
-    try:
-        found = folder.lstat()
-        owner = pwd.getpwuid(found.st_uid)
-    except (OSError, KeyError) as error:
-        raise PlanError(f"{folder}: cannot be looked at: {error}", fix="mount the shared storage here, and have its users here") from error
-    if not stat.S_ISDIR(found.st_mode) or owner.pw_uid < site.min_uid:
+    found = read_owned(site.folder, str(job_id), ("key", "job.json"), timeout_s=_READ_S)
+    folder, owner = site.folder / str(job_id), found.owner
+    if owner.pw_uid < site.min_uid:
         raise UsageError(f"{folder}: is no folder of a user's", fix=f"jobs are of users with a number from {site.min_uid} on")
-    if not hmac.compare_digest(_read_as(owner, folder / "key").strip(), key.encode()):
+    if request.get("user", owner.pw_name) != owner.pw_name:
+        raise UsageError(f"{folder}: belongs to {owner.pw_name}, and {request['user']} asks", fix="let the job's own watcher ask")
+    if not hmac.compare_digest(found.contents[0].strip(), key.encode()):
         raise UsageError(f"{folder}: the key is not that of the job", fix="let the job's own watcher ask")
-    job = read_job(_read_as(owner, folder / "job.json").decode("utf-8", "replace"), origin=str(folder / "job.json"))
+    job = read_job(found.contents[1].decode("utf-8", "replace"), origin=str(folder / "job.json"))
     if job.id != job_id or job.user != owner.pw_name:
         raise UsageError(f"{folder}: holds the job {job.id} of {job.user}", fix="submit the job again")
     return Asked(job, folder, owner, int(attempt or 0))
 
 
-def _read_as(owner: pwd.struct_passwd, path: Path) -> bytes:
-    """Read a file with the rights of its owner: a link to a file of root's leads nowhere, and storage that hangs does not hang us."""
-    become: dict[str, Any] = {}
-    if os.geteuid() != owner.pw_uid:
-        become = {"user": owner.pw_uid, "group": owner.pw_gid, "extra_groups": []}
-    words = ["head", "--bytes", str(_LARGEST_BYTES), "--", str(path)]
-    try:
-        done = subprocess.run(words, capture_output=True, check=True, timeout=_READ_S, stdin=subprocess.DEVNULL, cwd="/", **become)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise PlanError(f"{path}: cannot be read as {owner.pw_name}: {error}", fix="look at the shared storage on this host") from error
-    return bytes(done.stdout)
+def _may_start(owner: pwd.struct_passwd, site: Site) -> None:
+    """Make sure that an account may have jobs here: root has named it, and sudo gives it no right on this host.
+
+    Raises:
+        LaunchError: It may not.
+    """
+    name = owner.pw_name
+    if site.accounts is None:
+        raise PlanError("this host has not been told which accounts may have jobs", fix=_APPLY)
+    if name not in site.accounts:
+        fix = "jobs are of accounts in users_groups_accounts without sudo_rules; add it there, and apply the phases baseline and scheduling"
+        raise UsageError(f"{name} may have no jobs on this host", fix=fix)
+    if site.refuse_sudo and Path(_SUDO).exists() and "may run the following" in _run([_SUDO, "-n", "-l", "-U", name], check=False):
+        raise UsageError(f"{name} has rights through sudo on this host", fix=f"submit the job as another account, or take sudo from {name}")
 
 
 def _probe() -> dict[str, Any]:
@@ -294,10 +309,14 @@ def _active(name: str) -> bool:
 
 def _run(words: list[str], *, check: bool = True) -> str:
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_COMMAND_S, stdin=subprocess.DEVNULL, cwd="/")
+        environment = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(
+            words, capture_output=True, check=False, timeout=_COMMAND_S, stdin=subprocess.DEVNULL, cwd="/", env=environment
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PlanError(f"{words[0]}: {error}", fix="look at systemd on this host") from error
+    output, errors = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
     if check and done.returncode:
-        said = " ".join((done.stderr or done.stdout).split())
+        said = " ".join((errors or output).split())
         raise PlanError(f"{words[0]} ended with exit code {done.returncode}: {said}", fix="see journalctl on this host")
-    return done.stdout
+    return output

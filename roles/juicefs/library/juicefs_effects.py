@@ -1,7 +1,8 @@
 #!/usr/bin/python
 """Look at a JuiceFS mount as programs on the host see it, and write or read a small file: the Ansible module `juicefs_effects`.
 
-The file lies in a folder of its own on the volume and is removed by the host that reads it. A look that fails is `unknown`.
+The file lies in a folder that only root can enter, the only place that `verify` writes to, and is removed by the host that reads it. A look
+that fails is `unknown`.
 """
 
 from __future__ import annotations
@@ -9,51 +10,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import signal
+import stat
 import subprocess
 import time
 import urllib.request
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from ansible.module_utils.folder_tree import HOMES, account_of, bring
+from ansible.module_utils.safe_files import Folder, UnsafePathError, kind, open_folder, within
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/juicefs/meta/argument_specs.yml"
-FOLDER = ".primus-verify"
+OLD_FOLDER = ".primus-verify"  # where earlier releases wrote
 # More than one write of FUSE (128 KiB), less than one block of JuiceFS (4 MiB).
 SIZE_BYTES = 300_000
 # A file system whose metadata engine is gone lets programs wait for minutes.
 LOOK_S = 60
+STATED = "owner and mode as stated"
 FIX_MOUNT = "see `journalctl -u juicefs -n 30`, and that the metadata engine and the object store answer from this host"
-
-
-class LateError(Exception):
-    """The file system did not answer in time."""
-
-
-@contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """End what takes longer than so many seconds.
-
-    Raises:
-        LateError: It took longer.
-    """
-
-    def stop(*_: object) -> NoReturn:
-        raise LateError(f"no answer within {seconds} s")
-
-    former = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, former)
 
 
 def record(host: str, check: str, verdict: str, **facts: Any) -> dict[str, Any]:
@@ -112,8 +89,10 @@ def look_at_metrics(host: str, url: str) -> dict[str, Any]:
 
 def look_at_unit(host: str) -> dict[str, Any]:
     """Judge whether systemd keeps the mount, now and after a boot."""
-    done = subprocess.run(["systemctl", "is-active", "juicefs"], capture_output=True, text=True, check=False)
-    enabled = subprocess.run(["systemctl", "is-enabled", "juicefs"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["systemctl", "is-active", "juicefs"], capture_output=True, text=True, errors="replace", check=False, timeout=30)
+    enabled = subprocess.run(
+        ["systemctl", "is-enabled", "juicefs"], capture_output=True, text=True, errors="replace", check=False, timeout=30
+    )
     found = f"{done.stdout.strip()} {enabled.stdout.strip()}"
     good = found == "active enabled"
     return record(
@@ -121,25 +100,94 @@ def look_at_unit(host: str) -> dict[str, Any]:
     )
 
 
-def write(host: str, mount_point: str, limit_s: int = LOOK_S) -> tuple[dict[str, Any], str]:
+def write(host: str, folder: str, limit_s: float = LOOK_S) -> tuple[dict[str, Any], str]:
     """Write a file of random bytes; return the verdict and the file's sum."""
     data = os.urandom(SIZE_BYTES)
     started = time.monotonic()
+
+    def act() -> None:
+        with open_folder(folder, owner=0) as opened:
+            opened.write(host, data, mode=0o600)
+
     try:
-        with at_most(limit_s):
-            folder = Path(mount_point, FOLDER)
-            folder.mkdir(mode=0o700, exist_ok=True)
-            with (folder / host).open("wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
-    except (OSError, LateError) as error:
+        within(limit_s, act)
+    except (OSError, TimeoutError) as error:
         return record(host, "write", "fail", expected="written", found="", reason=str(error), fix=FIX_MOUNT), ""
     verdict = record(host, "write", "pass", expected="written", found="written", seconds=time.monotonic() - started)
     return verdict, hashlib.sha256(data).hexdigest()
 
 
-def dump(host: str, command: list[str], env_file: str, limit_s: int = LOOK_S) -> dict[str, Any]:
+def look_at_folders(host: str, tree: dict[str, Any], limit_s: float = LOOK_S) -> list[dict[str, Any]]:
+    """Judge owners and modes of the mount and of every folder of the cluster on it, and what users have put beside them."""
+
+    def look() -> tuple[list[dict[str, str]], list[str], list[dict[str, str]]]:
+        problems, differing = bring(tree, check=True)
+        with open_folder(tree["root"]) as root:
+            return problems, differing, strange(root)
+
+    try:
+        problems, differing, foreign = within(limit_s, look)
+    except (OSError, TimeoutError, KeyError) as error:
+        return [record(host, "folders", "unknown", expected=STATED, found="", reason=f"{tree['root']}: {error}", fix=FIX_MOUNT)]
+    fix = "primus-bootstrap apply hosts.yaml --phase storage"
+    wrong = [
+        *problems,
+        *foreign,
+        *({"path": path, "problem": "has another owner or mode than is stated", "fix": fix} for path in differing),
+    ]
+    return [folder_record(host, one) for one in wrong] or [record(host, "folders", "pass", expected=STATED, found=STATED)]
+
+
+def folder_record(host: str, wrong: dict[str, str]) -> dict[str, Any]:
+    """Return the verdict on something that is wrong with a folder."""
+    words = {"device": wrong["path"], "expected": STATED, "found": wrong["problem"], "fix": wrong["fix"]}
+    return record(host, "folders", "fail", reason=f"{wrong['path']} {wrong['problem']}", **words)
+
+
+def strange(root: Folder) -> list[dict[str, str]]:
+    """Return what lies at the top of the mount or among the homes and should not: links of users, and homes with another owner."""
+    found = []
+    for folder, homes in ((root, False), (opened(root, HOMES), True)):
+        if folder is None:
+            continue
+        for name in folder.names():
+            with suppress(FileNotFoundError):
+                entry = folder.stat(name)
+                path = f"{folder.path}/{name}"
+                owner = account_of(entry.st_uid)
+                if stat.S_ISLNK(entry.st_mode) and entry.st_uid:
+                    found.append(
+                        {"path": path, "problem": f"is a symbolic link of {owner}", "fix": f"ask {owner} what it is for; `rm {path}`"}
+                    )
+                elif homes and not stat.S_ISDIR(entry.st_mode):
+                    found.append({"path": path, "problem": f"is {kind(entry.st_mode)} of {owner}, no home", "fix": f"move {path} away"})
+                elif homes and owner != name and not owner.startswith("the account number"):
+                    found.append({"path": path, "problem": f"belongs to {owner}", "fix": f"move {path} away, and apply the phase storage"})
+                elif homes and entry.st_mode & 0o077:
+                    mode = f"has mode {stat.S_IMODE(entry.st_mode):04o}: other accounts can enter it"
+                    found.append({"path": path, "problem": mode, "fix": f"chmod 0700 {path}"})
+    return found
+
+
+def opened(root: Folder, name: str) -> Folder | None:
+    """Open a folder; None where there is none, which `bring` reports."""
+    try:
+        return root.folder(name)
+    except OSError:
+        return None
+
+
+def drop_old_folder(mount_point: str) -> None:
+    """Remove the empty folder in which earlier releases wrote; one that is not root's is reported by `strange` or left alone."""
+    with suppress(OSError), open_folder(mount_point) as root:
+        with root.folder(OLD_FOLDER, owner=0) as old:
+            for name in old.names(limit=20_000):
+                if stat.S_ISREG(old.stat(name).st_mode):
+                    old.remove(name)
+        os.rmdir(OLD_FOLDER, dir_fd=root.descriptor)
+
+
+def dump(host: str, command: list[str], env_file: str, below: str, limit_s: int = LOOK_S) -> dict[str, Any]:
     """Have the program dump the folder of the proof, and judge whether this host's file is in it.
 
     It comes through standard output: a file that `juicefs dump` is given is replaced by name, a device too.
@@ -149,9 +197,8 @@ def dump(host: str, command: list[str], env_file: str, limit_s: int = LOOK_S) ->
     environment = {"HOME": "/root", "PATH": os.environ.get("PATH", "/usr/bin:/bin"), **{name: value for name, _, value in lines if name}}
     words = {"expected": "the file just written", "found": "", "fix": "run `juicefs dump` by hand on this host; see its last lines"}
     try:
-        done = subprocess.run(
-            [*command, f"--subdir=/{FOLDER}"], env=environment, capture_output=True, text=True, check=False, timeout=limit_s
-        )
+        asked = [*command, f"--subdir=/{below}"]
+        done = subprocess.run(asked, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=limit_s)
     except (OSError, subprocess.TimeoutExpired) as error:
         return record(host, "metadata_dump", "unknown", reason=f"juicefs dump: {type(error).__name__}, at most {limit_s} s", **words)
     if done.returncode:
@@ -163,24 +210,29 @@ def dump(host: str, command: list[str], env_file: str, limit_s: int = LOOK_S) ->
     except (ValueError, KeyError, TypeError):
         return record(host, "metadata_dump", "fail", reason="what juicefs dump printed is no dump", **words)
     if host not in names:
-        return record(host, "metadata_dump", "fail", reason=f"the dump does not hold {FOLDER}/{host}", **words)
+        return record(host, "metadata_dump", "fail", reason=f"the dump does not hold {below}/{host}", **words)
     return record(host, "metadata_dump", "pass", expected=words["expected"], found=words["expected"])
 
 
-def read(host: str, mount_point: str, other: str, expected: str, limit_s: int = LOOK_S) -> dict[str, Any]:
+def read(host: str, folder: str, other: str, expected: str, limit_s: float = LOOK_S) -> dict[str, Any]:
     """Read the file that another host wrote, compare its sum, and remove it."""
     if not other or other == host:
         return record(host, "read_other", "skipped", reason="no other host mounts the volume in this run")
     if not expected:
         return record(host, "read_other", "unknown", reason=f"{other} did not write its file", fix=f"see what {other} says")
-    path = Path(mount_point, FOLDER, other)
     started = time.monotonic()
+
+    def act() -> str:
+        with open_folder(folder, owner=0) as opened:
+            content = opened.read(other, owner=0)
+            opened.remove(other)
+            return hashlib.sha256(content).hexdigest()
+
     try:
-        with at_most(limit_s):
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-            path.unlink()
-    except (OSError, LateError) as error:
-        return record(host, "read_other", "fail", expected=expected, found="", device=other, reason=f"{path}: {error}", fix=FIX_MOUNT)
+        found = within(limit_s, act)
+    except (OSError, TimeoutError, UnsafePathError) as error:
+        reason = f"{folder}/{other}: {error}"
+        return record(host, "read_other", "fail", expected=expected, found="", device=other, reason=reason, fix=FIX_MOUNT)
     verdict = "pass" if found == expected else "fail"
     reason = "" if verdict == "pass" else f"the file of {other} reads differently here"
     return record(
@@ -198,6 +250,8 @@ def main() -> None:
             "backs_up": {"type": "bool", "default": True},
             "dump": {"type": "list", "elements": "str", "default": []},
             "env_file": {"type": "path", "default": ""},
+            "folder": {"type": "str", "required": True},
+            "tree": {"type": "dict", "default": {}},
             "other": {"type": "str"},
             "expected": {"type": "str", "default": ""},
         },
@@ -205,17 +259,20 @@ def main() -> None:
     )
     wanted = module.params
     host, mount_point, sum_of_file = wanted["host"], wanted["mount_point"], ""
+    folder = f"{mount_point}/{wanted['folder']}"
     verdicts = [look_at_mount(host, mount_point, Path("/proc/mounts").read_text(encoding="utf-8"))]
     if wanted["other"] is not None:
-        verdicts = [read(host, mount_point, wanted["other"], wanted["expected"])]
+        verdicts = [read(host, folder, wanted["other"], wanted["expected"])]
     elif verdicts[0]["verdict"] == "pass":
-        written, sum_of_file = write(host, mount_point)
-        verdicts += [look_at_unit(host), look_at_metrics(host, wanted["metrics_url"]), written]
+        drop_old_folder(mount_point)
+        written, sum_of_file = write(host, folder)
+        verdicts += [look_at_unit(host), *(look_at_metrics(host, url) for url in [wanted["metrics_url"]] if url), written]
+        verdicts += look_at_folders(host, wanted["tree"])
         if not wanted["backs_up"]:
             reason = "this version of JuiceFS knows no dump of metadata (1.0 does)"
             verdicts.append(record(host, "metadata_dump", "skipped", reason=reason, fix="back the metadata engine up itself"))
         elif wanted["dump"] and sum_of_file:
-            verdicts.append(dump(host, wanted["dump"], wanted["env_file"]))
+            verdicts.append(dump(host, wanted["dump"], wanted["env_file"], wanted["folder"]))
     result = {"changed": False, "sum": sum_of_file, "stdout": json.dumps({"verdicts": verdicts})}
     failed = [
         f"{entry['check']}: {entry['reason']}. Fix: {entry.get('fix') or FIX_MOUNT}" for entry in verdicts if entry["verdict"] == "fail"

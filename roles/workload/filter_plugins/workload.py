@@ -31,8 +31,6 @@ STEP_LIMIT, STEP_LIMIT_S = "watchdog.step_timeout_s", 600.0
 HOSTNAME = "kubernetes.io/hostname"
 # Between the user's words and the six digits that make a job's id its own.
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
-_PINS = "/etc/primus/workload/known_hosts"
-_KEY = "/etc/primus/workload/id_ed25519"
 _POLICY = (
     "max_restarts_without_progress",
     "max_restarts",
@@ -135,8 +133,7 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
     if wanted == spec.KUBERNETES:
         return {**made, "kubernetes": _pods_of(job, groups, hostvars)}
     hosts, spares = _chosen(job, groups, hostvars)
-    ssh = {"port": min(_ports(hosts + spares, hostvars), default=22), "identity": _KEY, "known_hosts": _PINS}
-    return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars), "ssh": ssh}}
+    return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars)}}
 
 
 def target(job: Values, groups: Groups) -> str:
@@ -273,8 +270,6 @@ def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -
     yield from _enough(job, len(hosts), "workload_hosts" if job["workload_hosts"] else DIRECT_HOSTS)
     for host in sorted({host for host in hosts + spares if (hosts + spares).count(host) > 1}):
         yield Finding("workload_spares", f"{host} is there twice, in workload_hosts and workload_spares", "name it once")
-    if len(_ports(hosts + spares, hostvars)) > 1:
-        yield Finding("workload_hosts", "the hosts of the job have different ansible_port", "choose hosts whose sshd has the same port")
 
 
 def _pods(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
@@ -446,10 +441,6 @@ def _named(hosts: Iterable[str], hostvars: Mapping[str, Values]) -> list[dict[st
     """Return hosts with the address by which their keys are pinned (roles/primus_watch/vars says the same)."""
     found = {host: hostvars[host] for host in hosts}
     return [{"name": host, "address": str(known.get("ip") or known.get("ansible_host") or host)} for host, known in found.items()]
-
-
-def _ports(hosts: Iterable[str], hostvars: Mapping[str, Values]) -> set[int]:
-    return {int(hostvars[host].get("ansible_port") or 22) for host in hosts}
 
 
 class FilterModule:

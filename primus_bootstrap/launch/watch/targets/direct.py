@@ -1,20 +1,20 @@
-"""The target `direct`: a systemd unit on each host, started over SSH by the program `primus-unit` there."""
+"""The target `direct`: a systemd unit on each host, started by the program `primus-cli unit` there, which the broker asks over SSH."""
 
 from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
-from primus_bootstrap.launch.watch.ssh import Channel, NoAnswerError, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from primus_bootstrap.launch.watch.folder import JobFolder
     from primus_bootstrap.launch.watch.node_record import NodeRecord
@@ -27,6 +27,14 @@ AT_ONCE = 32
 ASKED_A_LOOK = 16
 
 
+class Nodes(Protocol):
+    """Who asks hosts: the broker."""
+
+    def ask_node(self, node: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        """Return a host's answer."""
+        ...
+
+
 @dataclass
 class DirectTarget:
     """The hosts of one job. `refused` keeps what hosts said to the newest start, for people.
@@ -36,7 +44,7 @@ class DirectTarget:
 
     job: Job
     folder: JobFolder
-    channel: Channel
+    broker: Nodes
     refused: dict[str, str] = field(default_factory=dict)
     running: dict[Host, dict[str, Any]] = field(default_factory=dict)
 
@@ -94,11 +102,11 @@ class DirectTarget:
 
     def _ask(self, host: Host, verb: str, state: State, timeout_s: float, **more: Any) -> dict[str, Any]:
         request = {"verb": verb, "job": self.job.id, "attempt": state.attempt, "key": self.folder.key(), **more}
-        return self.channel.ask(host.address, request, timeout_s=timeout_s)
+        return self.broker.ask_node(host.name, request, timeout_s=timeout_s)
 
     def _probe(self, host: Host) -> dict[str, Any] | str:
         try:
-            return self.channel.ask(host.address, {"verb": "probe"}, timeout_s=_LOOK_S)
+            return self.broker.ask_node(host.name, {"verb": "probe"}, timeout_s=_LOOK_S)
         except (NoAnswerError, RefusedError) as error:
             return str(error)
 

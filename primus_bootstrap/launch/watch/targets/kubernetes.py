@@ -18,6 +18,7 @@ from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
+from primus_bootstrap.launch.watch.kube_broker import person
 from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
 from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from primus_bootstrap.launch.watch.folder import JobFolder
-    from primus_bootstrap.launch.watch.kube_api import Api
+    from primus_bootstrap.launch.watch.kube_cluster import Cluster
     from primus_bootstrap.launch.watch.node_record import NodeRecord
     from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.state import State
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.targets.kubernetes_pods import Pod
 
 _STUCK_S = 60.0  # a registry may be away for a moment
-_LOG_LINES = 40
-_FOREGROUND = "Foreground"
 _AT_ONCE, _NOW = 0, 1  # seconds of grace: gone from the server without the kubelet's word, or killed by it
 
 
@@ -48,7 +47,7 @@ class KubernetesTarget:
 
     job: Job
     folder: JobFolder
-    api: Api
+    cluster: Cluster
     refused: str = ""
     stuck_since: dict[str, float] = field(default_factory=dict)
     _kinds: tuple[Kind, ...] = ()
@@ -57,7 +56,7 @@ class KubernetesTarget:
         """Ask which nodes there are that can take the pods at all, and which of them the scheduler can use now."""
         wanted = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
         try:
-            nodes = list(self.api.items("/api/v1/nodes", **({"labelSelector": wanted} if wanted else {})))
+            nodes = self.cluster.nodes(wanted)
         except (ApiSilentError, ApiRefusedError) as error:
             return Candidates(chosen_by_target=True, why=str(error))
         borne = making.tolerations(self.job.pods)
@@ -73,9 +72,10 @@ class KubernetesTarget:
             if there and any(_made(start, form) <= there for form in making.FORMS):
                 return
             self._clear(state.attempt)
-            for kind, sent in making.objects(start, self._form(start)):
+            form = self._form(start)
+            for index, (kind, sent) in enumerate(making.objects(start, form)):
                 if (kind, sent["metadata"]["name"]) not in there:
-                    self._create(kind, sent)
+                    self._create(start, form, index)
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
 
@@ -84,7 +84,7 @@ class KubernetesTarget:
         records = node_record.read_all(self.folder.attempt(state.attempt))
         try:
             tops = [item for _, item in self._tops(state.attempt)]
-            listed = self.api.items(self._pods_path(), labelSelector=making.selector(self.job, state.attempt))
+            listed = self.cluster.pods(state.attempt)
             pods = reading.by_rank((pod for pod in map(reading.read_pod, listed) if pod), records)
             ready = self._nodes_ready(pods, records)
         except (ApiSilentError, ApiRefusedError) as error:
@@ -109,26 +109,21 @@ class KubernetesTarget:
             for kind, item in self._tops(state.attempt):
                 self._delete(kind, item)
             if force:
-                for item in self.api.items(self._pods_path(), labelSelector=making.selector(self.job, state.attempt)):
+                for item in self.cluster.pods(state.attempt):
                     self._delete_pod(item, _NOW)
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
 
-    def _pods_path(self, name: str = "") -> str:
-        return f"/api/v1/namespaces/{self.job.pods.namespace}/pods{'/' + name if name else ''}"
-
     def _served(self) -> tuple[Kind, ...]:
         """Return the kinds that the API server has, asked for once."""
         if not self._kinds:
-            groups = {group["name"]: group for group in self.api.get("/apis").get("groups") or ()}
-            versions = {name: {one["version"] for one in group.get("versions") or ()} for name, group in groups.items()}
-            self._kinds = tuple(kind for kind in making.KINDS if kind.version in versions.get(kind.group, ()))
+            self._kinds = self.cluster.served()
         return self._kinds
 
     def _tops(self, attempt: int | None = None) -> Iterator[tuple[Kind, dict[str, Any]]]:
         """Yield the objects of an attempt, or of all, that this watcher has made; nobody else's."""
         for kind in self._served():
-            for item in self.api.items(kind.path(self.job.pods.namespace), labelSelector=making.selector(self.job, attempt)):
+            for item in self.cluster.tops(kind, attempt):
                 yield kind, item
 
     def _start(self, state: State) -> Start:
@@ -158,7 +153,7 @@ class KubernetesTarget:
         if wanted in (JOBSET, TRAINJOB) and wanted not in served:
             raise ApiRefusedError(404, f"it has no API for {wanted}; set workload_kubernetes_form: auto")
         if wanted in ("auto", INDEXED):
-            kept = self.api.create(making.BATCH_JOB.path(self.job.pods.namespace), making.indexed_job(start), dryRun="All")
+            kept = self.cluster.create(start, INDEXED, 0, dry_run=True)
             if kept["spec"].get("completionMode") == "Indexed":
                 return INDEXED
             if wanted == INDEXED:
@@ -170,13 +165,14 @@ class KubernetesTarget:
             )
         return wanted
 
-    def _create(self, kind: Kind, sent: dict[str, Any]) -> None:
+    def _create(self, start: Start, form: str, index: int) -> None:
         """Make an object, and take it back where the server has not kept all of it.
 
         Raises:
             ApiRefusedError: The server takes it not, or not as it is.
         """
-        kept = self.api.create(kind.path(self.job.pods.namespace), sent)
+        kind, sent = making.objects(start, form)[index]
+        kept = self.cluster.create(start, form, index)
         missing = making.dropped(sent["spec"], kept.get("spec"))
         if missing:
             self._delete(kind, kept)
@@ -188,12 +184,12 @@ class KubernetesTarget:
         for kind, item in self._tops():
             if item["metadata"]["labels"].get(making.ATTEMPT) != str(attempt):
                 self._delete(kind, item)
-        for item in self.api.items(self._pods_path(), labelSelector=making.selector(self.job)):
+        for item in self.cluster.pods(None):
             node = (item.get("spec") or {}).get("nodeName")
             if item["metadata"]["labels"].get(making.ATTEMPT) == str(attempt) or not node:
                 continue
             if node not in ready:
-                ready[node] = places.ready(self.api.find(f"/api/v1/nodes/{node}"))
+                ready[node] = places.ready(self.cluster.node(node))
             if not ready[node]:
                 self._delete_pod(item, _AT_ONCE)
 
@@ -201,18 +197,15 @@ class KubernetesTarget:
         """Delete an object with what belongs to it, that very one."""
         metadata = item["metadata"]
         if not metadata.get("deletionTimestamp"):
-            body = {"propagationPolicy": _FOREGROUND, "preconditions": {"uid": metadata["uid"]}}
-            self.api.delete(kind.path(self.job.pods.namespace, metadata["name"]), body)
+            self.cluster.delete(kind, metadata["name"], metadata["uid"])
 
     def _delete_pod(self, item: Mapping[str, Any], seconds: int) -> None:
-        metadata = item["metadata"]
-        body = {"gracePeriodSeconds": seconds, "preconditions": {"uid": metadata["uid"]}}
-        self.api.delete(self._pods_path(metadata["name"]), body)
+        self.cluster.delete_pod(item["metadata"]["name"], item["metadata"]["uid"], seconds)
 
     def _nodes_ready(self, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> dict[str, bool]:
         doubtful = [rank for rank in range(self.job.nodes) if reading.in_doubt(rank, pods, records)]
         names = {records[rank].host if rank in records else pods[rank].node for rank in doubtful}
-        return {name: places.ready(self.api.find(f"/api/v1/nodes/{name}")) for name in sorted(names)}
+        return {name: places.ready(self.cluster.node(name)) for name in sorted(names)}
 
     def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool], failed: str = "") -> NodeSeen:
         name = record.host if record else pod.node if pod else ""
@@ -245,7 +238,7 @@ class KubernetesTarget:
             if rank in records or pod.exit_code is None or path.exists():
                 continue
             try:
-                text = self.api.text(f"{self._pods_path(pod.name)}/log", container=making.CONTAINER, tailLines=str(_LOG_LINES))
+                text = self.cluster.log(pod.name)
             except (ApiSilentError, ApiRefusedError) as error:
                 text = str(error)
             last = next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
@@ -277,10 +270,7 @@ def _made(start: Start, form: str) -> set[tuple[Kind, str]]:
 
 def _person() -> making.Person:
     """Return the numbers of the job's user, as whom this watcher runs."""
-    uid, gid = os.geteuid(), os.getegid()
     try:
-        entry = pwd.getpwuid(uid)
+        return person(pwd.getpwuid(os.geteuid()))
     except KeyError:
-        return making.Person(uid, gid)
-    groups = os.getgrouplist(entry.pw_name, entry.pw_gid)  # not this process': a watcher is in a group more
-    return making.Person(uid, entry.pw_gid, tuple(sorted({*groups} - {entry.pw_gid})))
+        return making.Person(os.geteuid(), os.getegid())

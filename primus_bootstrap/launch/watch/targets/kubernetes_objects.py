@@ -85,9 +85,9 @@ class Start:
         return {MANAGED: MANAGER, JOB: self.job.id, ATTEMPT: str(self.attempt)}
 
 
-def selector(job: Job, attempt: int | None = None) -> str:
+def selector(job: str, attempt: int | None = None) -> str:
     """Return what finds the objects and pods of a job, or of one attempt, and no other's."""
-    return f"{MANAGED}={MANAGER},{JOB}={job.id}" + (f",{ATTEMPT}={attempt}" if attempt is not None else "")
+    return f"{MANAGED}={MANAGER},{JOB}={job}" + (f",{ATTEMPT}={attempt}" if attempt is not None else "")
 
 
 def objects(start: Start, form: str) -> list[tuple[Kind, dict[str, Any]]]:

@@ -1,0 +1,125 @@
+"""What a watcher does in Kubernetes, as a few questions and acts on the objects of one job: `Cluster`, and its form that talks to a server.
+
+The broker uses `JobObjects` with the kubeconfig; watchers ask the broker through `kube_broker.Brokered`, which has the same methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
+
+if TYPE_CHECKING:
+    from primus_bootstrap.launch.watch.kube_api import Api
+    from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
+
+LOG_LINES = 40
+_FOREGROUND = "Foreground"
+
+
+class Cluster(Protocol):
+    """All raise ApiSilentError where there is no answer, and ApiRefusedError where it is no."""
+
+    def served(self) -> tuple[Kind, ...]:
+        """Return the kinds of objects that the API server has."""
+        ...
+
+    def nodes(self, selector: str) -> list[dict[str, Any]]:
+        """Return the Nodes with these labels; all where the text is empty."""
+        ...
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Return one Node; None where there is none."""
+        ...
+
+    def tops(self, kind: Kind, attempt: int | None) -> list[dict[str, Any]]:
+        """Return the job's objects of a kind, of one attempt or of all."""
+        ...
+
+    def pods(self, attempt: int | None) -> list[dict[str, Any]]:
+        """Return the job's pods, of one attempt or of all."""
+        ...
+
+    def log(self, pod: str) -> str:
+        """Return the last lines of a pod of the job."""
+        ...
+
+    def create(self, start: Start, form: str, index: int, *, dry_run: bool = False) -> dict[str, Any]:
+        """Create one of the objects that an attempt is made of; return it as the server keeps it."""
+        ...
+
+    def delete(self, kind: Kind, name: str, uid: str) -> None:
+        """Delete one of the job's objects, that very one, with what belongs to it."""
+        ...
+
+    def delete_pod(self, name: str, uid: str, seconds: int) -> None:
+        """Delete one of the job's pods, that very one; it has so many seconds to end."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobObjects:
+    """The objects of one job in one namespace. Nothing of another job is returned, changed or deleted."""
+
+    api: Api
+    job: str
+    namespace: str
+
+    def served(self) -> tuple[Kind, ...]:
+        """See `Cluster`."""
+        groups = {group["name"]: group for group in self.api.get("/apis").get("groups") or ()}
+        versions = {name: {one["version"] for one in group.get("versions") or ()} for name, group in groups.items()}
+        return tuple(kind for kind in making.KINDS if kind.version in versions.get(kind.group, ()))
+
+    def nodes(self, selector: str) -> list[dict[str, Any]]:
+        """See `Cluster`."""
+        return list(self.api.items("/api/v1/nodes", **({"labelSelector": selector} if selector else {})))
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """See `Cluster`."""
+        return self.api.find(f"/api/v1/nodes/{name}")
+
+    def tops(self, kind: Kind, attempt: int | None) -> list[dict[str, Any]]:
+        """See `Cluster`."""
+        return list(self.api.items(kind.path(self.namespace), labelSelector=making.selector(self.job, attempt)))
+
+    def pods(self, attempt: int | None) -> list[dict[str, Any]]:
+        """See `Cluster`."""
+        return list(self.api.items(self._pod(), labelSelector=making.selector(self.job, attempt)))
+
+    def log(self, pod: str) -> str:
+        """See `Cluster`."""
+        self._own(self._pod(pod))
+        return self.api.text(f"{self._pod(pod)}/log", container=making.CONTAINER, tailLines=str(LOG_LINES))
+
+    def create(self, start: Start, form: str, index: int, *, dry_run: bool = False) -> dict[str, Any]:
+        """See `Cluster`."""
+        kind, body = making.objects(start, form)[index]
+        return self.api.create(kind.path(self.namespace), body, **({"dryRun": "All"} if dry_run else {}))
+
+    def delete(self, kind: Kind, name: str, uid: str) -> None:
+        """See `Cluster`."""
+        self._delete(kind.path(self.namespace, name), uid, {"propagationPolicy": _FOREGROUND})
+
+    def delete_pod(self, name: str, uid: str, seconds: int) -> None:
+        """See `Cluster`."""
+        self._delete(self._pod(name), uid, {"gracePeriodSeconds": seconds})
+
+    def _delete(self, path: str, uid: str, body: dict[str, Any]) -> None:
+        if self._own(path):
+            self.api.delete(path, {**body, "preconditions": {"uid": uid}})
+
+    def _own(self, path: str) -> bool:
+        """Say whether an object is there; one of another job is refused, whatever its name."""
+        found = self.api.find(path)
+        if found is None:
+            return False
+        labels = (found.get("metadata") or {}).get("labels") or {}
+        if (labels.get(making.MANAGED), labels.get(making.JOB)) != (making.MANAGER, self.job):
+            raise ApiRefusedError(403, f"{path} is no object of the job {self.job}")
+        return True
+
+    def _pod(self, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods{'/' + name if name else ''}"

@@ -1,0 +1,97 @@
+"""The end of a rank's output, and what follows it until the job has ended; by the name of the file, since each attempt writes a new one."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.launch.safe_files import read_tail
+from primus_bootstrap.launch.watch import state as states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+
+LINES = 200
+_MOST_BYTES = 8 << 20
+_EVERY_S = 0.5
+_LOOK_EVERY_S = 2.0
+
+
+def show(folder: JobFolder, rank: int, *, lines: int, follow: bool) -> int:
+    """Print the last lines of a rank's log; with `follow` go on until the job has come to its end.
+
+    Raises:
+        PlanError: The rank has written nothing yet, and nothing is to be followed.
+    """
+    path = folder.run / "logs" / f"rank-{rank:05d}.log"
+    try:
+        text = read_tail(path, _MOST_BYTES)
+    except OSError as error:
+        if not follow:
+            fix = f"see `workload status {folder.path.name}`: whether it has begun, and how many processes it has"
+            missing = isinstance(error, FileNotFoundError)
+            said = f"{path}: rank {rank} has written nothing yet" if missing else f"{path}: cannot be read: {error}"
+            raise PlanError(said, fix=fix) from error
+        text = b""
+    _write(b"".join(text.splitlines(keepends=True)[-lines:]) if lines > 0 else b"")
+    if follow:
+        _follow(folder, path)
+    return 0
+
+
+def _follow(folder: JobFolder, path: Path) -> None:
+    """Print what is added to the file, and to each one that takes its place."""
+    number, offset = _end(path)
+    looked = 0.0
+    over = False
+    while True:
+        found = _piece(path, number, offset)
+        if found is not None:
+            number, offset, text = found
+            if text:
+                _write(text)
+                continue
+        if over:
+            return
+        if time.monotonic() - looked > _LOOK_EVERY_S:
+            looked = time.monotonic()
+            with suppress(LaunchError):
+                state = folder.state()
+                over = state is not None and state.phase in states.TERMINAL
+        time.sleep(_EVERY_S)
+
+
+def _end(path: Path) -> tuple[int, int]:
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0, 0
+    return found.st_ino, found.st_size
+
+
+def _piece(path: Path, number: int, offset: int) -> tuple[int, int, bytes] | None:
+    """Return the file's number, the new offset and what is new; None where there is no such file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        start = offset if found.st_ino == number and found.st_size >= offset else 0
+        file.seek(start)
+        text = file.read(1 << 16)
+        return found.st_ino, start + len(text), text
+
+
+def _write(text: bytes) -> None:
+    sys.stdout.write(text.decode("utf-8", "replace"))
+    sys.stdout.flush()

@@ -1,0 +1,249 @@
+"""primus_bootstrap.launch.watch.broker: whom it serves, which hosts it asks, and what it accepts for Kubernetes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from primus_bootstrap.launch.errors import LaunchError, UsageError
+from primus_bootstrap.launch.watch import broker, kube_broker
+from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, SCHEMA, Broker, NoAnswerError
+from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
+from primus_bootstrap.launch.watch.ssh import Channel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from primus_bootstrap.launch.watch.kube_api import Api
+
+    Sent = list[tuple[str, int, dict[str, Any]]]
+
+JOB = "small-0a1b2c"
+ME = pwd.getpwuid(os.geteuid())
+RULES = kube_broker.KubernetesRules("/none", ("jobs",), ("/jfs",), (44,), ("shared",))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> broker.Settings:
+    """Root's settings: two hosts, one account, and the folder of a job of that account."""
+    keys = tmp_path / "known_hosts.d"
+    keys.mkdir()
+    (keys / "node1").write_text("[10.0.0.1]:2222 ssh-ed25519 AAAA\n")
+    (keys / "node2").write_text("fd00::2 ssh-ed25519 AAAA\n")
+    (tmp_path / "jobs" / JOB).mkdir(parents=True)
+    return broker.Settings(tmp_path / "jobs", (ME.pw_name,), keys, "primus-unit", "/key", RULES)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """What is asked over SSH, in place of ssh."""
+    found: Sent = []
+
+    def ask(_: Channel, address: str, port: int, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
+        assert timeout_s > 0
+        found.append((address, port, dict(request)))
+        return {"ok": True, "state": "running"}
+
+    monkeypatch.setattr(Channel, "ask", ask)
+    return found
+
+
+def to_node(node: str = "node1", **changes: Any) -> dict[str, Any]:
+    """Return a request for a host."""
+    inner = {"verb": "status", "job": JOB, "attempt": 1, "key": "k", **changes}
+    return {"schema": SCHEMA, "what": NODE, "node": node, "request": inner, "timeout_s": 5}
+
+
+def test_a_host_is_asked_in_the_name_of_whoever_asks(settings: broker.Settings, asked: Sent) -> None:
+    """Address, port and account are root's and the kernel's words; what a request says of them is left out."""
+    answered = broker.answer(to_node(user="daemon", address="10.9.9.9", identity="/etc/shadow"), ME.pw_uid, settings)
+    broker.answer(to_node("node2", verb="probe"), ME.pw_uid, settings)
+
+    assert answered == {"ok": True, "state": "running"}
+    assert asked == [
+        ("10.0.0.1", 2222, {"verb": "status", "job": JOB, "attempt": 1, "key": "k", "user": ME.pw_name}),
+        ("fd00::2", 22, {"verb": "probe", "job": JOB, "attempt": 1, "key": "k"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("request_", "uid", "said"),
+    [
+        (to_node(), 1, "may have no jobs"),
+        (to_node(verb="probe"), 1, "may have no jobs"),
+        (to_node(), 4_000_000, "has no name here"),
+        (to_node("node9"), ME.pw_uid, "node9 is no host of workload_node"),
+        (to_node("../node1"), ME.pw_uid, "is no host of workload_node"),
+        (to_node(verb="reboot"), ME.pw_uid, "no request for a host"),
+        (to_node(job="../x"), ME.pw_uid, "names no job"),
+        (to_node(job="other-0a1b2c"), ME.pw_uid, "cannot be looked at"),
+        ({**to_node(), "timeout_s": 10_000}, ME.pw_uid, "not well formed"),
+        ({**to_node(), "schema": "x"}, ME.pw_uid, "no request that is known"),
+        ({**to_node(), "what": "shell"}, ME.pw_uid, "serves no such request"),
+    ],
+)
+def test_what_is_not_entitled_reaches_no_host(
+    settings: broker.Settings, asked: Sent, request_: dict[str, Any], uid: int, said: str
+) -> None:
+    """Accounts that root has not named, hosts that it does not know, and jobs that are not there."""
+    with pytest.raises(LaunchError, match=said):
+        broker.answer(request_, uid, settings)
+
+    assert asked == []
+
+
+def test_a_job_of_another_account_is_refused(settings: broker.Settings, asked: Sent) -> None:
+    """Whoever owns the job's folder may ask about it, and nobody else; a link in its place is no folder."""
+    settings = replace(settings, accounts=(ME.pw_name, "daemon"))
+    with pytest.raises(UsageError, match=f"{JOB} is not daemon's"):
+        broker.answer(to_node(), pwd.getpwnam("daemon").pw_uid, settings)
+    (settings.folder / "link-0a1b2c").symlink_to(settings.folder / JOB)
+    with pytest.raises(UsageError, match="link-0a1b2c is not"):
+        broker.answer(to_node(job="link-0a1b2c"), ME.pw_uid, settings)
+
+    assert asked == []
+
+
+def test_every_request_gets_an_answer(tmp_path: Path, settings: broker.Settings) -> None:
+    """Over a real socket: one that is refused, and bytes that are no request."""
+    path = tmp_path / "broker.json"
+    named = {"folder": str(settings.folder), "accounts": [], "host_keys": str(settings.host_keys), "account": "a", "identity": "/key"}
+    path.write_text(json.dumps({"schema": broker.SETTINGS_SCHEMA, **named}))
+    for sent, said in ((json.dumps(to_node()).encode() + b"\n", "may have no jobs"), (b"\xff{\n", "no JSON line")):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with ours, theirs:
+            theirs.sendall(sent)
+            answered = broker._answer(ours, ME.pw_uid, path)
+
+        assert not answered["ok"]
+        assert said in answered["error"]
+
+
+def test_a_broker_that_is_not_there_is_no_answer(tmp_path: Path) -> None:
+    """What it would have said is unknown; the message says what to look at."""
+    with pytest.raises(NoAnswerError, match="systemctl status primus-watch-broker"):
+        Broker(tmp_path / "none").ask_node("node1", {"verb": "probe"}, timeout_s=1)
+
+
+class Server:
+    """An API server that keeps what it is sent."""
+
+    def __init__(self) -> None:
+        """Have one pod of the job, and one of another."""
+        self.created: list[tuple[str, dict[str, Any]]] = []
+        self.deleted: list[str] = []
+        self.pods = {"mine": JOB, "theirs": "other-0a1b2c"}
+
+    def find(self, path: str) -> dict[str, Any] | None:
+        """Return a pod with its job's label."""
+        job = self.pods.get(path.rpartition("/")[2])
+        labels = {"app.kubernetes.io/managed-by": "primus-watch", "primus-bootstrap.io/job": job}
+        return {"metadata": {"labels": labels}} if job else None
+
+    def create(self, path: str, body: dict[str, Any], **_: str) -> dict[str, Any]:
+        """Keep an object."""
+        self.created.append((path, body))
+        return body
+
+    def text(self, path: str, **_: str) -> str:
+        """Return a log."""
+        return path
+
+    def delete(self, path: str, body: dict[str, Any]) -> None:
+        """Keep what was deleted."""
+        assert body["preconditions"]["uid"]
+        self.deleted.append(path)
+
+
+def account(name: str = "ada", uid: int = 4101) -> pwd.struct_passwd:
+    """Return an account."""
+    return pwd.struct_passwd((name, "x", uid, 4000, "", f"/home/{name}", "/bin/sh"))
+
+
+def document(**pods: Any) -> dict[str, Any]:
+    """Return job.json of a job of Kubernetes."""
+    named = {"schema": "primus.job/1", "id": JOB, "name": "small", "user": "ada", "target": "kubernetes", "nodes": 1, "words": ["train"]}
+    return {**named, "kubernetes": {"image": "img:1", "namespace": "jobs", **pods}}
+
+
+def create(server: Server, given: dict[str, Any], who: pwd.struct_passwd, **changes: Any) -> Any:
+    """Ask for the object of a first attempt."""
+    attempt = {"attempt": 1, "words": ["python3", "x"], "excluded": [], "form": "indexed", "index": 0}
+    request = {"verb": "create", "job": JOB, "namespace": "jobs", "document": given, **attempt, **changes}
+    return kube_broker.perform(request, who, RULES, cast("Api", server))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    """An API server; accounts are in the groups 44 and 0."""
+    monkeypatch.setattr(os, "getgrouplist", lambda *_: [4000, 44, 0])
+    return Server()
+
+
+def test_pods_run_with_the_numbers_of_whoever_asks(server: Server) -> None:
+    """The broker makes the object itself: an object that is sent is not looked at."""
+    create(server, document(secrets=["ada-wandb", "shared"], groups=[44]), account(), body={"spec": {"privileged": True}})
+    ((path, made),) = server.created
+    pod = made["spec"]["template"]["spec"]
+
+    assert path == "/apis/batch/v1/namespaces/jobs/jobs"
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 4101,
+        "runAsGroup": 4000,
+        "supplementalGroups": [44],
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert (pod["automountServiceAccountToken"], pod["containers"][0]["securityContext"]) == (False, {"allowPrivilegeEscalation": False})
+
+
+@pytest.mark.parametrize(
+    ("pods", "who", "said"),
+    [
+        ({"storage": "/etc"}, account(), "may not mount /etc of their node"),
+        ({"storage": "/jfs/../etc"}, account(), "may not mount"),
+        ({"secrets": ["primus-watch-token"]}, account(), "may not use the Secret primus-watch-token"),
+        ({"secrets": ["bob-wandb"]}, account(), "may not use the Secret bob-wandb"),
+        ({"groups": [999]}, account(), "may not be in the groups 999"),
+        ({}, account("bob", 4102), "the job is ada's, and bob asks"),
+        ({}, account("ada", 0), "jobs of root are not run"),
+        ({"namespace": "kube-system"}, account(), "another job than its description"),
+    ],
+)
+def test_what_a_job_may_not_have_in_kubernetes_is_refused(server: Server, pods: dict[str, Any], who: pwd.struct_passwd, said: str) -> None:
+    """Folders of nodes, other accounts' Secrets and groups, and namespaces that root has not named."""
+    with pytest.raises(UsageError, match=said):
+        create(server, document(**pods), who)
+
+    assert server.created == []
+
+
+def test_only_namespaces_that_root_has_named_are_served(server: Server) -> None:
+    """The kubeconfig may reach further than jobs do."""
+    with pytest.raises(UsageError, match="no place in the namespace"):
+        create(server, document(namespace="kube-system"), account(), namespace="kube-system")
+
+
+def test_pods_of_another_job_are_neither_read_nor_deleted(server: Server) -> None:
+    """Names are anybody's choice; the job's label, which only the broker writes, decides."""
+    for verb in ("log", "delete_pod"):
+        request = {"verb": verb, "job": JOB, "namespace": "jobs", "name": "theirs", "uid": "u1", "seconds": 0}
+        with pytest.raises(ApiRefusedError, match="no object of the job"):
+            kube_broker.perform(request, account(), RULES, cast("Api", server))
+        kube_broker.perform({**request, "name": "mine"}, account(), RULES, cast("Api", server))
+
+    assert server.deleted == ["/api/v1/namespaces/jobs/pods/mine"]
+
+
+def test_kubernetes_is_asked_only_where_root_has_a_kubeconfig(settings: broker.Settings) -> None:
+    """A request for it elsewhere says what is missing."""
+    request = {"schema": SCHEMA, "what": KUBERNETES, "request": {"verb": "served", "job": JOB, "namespace": "jobs"}, "timeout_s": 5}
+    with pytest.raises(UsageError, match="serves no such request"):
+        broker.answer(request, ME.pw_uid, replace(settings, kubernetes=kube_broker.KubernetesRules()))
