@@ -4,8 +4,9 @@
 if sha256sum --status --check "$5" 2> /dev/null; then exit 0; fi
 echo stale
 [ "$1" != look ] || exit 0
-first=$(systemctl show --property MainPID --value "$2")
-serving() { pgrep --parent "$first" | head -n 1; }
+unit=$2
+# Where other settings changed as well, a fresh process becomes the first one.
+serving() { pgrep --parent "$(systemctl show --property MainPID --value "$unit")" | head -n 1; }
 before=$(serving)
 systemctl reload "$2" || exit 1
 waited=0

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import shutil
+import socket
+import ssl
 import subprocess
 import time
 from pathlib import Path
@@ -37,6 +39,7 @@ FORGET_PODS = (
     " (plain: -e secret=redis -e rotate_interrupt=true) forgets it. A restart of Redis forgets it at once"
 )
 REFUSED = ("NOAUTH", "WRONGPASS", "AUTH failed")
+APPLY = "primus-bootstrap apply hosts.yaml --phase storage"
 
 
 class Server:
@@ -158,6 +161,39 @@ def look_at_replication(server: Server, primary_address: str, replica_count: int
     server.compare("replication", expected=expected, found=found if info else "", fix=fix)
 
 
+def look_at_plain_port(server: Server, *, tls: bool, users: Callable[[str], list[str]]) -> None:
+    """See that the port without TLS is closed; while clients of a former release use it, name them."""
+    port = (server.ask("CONFIG", "GET", "port").split() or [""])[-1]
+    if not tls:
+        server.judge("plain_port", "skipped", expected="", found=port, reason="redis_tls is false: nothing is encrypted", fix="")
+        return
+    if not port.isdecimal():
+        server.judge("plain_port", "unknown", expected="closed", found="", reason="Redis did not say", fix="see `redis.answers`")
+        return
+    try:
+        named = users(port) if port != "0" else []
+    except OSError as error:
+        named = [f"unknown ({error})"]
+    found = "closed" if port == "0" else f"{port} open, used by {', '.join(named) or 'nobody now'}"
+    fix = f"when the jobs on these hosts are over: `{APPLY}` with all clients; a pod's mount ends when its pod is restarted"
+    server.judge("plain_port", "pass" if port == "0" else "fail", expected="closed", found=found, fix=fix)
+
+
+def look_at_certificate(server: Server, ends: Callable[[], float], least_days: int, now: float) -> None:
+    """See that a client that trusts the stated authority accepts the certificate, and that it does not run out soon."""
+    expected = f"accepted, >= {least_days} days left"
+    fix = f"`{APPLY}` renews a certificate of the cluster's authority; one of your own is replaced in redis_tls_cert_file"
+    try:
+        days = int((ends() - now) // 86400)
+    except ssl.SSLError as error:
+        server.judge("certificate", "fail", expected=expected, found="refused", reason=str(error), fix=fix)
+        return
+    except OSError as error:
+        server.judge("certificate", "unknown", expected=expected, found="", reason=str(error), fix="see `redis.answers`")
+        return
+    server.judge("certificate", "pass" if days >= least_days else "fail", expected=expected, found=f"accepted, {days} days left", fix=fix)
+
+
 def look_at_host(server: Server, timer: str, path: str = OVERCOMMIT) -> None:
     """See that backups are on a timer, and that a fork for them cannot fail for want of memory."""
     server.compare(
@@ -191,6 +227,37 @@ def make_call(port: int, ca_file: str) -> Callable[[str, Sequence[str]], str]:
     return call
 
 
+def certificate_ends(port: int, ca_file: str) -> float:
+    """Return when the certificate that the server shows runs out, s since 1970.
+
+    Raises:
+        ssl.SSLError: The authority did not sign it, or it does not name 127.0.0.1.
+        OSError: The server does not answer.
+    """
+    context = ssl.create_default_context(cafile=ca_file)
+    # Python 3.13 asks for extensions that neither Redis nor JuiceFS asks for.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    plain = socket.create_connection(("127.0.0.1", port), timeout=CALL_S)
+    with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as tls:
+        shown = tls.getpeercert() or {}
+    return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
+
+
+def plain_users(port: str) -> list[str]:
+    """Return the addresses that have a connection to a port of this host.
+
+    Raises:
+        OSError: `ss` does not answer.
+    """
+    command = ["ss", "-Htn", "state", "established", f"( sport = :{port} )"]
+    try:
+        listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=CALL_S).stdout
+    except subprocess.SubprocessError as error:
+        raise OSError(f"`{' '.join(command)}` failed") from error
+    rows = [line.split() for line in listing.splitlines()]
+    return sorted({re.sub(r":\d+$", "", row[-1]).strip("[]") for row in rows if len(row) >= 4})
+
+
 def timer_state() -> str:
     """Return what systemd says of the timer of the backups."""
     command = ["systemctl", "is-active", "primus-redis-backup.timer"]
@@ -222,6 +289,7 @@ def main() -> None:
             "replica_count": {"type": "int", "required": True},
             "backup_dir": {"type": "path", "required": True},
             "keep_former": {"type": "bool", "default": False},
+            "least_days": {"type": "int", "default": 30},
         },
         supports_check_mode=True,
     )
@@ -236,6 +304,9 @@ def main() -> None:
     look_at_backup(server, *backup_state(wanted["backup_dir"]))
     look_at_replication(server, wanted["primary_address"], wanted["replica_count"], time.sleep)
     look_at_host(server, timer_state())
+    look_at_plain_port(server, tls=bool(wanted["ca_file"]), users=plain_users)
+    if wanted["ca_file"]:
+        look_at_certificate(server, lambda: certificate_ends(wanted["port"], wanted["ca_file"]), wanted["least_days"], time.time())
     result = {"changed": False, "verdicts": server.verdicts, "stdout": json.dumps({"verdicts": server.verdicts})}
     failed = [f"{record['check']}: {record['reason']}. Fix: {record['fix']}" for record in server.verdicts if record["verdict"] == "fail"]
     if failed:

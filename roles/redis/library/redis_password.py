@@ -40,18 +40,24 @@ def settings_of(config: Path) -> dict[str, str]:
 
 def make_call(settings: dict[str, str]) -> Call:
     """Return how to give the local server a line of a command with a password; an empty answer is none."""
-    tls = settings.get("tls-port", "0") != "0"
-    # It listens on this host: its certificate is not judged.
-    where = ["--tls", "--insecure", "-p", settings["tls-port"]] if tls else ["-p", settings.get("port", "6379")]
+    # The file may state a port that the running server does not serve yet. It listens on this host: its certificate is not judged.
+    tls_port, port = settings.get("tls-port", "0"), settings.get("port", "6379")
+    ways = [["--tls", "--insecure", "-p", tls_port]] if tls_port != "0" else []
+    ways += [["-p", port]] if port != "0" else []
 
     def call(password: str, line: str) -> str:
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "REDISCLI_AUTH": password}
-        command = ["redis-cli", "--no-auth-warning", "-h", "127.0.0.1", *where]
-        try:
-            done = subprocess.run(command, input=line, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
-        except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return f"{done.stdout}{done.stderr}".strip()
+        answer = ""
+        for where in ways:
+            command = ["redis-cli", "--no-auth-warning", "-h", "127.0.0.1", *where]
+            try:
+                done = subprocess.run(command, input=line, env=environment, capture_output=True, text=True, check=False, timeout=CALL_S)
+            except (OSError, subprocess.TimeoutExpired):
+                continue
+            answer = f"{done.stdout}{done.stderr}".strip()
+            if "Could not connect" not in answer:
+                return answer
+        return answer
 
     return call
 

@@ -1,0 +1,1 @@
+../../host_certificate/action_plugins/host_certificate.py
