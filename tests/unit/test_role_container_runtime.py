@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -187,11 +189,13 @@ class Engine:
         """Keep the answers by a text of the command line."""
         self.answers = answers
         self.calls: list[str] = []
+        self.homes: set[tuple[str, str]] = set()
 
-    def __call__(self, argv: Sequence[str], *, account: str = "", data: bytes = b"") -> tuple[int, str]:
+    def __call__(self, argv: Sequence[str], *, account: str = "", data: bytes = b"", home: str = "") -> tuple[int, str]:
         """Answer one call."""
         assert data is not None
         line = " ".join(argv)
+        self.homes.add((account, home))
         self.calls.append(f"{account or 'root'}: {line}")
         return next((answer for text, answer in self.answers.items() if text in line), (0, ""))
 
@@ -279,6 +283,24 @@ def test_people_without_a_home_are_unknown(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert verdicts(look) == {"run_without_root": "unknown"}
     assert look.run.calls == []
+
+
+def test_the_home_of_an_account_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine keeps the images of the verification in a folder of the account's below one of root's, which is gone afterwards."""
+    me = pwd.getpwuid(os.getuid())
+    monkeypatch.setattr(effects, "HOMES", str(tmp_path / "verify"))
+    monkeypatch.setattr(
+        effects.pwd, "getpwnam", lambda _: type("Entry", (), {"pw_dir": str(tmp_path), "pw_uid": me.pw_uid, "pw_gid": me.pw_gid})
+    )
+    look = make_look(SERVER, {"echo ran": (0, "ran in a container")}, accounts=["ada"])
+    effects.look_at_people(look, b"")
+    ((account, home),) = look.run.homes
+
+    assert verdicts(look)["run_without_root"] == "pass"
+    assert account == "ada"
+    assert home.startswith(f"{tmp_path}/verify/ada-")
+    assert list((tmp_path / "verify").iterdir()) == []
+    assert (tmp_path / "verify").stat().st_mode & 0o777 == 0o711
 
 
 def test_docker_is_root_s_alone() -> None:

@@ -6,12 +6,14 @@ The image is made here of the host's own shell, so no registry and no network ar
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import io
 import json
 import os
 import pwd
 import re
+import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -22,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ansible.module_utils.basic import AnsibleModule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     Runner = Callable[..., "tuple[int, str]"]
 
@@ -32,11 +34,20 @@ IMAGE = "localhost/primus-verify:1"
 PROGRAMS = ("/bin/sh", "/bin/ls", "/bin/sleep")
 CALL_S = 120
 PRINTED = "ran in a container"
+# Not /tmp: another account could take the name first. Not /run: programs may not be executed there.
+HOMES = "/var/lib/primus/verify"
 MIB = 1 << 20
 
 
-def run_program(argv: Sequence[str], *, account: str = "", data: bytes = b"") -> tuple[int, str]:
-    """Run a program, as an account where one is named; return its status and output. A time-out is status 124, as timeout(1) says it."""
+def run_program(argv: Sequence[str], *, account: str = "", data: bytes = b"", home: str = "") -> tuple[int, str]:
+    """Run a program; return its status and output. A time-out is status 124, as timeout(1) says it.
+
+    Args:
+        argv: the program and its words.
+        account: as whom it runs; by default root.
+        data: its standard input.
+        home: where the account's engine keeps images, in place of its home; settings are those of the account.
+    """
     words: dict[str, Any] = {"env": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}, "cwd": "/"}
     words["env"]["PODMAN_IGNORE_CGROUPSV1_WARNING"] = "1"
     if account:
@@ -44,6 +55,9 @@ def run_program(argv: Sequence[str], *, account: str = "", data: bytes = b"") ->
         words["env"] |= {"HOME": entry.pw_dir, "USER": account, "LOGNAME": account}
         if Path(f"/run/user/{entry.pw_uid}").is_dir():
             words["env"]["XDG_RUNTIME_DIR"] = f"/run/user/{entry.pw_uid}"
+        if home:
+            words["env"] |= {"HOME": home, "XDG_CONFIG_HOME": f"{entry.pw_dir}/.config"}
+            words["env"].setdefault("XDG_RUNTIME_DIR", home)
         words |= {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": os.getgrouplist(account, entry.pw_gid)}
     try:
         done = subprocess.run(
@@ -139,7 +153,25 @@ def look_at_people(look: Look, image: bytes) -> None:
         reason = f"{account} has no home folder {home}, so podman has no place for its images"
         look.judge("run_without_root", "unknown", expected=PRINTED, reason=reason, fix="make or mount the home folder, then verify again")
         return
-    look_at_run(look, "run_without_root", image, account=account)
+    with own_home(account) as folder:
+        at_home = Look(look.wanted, lambda argv, **how: look.run(argv, **how, home=folder))
+        look_at_run(at_home, "run_without_root", image, account=account)
+        # It ends the process that holds the account's namespace open, which belongs to this folder.
+        at_home.run([look.engine, "system", "migrate"], account=account)
+    look.verdicts += at_home.verdicts
+
+
+@contextlib.contextmanager
+def own_home(account: str) -> Iterator[str]:
+    """Give an account a folder for the images of this verification, and remove it: the account's own home stays as it is."""
+    entry = pwd.getpwnam(account)
+    Path(HOMES).mkdir(mode=0o711, parents=True, exist_ok=True)
+    folder = tempfile.mkdtemp(prefix=f"{account}-", dir=HOMES)
+    try:
+        os.chown(folder, entry.pw_uid, entry.pw_gid)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def look_at_run(look: Look, check: str, image: bytes, *, account: str) -> None:
