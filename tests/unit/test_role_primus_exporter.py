@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from tests.unit.role_module import _load, load_role_module
 PROGRAM = content.roles_dir() / "primus_exporter" / "files" / "primus_exporter.py"
 exporter: Any = _load("primus_exporter_program", PROGRAM)
 effects: Any = load_role_module("primus_exporter", "primus_exporter_effects")
+ME = pwd.getpwuid(os.geteuid()).pw_name
 
 # As `nvidia-smi -q -x` of driver 550 prints an H200, shortened to what is read; the second GPU hides what it has not.
 SMI = """<?xml version="1.0" ?>
@@ -57,7 +59,8 @@ class Host:
             "output": str(root / "primus.prom"),
             "timeout_s": 10,
             "slurm": False,
-            "training_files": [str(root / "training" / "*.prom")],
+            "training_folder": str(root / "training"),
+            "jobs_folder": str(root / "jobs"),
             "training_max_age_s": 3600,
         }
 
@@ -203,18 +206,20 @@ def test_of_a_users_file_only_the_runs_own_numbers_are_passed_on(host: Host) -> 
     good = (
         'primus_train_step{run="/a \\"b\\"\\\\c",job_id="7",host="n1",evil="x"} 5\nprimus_train_loss{run="/a",job_id="7",host="n1"} NaN\n'
     )
-    host.write("training/a.prom", f'{good}node_load1 3\nprimus_health_verdict{{verdict="pass"}} 1\n')
+    host.write("training/me/a.prom", f'{good}node_load1 3\nprimus_health_verdict{{verdict="pass"}} 1\n')
     host.write("secret", 'primus_train_step{run="/secret"} 1\n')
-    (host.root / "training" / "link.prom").symlink_to(host.root / "secret")
-    (host.root / "training" / "folder.prom").mkdir()
-    os.mkfifo(host.root / "training" / "pipe.prom")
-    host.write("training/long.prom", 'primus_train_step{run="/long"} 1\n' * 5000)
-    old = host.write("training/old.prom", 'primus_train_step{run="/old"} 1\n')
+    mine = host.root / "training" / "me"
+    (mine / "link.prom").symlink_to(host.root / "secret")
+    (mine / "folder.prom").mkdir()
+    os.mkfifo(mine / "pipe.prom")
+    host.write("training/me/long.prom", 'primus_train_step{run="/long"} 1\n' * 5000)
+    old = host.write("training/me/old.prom", 'primus_train_step{run="/old"} 1\n')
     os.utime(old, (1, 1))
     numbers, _ = host.run()
     train = {series for series in numbers if "train_step" in series or "train_loss" in series}
 
-    assert train == {'primus_train_step{host="n1",job_id="7",run="/a \\"b\\"\\\\c"}'}
+    assert train == {f'primus_train_step{{host="n1",job_id="7",run="/a \\"b\\"\\\\c",user="{ME}"}}'}
+    assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 4
     assert not [series for series in numbers if "node_load1" in series or "health" in series]
     assert numbers['primus_exporter_source_up{source="training"}'] == 1
 
@@ -225,32 +230,46 @@ def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
     from workloads.train import telemetry  # noqa: PLC0415 (needs torch)
 
     fields: dict[str, Any] = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
-    host.write("training/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"}))
+    host.write(
+        "training/me/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"})
+    )
     numbers, _ = host.run()
 
-    assert numbers['primus_train_step{host="n1",job_id="7",run="/r"}'] == 1
-    assert numbers['primus_train_running{host="n1",job_id="7",run="/r"}'] == 1
+    assert numbers[f'primus_train_step{{host="n1",job_id="7",run="/r",user="{ME}"}}'] == 1
+    assert numbers[f'primus_train_running{{host="n1",job_id="7",run="/r",user="{ME}"}}'] == 1
     assert not [series for series in numbers if "mfu" in series]
 
 
-def test_a_file_that_may_not_be_read_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The run's numbers are unknown, and the others are told before that is said."""
-    (tmp_path / "a.prom").write_text("")
-    (tmp_path / "b.prom").write_text('primus_train_step{run="/b"} 4\n')
-    real = exporter._own_text
+def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
+    """The owner of the folder names the account, whatever the file says; the id of a watched job counts in its own folder alone."""
+    if os.geteuid():
+        pytest.skip("needs root, to have files of two accounts")
+    job = "big-0a1b2c"
+    host.root.chmod(0o755)
+    host.write(f"jobs/{job}/run/metrics.prom", 'primus_train_step{run="/r",job_id="x",user="eve"} 7\n')
+    host.write("training/daemon/forged.prom", f'primus_train_step{{run="/r",job_id="{job}",user="eve"}} 999999\n')
+    host.write("training/daemon/theirs.prom", 'primus_train_step{run="/r"} 999999\n')
+    host.write("training/daemon/own.prom", 'primus_train_step{run="/own"} 3\n')
+    host.write("jobs/other-0a1b2c/run/metrics.prom", 'primus_train_step{run="/swapped"} 5\n')
+    daemon = pwd.getpwnam("daemon")
+    for name in ("training/daemon", "training/daemon/forged.prom", "training/daemon/own.prom", "jobs/other-0a1b2c"):
+        os.chown(host.root / name, daemon.pw_uid, daemon.pw_gid)
+    numbers, _ = host.run()
+    train = {series: number for series, number in numbers.items() if series.startswith("primus_train_step")}
 
-    def closed(path: str) -> Any:
-        if path.endswith("a.prom"):
-            raise PermissionError
-        return real(path)
+    assert train == {f'primus_train_step{{job_id="{job}",run="/r",user="{ME}"}}': 7, 'primus_train_step{run="/own",user="daemon"}': 3}
+    assert numbers['primus_train_refused{user="daemon"}'] == 2
 
-    monkeypatch.setattr(exporter, "_own_text", closed)
-    samples = exporter.training({"training_files": [f"{tmp_path}/*.prom"], "training_max_age_s": 60})
-    told = [next(samples).name, next(samples).name]
 
-    assert told == ["primus_train_step", "primus_train_updated_timestamp_seconds"]
-    with pytest.raises(exporter.SilentError, match="1 files of training runs cannot be read"):
-        next(samples)
+def test_too_many_files_cost_only_the_account_that_has_them(host: Host) -> None:
+    """The others' numbers are told all the same, and what was left out is counted."""
+    for number in range(exporter.TRAIN_FILES + 3):
+        host.write(f"training/flood/{number:04d}.prom", "")
+    for number in range(10 * exporter.TRAIN_FILES + 1):
+        host.write(f"training/sea/{number:05d}.prom", "")
+    samples = list(exporter.training({**host.settings, "jobs_folder": ""}))
+
+    assert [(sample.name, sample.value) for sample in samples] == [("primus_train_refused", 10 * exporter.TRAIN_FILES + 3)]
 
 
 def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> None:

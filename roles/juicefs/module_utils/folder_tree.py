@@ -10,6 +10,7 @@ A tree is a dict:
         `adopt` (false) takes a folder over that another account owns; older releases let users own folders of the cluster.
         `unless_mounted` (false) leaves a mount point as it is.
     homes: accounts as in users_groups_accounts; each that is not absent gets a folder of its own, home/NAME with mode 0700.
+    homes_in, homes_mode: another folder than home, and another mode.
     shared: names of folders in which all accounts of `shared_group` may add files, and remove their own.
 """
 
@@ -58,8 +59,9 @@ def problem_of(error: UnsafePathError) -> Problem:
 
 def all_folders(wanted: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every folder that is wanted, parents first: those of the cluster, homes, and those that accounts share."""
+    within, mode = wanted.get("homes_in", HOMES), wanted.get("homes_mode", "0700")
     homes = [
-        {"path": f"{HOMES}/{one['name']}", "owner": one["name"], "group": one.get("group", wanted["shared_group"]), "mode": "0700"}
+        {"path": f"{within}/{one['name']}", "owner": one["name"], "group": one.get("group", wanted["shared_group"]), "mode": mode}
         for one in wanted.get("homes", ())
         if one.get("state") != "absent"
     ]

@@ -9,14 +9,13 @@ is killed and costs no other source. What a source does not say is not there: ne
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
+import pwd
 import re
 import signal
 import ssl
-import stat
 import subprocess
 import sys
 import tempfile
@@ -50,11 +49,14 @@ HELP = {
     "primus_gpu_uncorrectable_errors": "Memory errors that could not be corrected, since the driver loaded",
     "primus_gpu_corrected_errors": "Memory errors that were corrected, since the driver loaded",
     "primus_train_updated_timestamp_seconds": "When the run last wrote its numbers",
+    "primus_train_refused": "Files and numbers of an account that were left out: too many, too large, or in another one's name",
 }
 # What a training run may say; docs/training.md, "Telemetry". Its file is a user's, so nothing else in it is believed.
 TRAIN = re.compile(r"(primus_train_[a-z0-9_]{1,40})\{([^{}]{0,2000})\} (\S{1,40})")
 LABEL = re.compile(r'(run|job_id|host)="((?:[^"\\]|\\.)*)"')
-TRAIN_FILES, TRAIN_BYTES = 500, 64 * 1024
+TRAIN_FILES, TRAIN_BYTES = 200, 64 * 1024  # of one account; of one file
+MOST_FOLDERS = 100_000  # accounts or jobs
+JOB_ID = re.compile(r"[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}")  # primus_bootstrap/launch/watch/spec.py
 MIB = 1 << 20
 # Of `sinfo`'s %T (long states); a trailing * is a node that does not answer, # one that is being powered up.
 UNAVAILABLE = ("down", "drain", "drng", "fail", "maint", "unknown", "power", "reboot", "inval", "future")
@@ -123,52 +125,108 @@ def slurm(settings: Settings) -> Iterator[Sample]:
 
 
 def training(settings: Settings) -> Iterator[Sample]:
-    """Pass on what training runs write, and nothing else of their files; old ones are of runs that are over."""
-    paths = sorted({path for pattern in settings["training_files"] for path in glob.glob(pattern)})  # noqa: PTH207 (absolute patterns)
-    if len(paths) > TRAIN_FILES:
-        raise SilentError(f"{len(paths)} files of training runs, more than {TRAIN_FILES}")
-    closed = []
-    for path in paths:
-        try:
-            read = _own_text(path)
-        except PermissionError:
-            closed.append(path)
-            continue
-        if read is None or time.time() - read[1] > settings["training_max_age_s"]:
-            continue
-        runs: dict[str, dict[str, str]] = {}
-        for name, words, number in TRAIN.findall(read[0]):
-            labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value) for key, value in LABEL.findall(words)}
-            runs.setdefault(json.dumps(labels, sort_keys=True), labels)
-            with suppress(ValueError):
-                yield Sample(name, labels, float(number))
-        for labels in runs.values():
-            yield Sample("primus_train_updated_timestamp_seconds", labels, read[1])
-    if closed:
-        raise SilentError(f"{len(closed)} files of training runs cannot be read, such as {closed[0]}")
+    """Pass on what training runs write, and nothing else of their files; old ones are of runs that are over.
 
-
-def _own_text(path: str) -> tuple[str, float] | None:
-    """Return text and time of a plain file; None for anything else that a user may have put in its place, or that has gone.
-
-    Raises:
-        PermissionError: It may not be read: a run whose numbers are unknown.
+    A file counts only where it lies in a folder of its own owner, and every number of it gets that account as its label `user`. So nobody
+    can write in another one's name, and who writes too many files loses only the own numbers.
     """
+    refused: dict[str, int] = {}
+    count: dict[str, int] = {}
+    for text, written, account, job in _training_files(settings, refused):
+        count[account] = count.get(account, 0) + 1
+        if count[account] > TRAIN_FILES:
+            refused[account] = refused.get(account, 0) + 1
+        elif time.time() - written <= settings["training_max_age_s"]:
+            yield from _samples(text, written, account, job, refused)
+    for account, number in sorted(refused.items()):
+        sys.stderr.write(f"training: {number} files or numbers of {account} were left out\n")
+        yield Sample("primus_train_refused", {"user": account}, number)
+
+
+def _samples(text: str, written: float, account: str, job: str, refused: dict[str, int]) -> Iterator[Sample]:
+    """Yield the numbers of one file; `job` is the watched job in whose folder it lies, empty elsewhere."""
+    runs: dict[str, dict[str, str]] = {}
+    for name, words, number in TRAIN.findall(text):
+        labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value) for key, value in LABEL.findall(words)}
+        if not job and any(JOB_ID.fullmatch(labels.get(key, "")) for key in ("run", "job_id")):
+            refused[account] = refused.get(account, 0) + 1  # the name of a watched job counts in its own folder alone
+            continue
+        labels.update({"user": account, **({"job_id": job} if job else {})})
+        runs.setdefault(json.dumps(labels, sort_keys=True), labels)
+        with suppress(ValueError):
+            yield Sample(name, labels, float(number))
+    for labels in runs.values():
+        yield Sample("primus_train_updated_timestamp_seconds", labels, written)
+
+
+def _training_files(settings: Settings, refused: dict[str, int]) -> Iterator[tuple[str, float, str, str]]:
+    """Yield text, time, account and watched job of every file that lies with its own owner."""
+    sys.path.append(str(Path(__file__).resolve().parent))
+    import safe_files  # type: ignore[import-not-found]  # noqa: PLC0415 (the role brings it beside this program)
+
+    for path, way, pattern in ((settings["training_folder"], (), "*.prom"), (settings["jobs_folder"], ("run",), "metrics.prom")):
+        if not path:
+            continue
+        try:
+            top = safe_files.open_folder(path)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise SilentError(str(error)) from error
+        with top:
+            for name in top.names(limit=MOST_FOLDERS):
+                found = _folder(top, name, way)
+                if found is None:
+                    continue
+                with found:
+                    account = _account(found.owner)
+                    for file in _names(found, pattern, refused, account):
+                        read = _read(found, file, refused, account)
+                        if read is not None:
+                            yield *read, account, name if way else ""
+
+
+def _folder(top: Any, name: str, way: tuple[str, ...]) -> Any:
+    """Open the folder in which an account or a job has its files; None where there is none, or on the way the owner changes."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except PermissionError:
-        raise
-    except OSError:
+        here = top.folder(name)
+        for part in way:
+            with here:
+                here = here.folder(part, owner=here.owner)
+    except OSError:  # gone, or something else lies there
         return None
+    return here
+
+
+def _names(folder: Any, pattern: str, refused: dict[str, int], account: str) -> list[str]:
+    """Return the names of files in an account's folder; too many cost the account all of them."""
+    if "*" not in pattern:
+        return [pattern]
     try:
-        about = os.fstat(handle)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > TRAIN_BYTES:
-            return None
-        return os.read(handle, TRAIN_BYTES).decode("utf-8", "replace"), about.st_mtime
+        return [name for name in folder.names(limit=10 * TRAIN_FILES) if name.endswith(pattern[1:]) and not name.startswith(".")]
     except OSError:
+        refused[account] = refused.get(account, 0) + 10 * TRAIN_FILES
+        return []
+
+
+def _read(folder: Any, name: str, refused: dict[str, int], account: str) -> tuple[str, float] | None:
+    """Return text and time of a file; None where it is gone, or no plain file of the folder's owner, which is counted."""
+    try:
+        written = folder.stat(name).st_mtime
+        return folder.read(name, owner=folder.owner, max_bytes=TRAIN_BYTES).decode("utf-8", "replace"), written
+    except FileNotFoundError:
         return None
-    finally:
-        os.close(handle)
+    except OSError:
+        refused[account] = refused.get(account, 0) + 1
+        return None
+
+
+def _account(number: int) -> str:
+    """Return an account's name, or its number where it has none here."""
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def gpu(settings: Settings) -> Iterator[Sample]:

@@ -1,0 +1,1 @@
+../../juicefs/library/shared_folders.py

@@ -1,0 +1,1 @@
+../../juicefs/module_utils/folder_tree.py
