@@ -1,0 +1,264 @@
+"""Root's programs and tasks on paths that users can change: each is listed, and uses `safe_files` or says why not.
+
+A path that a user can change is only a question: between a check and a read its owner can put a symbolic link in its place. This file finds
+such programs by the words that denote such paths. A new one fails here until its row is in data/root_programs.yml.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PACKAGE = Path(content.__file__).parent
+LAUNCH = PACKAGE / "launch"
+ROOT = PACKAGE.parent
+TABLE = Path(__file__).parent / "data" / "root_programs.yml"
+SAFE = "safe_files"
+
+# Words of programs that denote a path below which users can write.
+PATHS = re.compile(
+    r"/jfs\b|/home\b|(?<![\w.])/tmp\b|/var/tmp\b|/dev/shm\b|/var/lib/primus/training|/run/user\b|/environ\b|mount_point|"
+    r"workload_folder|watch_folder|job_folder|shared_folder|shared_state_dir|storage_dir|storage_folder|expanduser|pw_dir|"
+    r"gettempdir|authorized_keys|\.ssh\b|training_files|training_folder"
+)
+# Variables of roles that hold such a path, by what sites put there. Variables made from them are found by themselves.
+VARIABLES = (
+    "bench_storage_folder",
+    "container_runtime_rootless_storage_dir",
+    "container_runtime_storage_dir",
+    "juicefs_mount_point",
+    "oci_registry_storage_dir",
+    "primus_watch_folder",
+    "slurm_shared_state_dir",
+    "workload_folder",
+)
+# Modules that act on a path of their own, and what they do with a link unless told: the task says `follow: false`.
+FOLLOWS = {f"ansible.builtin.{name}" for name in ("file", "copy", "template", "stat", "find", "lineinfile", "blockinfile", "replace")}
+# They follow links above or at their path and cannot be told not to.
+NEVER = {f"ansible.builtin.{name}" for name in ("unarchive", "get_url", "assemble", "slurp", "fetch")} | {"ansible.posix.authorized_key"}
+# They touch no path on a host.
+SPEAKING = {
+    f"ansible.builtin.{name}" for name in ("assert", "debug", "fail", "set_fact", "import_tasks", "include_tasks", "import_playbook")
+}
+# Calls that change what lies at a path, and follow a link there.
+BY_PATH = {"chmod", "chown", "lchown", "copy", "copy2", "copyfile", "copytree", "move"}
+
+
+@cache
+def table() -> dict[str, dict[str, str]]:
+    """Return the checked-in rows: of programs by path, of tasks by file and name."""
+    found: dict[str, dict[str, str]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    return found
+
+
+def words_of(path: Path) -> str:
+    """Return the names and texts of a program, without comments and docstrings."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    tree = ast.parse(text)
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            found.append(node.value)
+        found += [str(getattr(node, name)) for name in ("id", "attr", "arg") if isinstance(getattr(node, name, None), str)]
+    return "\n".join(found)
+
+
+def programs() -> list[Path]:
+    """Return what runs on hosts: modules, installed programs, scripts, units, and primus-cli. A link is judged where its file lies."""
+    roles = content.roles_dir()
+    places = [path for part in ("library", "module_utils", "files", "templates") for path in roles.glob(f"*/{part}/**/*")]
+    found = [path for path in places if path.suffix in {".py", ".sh", ".j2"}]
+    return sorted(path for path in [*found, *LAUNCH.rglob("*.py")] if path.is_file() and not path.is_symlink() and path.stem != SAFE)
+
+
+def denotes(path: Path) -> bool:
+    """Tell whether a program names a path that users can change. Everything of the watcher is about folders of jobs."""
+    return LAUNCH / "watch" in path.parents or bool(PATHS.search(words_of(path)))
+
+
+def name_of(path: Path) -> str:
+    """Return a file as the table names it."""
+    return str(path.relative_to(ROOT)) if ROOT in path.parents else str(path)
+
+
+def imports_safe_files(path: Path) -> bool:
+    """Tell whether a program imports safe_files: from the package, from module_utils, or from beside it. An import for types is none."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for_types = {id(inner) for node in tree.body if isinstance(node, ast.If) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and ((node.module or "").split(".")[-1] == SAFE or SAFE in [item.name for item in node.names]):
+            return True
+        if isinstance(node, ast.Import) and SAFE in [item.name.split(".")[-1] for item in node.names]:
+            return True
+    return False
+
+
+def variables() -> set[str]:
+    """Return the variables whose value is such a path, those made from others too."""
+    values: dict[str, str] = {}
+    for path in [*content.roles_dir().glob("*/defaults/*.yml"), *content.roles_dir().glob("*/vars/*.yml")]:
+        values |= {name: str(value) for name, value in (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).items()}
+    found = {name for name, value in values.items() if PATHS.search(value)} | set(VARIABLES)
+    while True:
+        more = {name for name, value in values.items() if name not in found and any(re.search(rf"\b{one}\b", value) for one in found)}
+        if not more:
+            return found
+        found |= more
+
+
+def tasks_of(node: Any) -> Iterator[dict[str, Any]]:
+    """Return every task of a file, those in blocks and plays too."""
+    for item in node if isinstance(node, list) else []:
+        parts = [item[name] for name in ("block", "rescue", "always", "tasks", "pre_tasks", "post_tasks", "handlers") if name in item]
+        for part in parts:
+            yield from tasks_of(part)
+        if not parts and "hosts" not in item:
+            yield item
+
+
+def task_files() -> list[Path]:
+    """Return all files with tasks."""
+    roles = content.roles_dir()
+    found = [path for part in ("tasks", "handlers") for path in roles.glob(f"*/{part}/**/*.yml")]
+    return sorted([*found, *content.playbooks_dir().rglob("*.yml")])
+
+
+def module_of(task: dict[str, Any]) -> str:
+    """Return the module of a task: its only key with a dot, or one of ours."""
+    ours = {path.stem for path in content.roles_dir().glob("*/library/*.py")}
+    return next((key for key in task if key.count(".") == 2 or key in ours), "")
+
+
+def denoting_tasks() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return module and task of each that names such a path, by `file: name`."""
+    ours = variables()
+    pattern = re.compile(rf"{PATHS.pattern}|\b({'|'.join(sorted(ours))})\b")
+    acting: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in task_files():
+        for task in tasks_of(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            module = module_of(task)
+            said = {key: value for key, value in task.items() if key == module or key in ("args", "loop", "vars", "environment")}
+            if module and module not in SPEAKING and pattern.search(yaml.safe_dump(said, width=10_000)):
+                acting[f"{name_of(path)}: {task['name']}"] = module, task
+    return acting
+
+
+PROGRAMS = {name_of(path): path for path in programs()}
+DENOTING = {name for name, path in PROGRAMS.items() if denotes(path)}
+TASKS = denoting_tasks()
+
+
+def test_every_program_on_a_path_of_users_is_listed() -> None:
+    """A new program that names such a path fails until the table says how it is safe; a row without such a program fails as well."""
+    rows = set(table()["programs"])
+
+    assert not DENOTING - rows, f"write it with safe_files and add a row to {TABLE}: {sorted(DENOTING - rows)}"
+    assert not rows - DENOTING, f"remove these rows from {TABLE}: {sorted(rows - DENOTING)}"
+
+
+@pytest.mark.parametrize("name", sorted(DENOTING))
+def test_a_listed_program_does_what_its_row_says(name: str) -> None:
+    """`safe_files` means that the program imports it and changes nothing by path; any other row is a reason of some words."""
+    row = table()["programs"].get(name, "")
+    path = PROGRAMS[name]
+    if not row.startswith(SAFE):
+        assert len(row.split()) >= 4, f"{name}: say why it needs no safe_files"
+        return
+
+    assert path.suffix == ".py", f"{name}: only Python can use safe_files"
+    assert imports_safe_files(path), f"{name}: its row says safe_files, and it does not import it"
+    assert calls_by_path(path) == [], f"{name}: these follow links: {calls_by_path(path)}"
+
+
+def test_every_task_on_a_path_of_users_is_listed() -> None:
+    """The same for tasks: a new one fails until the table says what it checks."""
+    rows = set(table()["tasks"])
+
+    assert not set(TASKS) - rows, f"say `follow: false`, check what was found, and add a row to {TABLE}: {sorted(set(TASKS) - rows)}"
+    assert not rows - set(TASKS), f"remove these rows from {TABLE}: {sorted(rows - set(TASKS))}"
+
+
+@pytest.mark.parametrize("name", sorted(TASKS))
+def test_a_listed_task_follows_no_link(name: str) -> None:
+    """A module that acts on a path is told not to follow links there; one that cannot be told so acts as the account itself."""
+    module, task = TASKS[name]
+    arguments = task.get(module) or {}
+    reason = table()["tasks"].get(name, "")
+
+    if reason.startswith("see "):
+        assert [row for row in table()["programs"] if row.endswith(f"/{reason[4:]}")], f"{name}: {reason[4:]} is no program of the table"
+    elif module != "shared_folders":
+        assert len(reason.split()) >= 4, f"{name}: say why it is safe"
+    if module in NEVER:
+        assert task.get("become_user"), f"{name}: {module} follows links; use a module of ours with safe_files, or become_user"
+    if module in FOLLOWS and "root's own file" not in reason:
+        assert arguments.get("follow") is False, f"{name}: add `follow: false`"
+
+
+def calls_by_path(path: Path) -> list[str]:
+    """Return the calls that change or copy what a path leads to, by line: they follow links. Calls on an open folder are none."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in BY_PATH:
+            holder = node.func.value
+            if isinstance(holder, ast.Name) and holder.id in ("os", "shutil") and not any(item.arg == "dir_fd" for item in node.keywords):
+                found.append(f"line {node.lineno}: {holder.id}.{node.func.attr}")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_found"),
+    [
+        ("new.py", 'open(module.params["workload_folder"] + "/x")', True),
+        ("new.py", "Path(pwd.getpwnam(name).pw_dir, '.profile')", True),
+        ("new.py", "def read(mount_point): return open(mount_point)", True),
+        ("new.py", '"""Not for /home."""  # nor /tmp', False),
+        ("new.py", "print('/tmpfs', '/etc/x')", False),
+        ("new.sh", "chown -R nobody /dev/shm/x", True),
+        ("new.sh", "# as in /tmp\necho x", False),
+    ],
+)
+def test_the_scan_finds_a_new_program(tmp_path: Path, name: str, text: str, is_found: bool) -> None:  # noqa: FBT001 - a column of the table
+    """Names, attributes, arguments and texts count; comments and docstrings do not."""
+    (tmp_path / name).write_text(text)
+
+    assert denotes(tmp_path / name) is is_found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from ansible.module_utils.safe_files import open_folder",
+        "from ansible.module_utils import safe_files",
+        "from primus_bootstrap.launch import safe_files",
+        "import safe_files",
+    ],
+)
+def test_every_way_to_import_safe_files_counts(tmp_path: Path, text: str) -> None:
+    """Modules, launch programs and installed programs import it in different ways; a comment or an import for types is none."""
+    (tmp_path / "good.py").write_text(text)
+    (tmp_path / "bad.py").write_text(f"# {text}\nif TYPE_CHECKING:\n    {text}")
+
+    assert imports_safe_files(tmp_path / "good.py")
+    assert not imports_safe_files(tmp_path / "bad.py")
