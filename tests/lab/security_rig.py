@@ -134,7 +134,7 @@ def people(applied_cluster: RunningLab) -> Iterator[People]:
             "      - {name: ada, accounts: [training]}\n      - {name: bob, accounts: [training]}\n",
         )
         applied_cluster.hosts_file.write_text(text)
-        phases = [word for phase in ("baseline", "storage", "slurm", "scheduling") for word in ("--phase", phase)]
+        phases = [word for phase in ("baseline", "monitoring", "storage", "slurm", "scheduling") for word in ("--phase", phase)]
         done = applied_cluster.apply(*phases)
         assert done.returncode == 0, done.stdout + done.stderr
     yield People(applied_cluster)
