@@ -40,12 +40,12 @@ def test_an_old_program_gets_it_by_its_environment(own: str, trusted: str) -> No
 
 @pytest.mark.parametrize(("version", "by_file"), [("1.3.1", False), ("1.4.2", True)])
 def test_a_new_password_ends_no_mount_where_the_program_can_read_it_again(version: str, *, by_file: bool) -> None:
-    """From 1.4 on the environment names a file, and the unit can be reloaded; before, the password itself is what a start has read."""
+    """From 1.4 on the environment names a file, which a reload reads; before, the password itself is what a start has read."""
     unit, environment = files(version, juicefs_redis_password="hidden-password-0001")
 
     assert ("META_PASSWORD_FILE=/etc/juicefs/meta-password\n" in environment) == by_file
     assert ("META_PASSWORD=hidden-password-0001\n" in environment) != by_file
-    assert ("ExecReload=" in unit) == by_file
+    assert ("/run/juicefs-password" in unit) == by_file
 
 
 @pytest.mark.parametrize("other", [{"juicefs_redis_tls": False}, {"juicefs_meta_url": "postgres://jfs@db:5432/jfs"}])
@@ -54,3 +54,14 @@ def test_another_engine_gets_no_authority(other: dict[str, Any]) -> None:
     unit, environment = files("1.3.1", **other)
 
     assert CA not in unit + environment
+
+
+@pytest.mark.parametrize(("version", "can"), [("0.14.2", False), ("1.1.0", False), ("1.2.0", True), ("1.4.2", True)])
+def test_a_mount_is_taken_over_where_the_program_can(version: str, *, can: bool) -> None:
+    """From 1.2 on a reload starts the stated command line beside the one that runs; before, the unit cannot be reloaded."""
+    unit, _ = files(version)
+    start = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+    reloads = [line for line in unit.splitlines() if line.startswith("ExecReload=")]
+
+    assert bool(reloads) == can
+    assert not can or reloads[0].endswith(start.partition("=")[2])

@@ -7,7 +7,6 @@ What belongs to a mount is told by the device number in /proc, so a container th
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
@@ -41,7 +40,7 @@ def uses(process: Path, device: str) -> bool:
     points = [row[4].rstrip("/") for row in mine]
     for name in ("cwd", "root", "exe"):
         try:
-            path = os.readlink(process / name)
+            path = str((process / name).readlink())
         except OSError:
             continue
         if any(path == point or path.startswith(f"{point}/") for point in points):
@@ -51,7 +50,7 @@ def uses(process: Path, device: str) -> bool:
 
 def counts(process: Path, proc: Path) -> bool:
     """Return whether a process is a user's or a container's. The host's own root processes open their files again."""
-    return process.stat().st_uid != 0 or os.readlink(process / "ns" / "pid") != os.readlink(proc / "self" / "ns" / "pid")
+    return process.stat().st_uid != 0 or (process / "ns" / "pid").readlink() != (proc / "self" / "ns" / "pid").readlink()
 
 
 def users(mount_point: str, proc: Path = PROC) -> list[str]:

@@ -1,0 +1,210 @@
+"""Settings that a running Redis takes without a restart, and the port without TLS, which closes once nobody uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+from tests.unit.test_role_templates import render
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+settings: Any = load_role_module("redis", "redis_settings")
+state: Any = load_role_module("redis", "redis_state")
+
+# The redis.conf of a release that served no TLS.
+FORMER = """# Ansible managed
+bind 127.0.0.1 10.0.0.1
+port 6379
+# A new password is taken up without a restart, so it has a file of its own.
+include {folder}/password.conf
+appendonly yes
+maxmemory 0mb
+maxmemory-policy noeviction
+save 3600 1
+"""
+STATE = {"plain_port": 6379, "tls_port": 0, "memory_mib": 8192, "used_mib": 10, "answers": True}
+
+
+class Server:
+    """A Redis that notes what it is told; `answer` is what it says to CONFIG SET."""
+
+    def __init__(self, answer: str = "OK") -> None:
+        """Take the answer."""
+        self.answer = answer
+        self.told: list[str] = []
+
+    def call(self, words: Sequence[str]) -> str:
+        """Return the answer to a command."""
+        self.told.append(" ".join(words))
+        return "PONG" if words[0] == "PING" else self.answer
+
+
+def write(folder: Path, text: str = FORMER) -> Path:
+    """Write redis.conf and the file of the password that it includes."""
+    (folder / "password.conf").write_text("requirepass right-password-0001\n", encoding="utf-8")
+    config = folder / "redis.conf"
+    config.write_text(text.format(folder=folder), encoding="utf-8")
+    return config
+
+
+def with_tls(folder: Path) -> Path:
+    """Write redis.conf with TLS on 6380, and the port without TLS still open."""
+    text = FORMER.replace("port 6379\n", "include {folder}/plain.conf\ntls-port 6380\ntls-cert-file /x/server.crt\n")
+    (folder / "plain.conf").write_text("port 6379\n", encoding="utf-8")
+    return write(folder, text.replace("maxmemory 0mb", "maxmemory 4096mb"))
+
+
+def test_tls_and_the_memory_bound_need_no_restart(tmp_path: Path) -> None:
+    """The running server takes them in one command; the port that mounts use stays as it is."""
+    former = state.fixed_part(write(tmp_path).read_text("utf-8"))
+    server = Server()
+
+    assert settings.apply(server.call, with_tls(tmp_path), former, check=False)
+    assert server.told == ["PING", "CONFIG SET maxmemory 4096mb tls-cert-file /x/server.crt tls-port 6380 port 6379"]
+
+
+@pytest.mark.parametrize("other", ["bind 127.0.0.1 10.0.0.2", "bind 127.0.0.1 10.0.0.1\nreplicaof 10.0.0.9 6380"])
+def test_another_setting_is_left_to_a_restart(tmp_path: Path, other: str) -> None:
+    """Where an address or the primary changed too, the server is told nothing."""
+    former = state.fixed_part(write(tmp_path).read_text("utf-8"))
+    config = with_tls(tmp_path)
+    config.write_text(config.read_text("utf-8").replace("bind 127.0.0.1 10.0.0.1", other), encoding="utf-8")
+    server = Server()
+
+    assert not settings.apply(server.call, config, former, check=False)
+    assert server.told == []
+
+
+@pytest.mark.parametrize(("former", "answer"), [("", "OK"), (None, "ERR CONFIG SET failed")])
+def test_a_start_that_is_not_known_or_a_refusal_is_left_to_a_restart(tmp_path: Path, former: str | None, answer: str) -> None:
+    """Redis before 7.0 refuses; without a record of its start nobody knows what else differs."""
+    known = state.fixed_part(write(tmp_path).read_text("utf-8")) if former is None else former
+
+    assert not settings.apply(Server(answer).call, with_tls(tmp_path), known, check=False)
+
+
+def test_both_modules_agree_on_what_can_change_while_it_runs() -> None:
+    """One digests the former file, the other the new one."""
+    assert settings.LIVE == state.LIVE
+    assert settings.fixed_part(FORMER) == state.fixed_part(FORMER)
+
+
+def test_a_new_certificate_is_read_once(tmp_path: Path) -> None:
+    """The server reads its files again where they changed, and not a second time."""
+    names = {name: str(tmp_path / name) for name in settings.CERTIFICATE}
+    for path in names.values():
+        (tmp_path / path).write_text("first", encoding="utf-8")
+    record, server = tmp_path / "loaded", Server()
+
+    first = [settings.load_certificate(server.call, names, record, check=False) for _ in range(2)]
+    (tmp_path / "tls-cert-file").write_text("second", encoding="utf-8")
+    second = [settings.load_certificate(server.call, names, record, check=False) for _ in range(2)]
+
+    assert first == [False, False]  # it was started with them
+    assert second == [True, False]
+    assert len([line for line in server.told if line.startswith("CONFIG SET tls-cert-file")]) == 2
+
+
+def test_a_certificate_that_redis_refuses_is_an_error(tmp_path: Path) -> None:
+    """It says what Redis answered, and tries again the next time."""
+    names = {name: str(tmp_path / name) for name in settings.CERTIFICATE}
+    for path in names.values():
+        (tmp_path / path).write_text("first", encoding="utf-8")
+
+    with pytest.raises(ValueError, match="Unable to update TLS"):
+        settings.load_certificate(Server("ERR Unable to update TLS").call, names, tmp_path / "loaded", check=False)
+    assert not (tmp_path / "loaded").exists()
+
+
+@pytest.mark.parametrize(("answer", "restarts"), [("OK", False), ("ERR Unsupported CONFIG parameter: port", True)])
+def test_the_port_without_tls_is_closed_now_and_for_later_starts(tmp_path: Path, answer: str, *, restarts: bool) -> None:
+    """Where the running server cannot, its record goes, so that the role restarts it."""
+    plain, applied, server = tmp_path / "plain.conf", tmp_path / "applied", Server(answer)
+    plain.write_text("port 6379\n", encoding="utf-8")
+    plain.chmod(0o640)
+    applied.touch()
+
+    settings.close_plain(server.call, plain, applied)
+
+    assert server.told == ["CONFIG SET port 0"]
+    assert plain.read_text("utf-8") == "port 0\n"
+    assert plain.stat().st_mode & 0o777 == 0o640
+    assert applied.exists() != restarts
+
+
+def test_who_is_connected_is_named_once() -> None:
+    """As `ss -Htn state established` prints them; the port of the other side says nothing."""
+    listing = (
+        "0      0      10.0.0.1:6379  10.0.0.3:51120\n0 5 10.0.0.1:6379 10.0.0.3:51126\n0 0 [::ffff:10.0.0.1]:6379 [::ffff:10.0.0.2]:4\n"
+    )
+
+    assert settings.users_of(listing) == ["10.0.0.2", "10.0.0.3"]
+    assert settings.users_of("") == []
+
+
+def test_a_file_is_written_beside_a_planted_link(tmp_path: Path) -> None:
+    """The folder belongs to Redis' account: what lies under the name of the new file is not followed."""
+    (tmp_path / "other").write_text("theirs", encoding="utf-8")
+    (tmp_path / ".applied.new").symlink_to(tmp_path / "other")
+
+    settings.note(tmp_path / "applied", "mine\n")
+
+    assert (tmp_path / "other").read_text("utf-8") == "theirs"
+    assert (tmp_path / "applied").read_text("utf-8") == "mine\n"
+
+
+def test_the_state_of_a_former_release_names_its_plain_port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The role keeps it open; a package's own file, without a password, is of no client."""
+    monkeypatch.setattr(state, "is_applied", lambda _: True)
+    monkeypatch.setattr(state, "make_call", lambda _: lambda _section: "")
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:       24684020 kB\nMemFree: 1 kB\n", encoding="utf-8")
+
+    found = state.look(write(tmp_path), tmp_path, tmp_path / "applied", meminfo)
+    package = tmp_path / "package.conf"
+    package.write_text("port 6379\n", encoding="utf-8")
+    fresh = state.look(package, tmp_path, tmp_path / "applied", meminfo)
+
+    assert (found["plain_port"], found["tls_port"], found["memory_mib"]) == (6379, 0, 24105)
+    assert found["fixed"] == settings.fixed_part((tmp_path / "redis.conf").read_text("utf-8"))
+    assert (fresh["plain_port"], fresh["tls_port"]) == (0, 0)
+
+
+def redis_conf(**variables: Any) -> dict[str, str]:
+    """Return the settings of the rendered redis.conf of a host with the given state."""
+    known = {"inventory_dir": "/site", "ip": "10.0.0.1", "__redis_state": {"state": STATE}, **variables}
+    lines = render("redis", "redis.conf.j2", **known).splitlines()
+    return dict(line.partition(" ")[::2] for line in lines if line and not line.startswith("#"))
+
+
+def test_redis_serves_tls_and_half_of_the_memory_by_default() -> None:
+    """On its own port, so that both can be open while mounts are switched."""
+    found = redis_conf()
+
+    assert found["tls-port"] == "6380"
+    assert found["maxmemory"] == "4096mb"
+    assert found["maxmemory-policy"] == "noeviction"
+
+
+@pytest.mark.parametrize(
+    ("variables", "port"),
+    [({}, "6380"), ({"redis_port": 7000}, "6380"), ({"redis_tls_cert_file": "a.crt"}, "6379"), ({"redis_tls_port": 7001}, "7001")],
+)
+def test_a_replica_follows_on_the_tls_port(variables: dict[str, Any], port: str) -> None:
+    """A cluster with its own certificate from a former release keeps TLS on redis_port."""
+    found = redis_conf(redis_primary_address="10.0.0.9", **variables)
+
+    assert (found["tls-port"], found["replicaof"]) == (port, f"10.0.0.9 {port}")
+
+
+def test_without_tls_nothing_of_it_is_stated() -> None:
+    """redis_tls: false is what it was."""
+    found = redis_conf(redis_tls=False, redis_primary_address="10.0.0.9", redis_maxmemory_mib=100)
+
+    assert not [name for name in found if name.startswith("tls")]
+    assert (found["replicaof"], found["maxmemory"]) == ("10.0.0.9 6379", "100mb")
