@@ -95,14 +95,18 @@ def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: R
 
 
 def test_only_root_reads_a_secret_and_redis_asks_for_its_own(applied_cluster: RunningLab) -> None:
-    """No file that holds a secret opens for a person, and Redis answers nothing to another host without its password."""
-    ask = f"exec 3<>/dev/tcp/{applied_cluster.address('node1')}/6379; printf 'PING\\r\\n' >&3; timeout 5 head -n 1 <&3"
-    answer = applied_cluster.execute("node2", "bash", "-c", ask).stdout
+    """No file that holds a secret opens for a person; Redis answers nothing to another host without its password, and nothing without TLS."""
+    address = applied_cluster.address("node1")
+    trust = "import socket, ssl; context = ssl.create_default_context(cafile='/etc/juicefs/redis-ca.crt')"
+    ask = f"{trust}; tls = context.wrap_socket(socket.create_connection(('{address}', 6380), 10), server_hostname='{address}')"
+    answer = applied_cluster.execute("node2", "python3", "-c", f"{ask}; tls.sendall(b'PING\\r\\n'); print(tls.recv(99).decode())").stdout
+    plain = applied_cluster.execute("node2", "bash", "-c", f"timeout 5 bash -c 'exec 3<>/dev/tcp/{address}/6379'")
     files = "/etc/redis/password.conf /etc/redis/client.env /etc/juicefs/secrets.env /etc/juicefs/meta-password /etc/munge/munge.key"
     files += " /etc/slurm/slurmdbd.conf"
     read = applied_cluster.person("node1", f"for file in {files}; do cat $file > /dev/null 2>&1 && echo $file; done; true")
     there = applied_cluster.sh("node1", f"ls {files}").split()
 
     assert answer.startswith("-NOAUTH")
+    assert plain.returncode != 0
     assert (read.returncode, read.stdout) == (0, "")
     assert set(there) == set(files.split())

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 
 HOSTS = ("node1", "node2", "node3")
-REDIS_PORT = 6379
+REDIS_PORT = 6380
 
 
 def rows_of(found: dict[str, Any], service: str) -> dict[str, dict[str, Any]]:

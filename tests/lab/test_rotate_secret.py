@@ -143,7 +143,8 @@ def test_the_former_password_of_redis_is_refused(busy: RunningLab) -> None:
     before = [busy.sh(node, ask) for node in ("node1", "node2", "node3")]
     kept.unlink()
     done = run_cli("secrets", "rotate", str(busy.hosts_file), "redis", "--yes", timeout_s=900)
-    answers = [busy.sh("node1", f"REDISCLI_AUTH={one} redis-cli PING 2>&1 || true") for one in (former, kept.read_text().split()[0])]
+    ping = "redis-cli --tls --cacert /etc/redis/tls/ca.crt -p 6380 PING 2>&1 || true"
+    answers = [busy.sh("node1", f"REDISCLI_AUTH={one} {ping}") for one in (former, kept.read_text().split()[0])]
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WRONGPASS" in answers[0]
