@@ -95,7 +95,7 @@ def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: R
 
 
 def test_only_root_reads_a_secret_and_redis_asks_for_its_own(applied_cluster: RunningLab) -> None:
-    """No file that holds a secret opens for a person; Redis answers nothing to another host without its password, and nothing without TLS."""
+    """No secret opens for a person; Redis answers nothing to another host without its password, and none without TLS."""
     address = applied_cluster.address("node1")
     trust = "import socket, ssl; context = ssl.create_default_context(cafile='/etc/juicefs/redis-ca.crt')"
     ask = f"{trust}; tls = context.wrap_socket(socket.create_connection(('{address}', 6380), 10), server_hostname='{address}')"

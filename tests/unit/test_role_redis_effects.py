@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -201,3 +202,47 @@ def test_a_former_password_that_pods_hold_is_named_with_how_to_end_it(fix: str, 
 
     assert outcomes(server) == {"one_password": "fail"}
     assert fix in server.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("tls", "port", "users", "verdict", "words"),
+    [
+        (True, "0", [], "pass", "closed"),
+        (True, "6379", ["10.0.0.3"], "fail", "6379 open, used by 10.0.0.3"),
+        (True, "6379", [], "fail", "6379 open, used by nobody now"),
+        (True, "", [], "unknown", ""),
+        (False, "6379", [], "skipped", "6379"),
+    ],
+)
+def test_a_port_without_tls_is_named_with_who_uses_it(*, tls: bool, port: str, users: list[str], verdict: str, words: str) -> None:
+    """It fails until it is closed; where no TLS is stated, there is nothing to judge."""
+    server = make_server({"CONFIG GET port": f"port\n{port}\n" if port else ""})
+    effects.look_at_plain_port(server, tls=tls, users=lambda _: users)
+
+    assert (server.verdicts[0]["verdict"], server.verdicts[0]["found"]) == (verdict, words)
+    assert verdict != "fail" or "apply hosts.yaml --phase storage" in server.verdicts[0]["fix"]
+
+
+@pytest.mark.parametrize(("days", "verdict"), [(400, "pass"), (30, "pass"), (29, "fail"), (-1, "fail")])
+def test_a_certificate_that_runs_out_is_told_beforehand(days: int, verdict: str) -> None:
+    """While clients still accept it."""
+    server = make_server(HEALTHY)
+    effects.look_at_certificate(server, lambda: 1000.0 + days * 86400, 30, now=1000.0)
+
+    assert outcomes(server) == {"certificate": verdict}
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [(ssl.SSLCertVerificationError("self-signed certificate"), "fail"), (ConnectionRefusedError("refused"), "unknown")],
+)
+def test_a_certificate_that_is_refused_fails_and_a_silent_server_is_unknown(error: OSError, verdict: str) -> None:
+    """A client with the stated authority must accept it."""
+
+    def ends() -> float:
+        raise error
+
+    server = make_server(HEALTHY)
+    effects.look_at_certificate(server, ends, 30, now=0.0)
+
+    assert outcomes(server) == {"certificate": verdict}

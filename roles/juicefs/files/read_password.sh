@@ -4,11 +4,11 @@
 if sha256sum --status --check "$5" 2> /dev/null; then exit 0; fi
 echo stale
 [ "$1" != look ] || exit 0
-unit=$2
-# Where other settings changed as well, a fresh process becomes the first one.
-serving() { pgrep --parent "$(systemctl show --property MainPID --value "$unit")" | head -n 1; }
+first=$(systemctl show --property MainPID --value "$2")
+serving() { pgrep --parent "$first" | head -n 1; }
 before=$(serving)
-systemctl reload "$2" || exit 1
+# Not a reload of the unit: a mount that is kept with its former settings reads the password all the same.
+[ "${first:-0}" != 0 ] && kill -HUP "$first" || exit 1
 waited=0
 # Several hundred MiB may have to be written first.
 until now=$(serving) && [ "$now" != "$before" ] && timeout 5 stat "$3/.config" > /dev/null 2>&1; do
