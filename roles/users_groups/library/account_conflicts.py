@@ -19,6 +19,7 @@ from ansible.module_utils.basic import AnsibleModule
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+SSHD, SSHD_FOLDER = "/usr/sbin/sshd", "/etc/ssh/sshd_config.d"
 VISUDO = "/usr/sbin/visudo"
 
 
@@ -143,7 +144,8 @@ def main() -> None:
     problems = find_problems(module.params["groups"], module.params["accounts"], visudo=Path(VISUDO).exists())
     if problems:
         module.fail_json(msg="\n".join(problems), problems=problems)
-    module.exit_json(changed=False, sudoers_file_exists=Path(module.params["sudoers_file"]).exists())
+    exists = Path(module.params["sudoers_file"]).exists()
+    module.exit_json(changed=False, sudoers_file_exists=exists, sshd=Path(SSHD).exists() and Path(SSHD_FOLDER).is_dir())
 
 
 if __name__ == "__main__":
