@@ -56,7 +56,6 @@ def stated(**changes: Any) -> dict[str, Any]:
         "envoy_wasm_filters": [],
         "envoy_api_keys": {"ada": KEY, "bob": f"other-{KEY}"},
         "envoy_api_key_header": "x-api-key",
-        "envoy_admin_port": 9901,
         "envoy_access_log": "json",
     }
     return {**whole, **changes}
@@ -95,7 +94,7 @@ def wishes(folder: Path, values: dict[str, Any] | None = None) -> dict[str, Any]
         "routes_dir": str(folder / "dynamic"),
         "system_ca_file": str(authorities),
     }
-    node = {"node": "gw1", "cluster": "demo", "admin_port": 9901, "dynamic_dir": str(folder / "dynamic")}
+    node = {"node": "gw1", "cluster": "demo", "dynamic_dir": str(folder / "dynamic")}
     made: dict[str, Any] = filters.envoy_wishes(values or stated(), paths, node)
     return made
 

@@ -137,12 +137,12 @@ def test_names_are_looked_up_and_addresses_are_not(tmp_path: Path) -> None:
     assert clusters["model"]["transport_socket"]["typed_config"]["sni"] == "model"
 
 
-def test_the_admin_page_is_on_loopback_and_reads_only(tmp_path: Path) -> None:
-    """Every account of the host reaches it, so nothing that changes Envoy is among its paths."""
+def test_the_admin_interface_is_a_socket_for_root_and_reads_only(tmp_path: Path) -> None:
+    """No account of the host can connect to it, it has no TCP port, and nothing that changes Envoy is among its paths."""
     admin = json.loads(wishes(tmp_path)["bootstrap"])["admin"]
     paths = [one["prefix"] for one in admin["allow_paths"]]
 
-    assert admin["address"]["socket_address"]["address"] == "127.0.0.1"
+    assert admin["address"] == {"pipe": {"path": "/run/envoy/admin.sock", "mode": 0o600}}
     assert not [path for path in ("/quitquitquit", "/logging", "/healthcheck/fail", "/drain_listeners", "/reset_counters") if path in paths]
     assert not [path for path in paths if path == "/"]
 

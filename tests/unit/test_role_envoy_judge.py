@@ -35,7 +35,6 @@ def test_a_right_gateway_is_let_through() -> None:
     ("variable", "name", "changes", "says"),
     [
         ("envoy_listeners", "https", {"port": 80}, "listener https: port 80 is that of http already. Fix: "),
-        ("envoy_listeners", "https", {"port": 9901}, "port 9901 is that of envoy_admin_port already"),
         ("envoy_listeners", "https", {"port": 70000}, "there is no port 70000"),
         ("envoy_listeners", "https", {"address": "gw1"}, "gw1 is no address"),
         ("envoy_listeners", "https", {"certificates": []}, "listener https has no certificate. Fix: name one"),

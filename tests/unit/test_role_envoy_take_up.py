@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import stat
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -148,17 +149,17 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, int, dict[str, Any]]]:
-    """Start the real Envoy with the files of a small gateway; yield its folder, admin port and what it was told."""
+def running(tmp_path: Path, envoy_program: str) -> Iterator[tuple[Path, str, dict[str, Any]]]:
+    """Start the real Envoy with the files of a small gateway; yield its folder, its admin socket and what it was told."""
     (tmp_path / "dynamic").mkdir()
-    admin, port = free_port(), free_port()
+    admin, port = str(tmp_path / "admin.sock"), free_port()
     values = stated(
         envoy_listeners=[{"name": "inner", "port": port, "tls": False, "address": "127.0.0.1"}],
         envoy_routes=[{"name": "site", "upstream": "web", "public": True}],
         envoy_jwt_providers=[],
     )
     made = wishes(tmp_path, values)
-    (tmp_path / "bootstrap.json").write_text(made["bootstrap"].replace("9901", str(admin)))
+    (tmp_path / "bootstrap.json").write_text(made["bootstrap"].replace("/run/envoy/admin.sock", admin))
     for name, text in made["documents"].items():
         (tmp_path / "dynamic" / f"{name}.json").write_text(text)
     command = [envoy_program, "-c", str(tmp_path / "bootstrap.json"), "--disable-hot-restart", "--concurrency", "1", "--log-level", "error"]
@@ -180,6 +181,7 @@ def test_the_real_envoy_takes_files_and_names_a_port_that_it_cannot_have(running
         return module.ask(admin, "/config_dump")
 
     wanted = {name: module.version(text) for name, text in made["documents"].items()}
+    assert module.ask(str(folder / "other.sock"), "/config_dump") is None
     assert module.await_versions(wanted, look, time.sleep) == []
 
     with socket.socket() as squatter:
@@ -193,5 +195,7 @@ def test_the_real_envoy_takes_files_and_names_a_port_that_it_cannot_have(running
         problems = module.settle(files, documents, look, time.sleep)
     healed = module.settle(files, documents, look, time.sleep)
 
+    assert stat.filemode((folder / "admin.sock").stat().st_mode) == "srw-------"
+    assert module.ask(admin, "/quitquitquit") is None
     assert problems == [f"cannot bind '127.0.0.1:{other['envoy_listeners'][0]['port']}': Address already in use"]
     assert healed == []

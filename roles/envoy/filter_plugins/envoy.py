@@ -174,11 +174,11 @@ def envoy_wishes(stated: Mapping[str, Any], paths: Mapping[str, Any], node: Mapp
     Args:
         stated: The role's variables by name.
         paths: As `make_resources` takes them.
-        node: `node`, `cluster`, `admin_port` and `dynamic_dir` of the host.
+        node: `node`, `cluster` and `dynamic_dir` of the host.
     """
     complete = {name: envoy_values.full(name, value) if name in envoy_values.DEFAULTS else value for name, value in stated.items()}
     resources = envoy_config.make_resources(complete, paths)
-    bootstrap = envoy_config.make_bootstrap(**{**node, "admin_port": int(node["admin_port"])})
+    bootstrap = envoy_config.make_bootstrap(**node)
     documents = {kind: envoy_config.as_document(kind, resources[kind]) for kind in ("clusters", "listeners")}
     documents |= {f"routes-{name}": envoy_config.as_document("routes", [table]) for name, table in resources["routes"].items()}
     return {

@@ -12,19 +12,19 @@ import json
 import socket
 import ssl
 import time
-import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.envoy_admin import ASK_S, UnixConnection, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/envoy/meta/argument_specs.yml"
-ASK_S = 20.0
 # A trial of a higher limit takes longer than it is worth.
 MOST_REQUESTS = 2000
+CLUSTERS = "`curl --unix-socket /run/envoy/admin.sock http://envoy/clusters` as root"
 AGAIN = "apply the phase gateway again, and see `journalctl -u envoy -n 30`"
 # OpenSSL's numbers, x509_vfy.h: X509_V_FLAG_PARTIAL_CHAIN takes the certificate itself for its authority; and what a check may end with.
 PARTIAL_CHAIN = 0x80000
@@ -219,7 +219,7 @@ def look_at_upstreams(gateway: Gateway, upstreams: list[str], healthy: Mapping[s
     """See that each upstream has an endpoint that answers; those that were ejected are named by their number."""
     for name in upstreams:
         good, everybody = healthy.get(name, (0, 0))
-        fix = f"start what {name} stands for; an endpoint that answers again is taken back by itself (http://127.0.0.1:<envoy_admin_port>/clusters)"
+        fix = f"start the service {name}; an endpoint that answers again is used again (see {CLUSTERS})"
         verdict = "unknown" if name not in healthy else "pass" if good else "fail"
         reason = "the gateway does not know it yet" if name not in healthy else "every endpoint is ejected: its requests end in 503"
         gateway.judge(
@@ -276,21 +276,6 @@ def look_at_keys(gateway: Gateway, providers: list[str], clusters: Mapping[str, 
         gateway.judge(f"keys.{name}", verdict, expected="keys that were fetched", found=found, fix=fix)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a socket of the host's own."""
-
-    def __init__(self, path: str) -> None:
-        """Keep where the socket lies."""
-        super().__init__("trial", timeout=ASK_S)
-        self.path = path
-
-    def connect(self) -> None:
-        """Connect to it."""
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(ASK_S)
-        self.sock.connect(self.path)
-
-
 def try_limit(path: str, route: str, most: int) -> tuple[int, dict[str, str]]:
     """Send requests until one is refused, and return how many were let through and the headers of the refusal.
 
@@ -331,24 +316,12 @@ def look_at_limits(gateway: Gateway, listeners: list[Mapping[str, Any]], path: s
         gateway.judge(f"limit.{name}", verdict, expected=expected, found=found, fix=AGAIN)
 
 
-def read_admin(port: int, page: str) -> dict[str, Any]:
-    """Return what a page of the admin's says.
-
-    Raises:
-        OSError: it does not answer.
-        ValueError: it says something else.
-    """
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}format=json", timeout=ASK_S) as answer:
-        found: dict[str, Any] = json.loads(answer.read())
-    return found
-
-
 def main() -> None:
     """Read the arguments, look, and report verdicts."""
     module = AnsibleModule(
         argument_spec={
             "host": {"type": "str", "required": True},
-            "admin_port": {"type": "int", "required": True},
+            "admin_socket": {"type": "path", "required": True},
             "trial_socket": {"type": "path", "required": True},
             "least_days": {"type": "int", "required": True},
             "listeners": {"type": "list", "elements": "dict", "required": True},
@@ -361,12 +334,12 @@ def main() -> None:
     gateway = Gateway(wanted["host"])
     healthy: dict[str, tuple[int, int]] = {}
     try:
-        clusters = read_admin(wanted["admin_port"], "clusters?")
-        stats = read_admin(wanted["admin_port"], "stats?filter=jwks&") if wanted["key_sets"] else {}
+        clusters = read_page(wanted["admin_socket"], "/clusters?format=json")
+        stats = read_page(wanted["admin_socket"], "/stats?filter=jwks&format=json") if wanted["key_sets"] else {}
         healthy = health_of(clusters)
     except (OSError, ValueError) as error:
-        reason = f"port {wanted['admin_port']} of 127.0.0.1: {error}"
-        gateway.judge("admin", "fail", expected="an answer on loopback", found="", reason=reason, fix="see `journalctl -u envoy -n 30`")
+        reason = f"{wanted['admin_socket']}: {error}"
+        gateway.judge("admin", "fail", expected="an answer on the admin socket", found="", reason=reason, fix=AGAIN)
     else:
         look_at_upstreams(gateway, wanted["upstreams"], healthy)
         look_at_keys(gateway, wanted["key_sets"], clusters, stats)

@@ -1,8 +1,8 @@
 #!/usr/bin/python
 """Give Envoy its configuration, once Envoy itself has checked it, and wait until it is in force: the Ansible module `envoy_take_up`.
 
-Envoy watches its files and takes them when they are moved into place; connections in flight are not dropped. What it runs with is read from
-its admin page, so a run that was killed in between is finished by the next one. Keys are in these files: no message leaves unmasked.
+Envoy watches its files and takes them when they are moved into place; connections in flight are not dropped. The module asks the admin
+socket what Envoy runs with, so the next run finishes one that was killed in between. Keys are in these files: no message leaves unmasked.
 """
 
 from __future__ import annotations
@@ -13,19 +13,17 @@ import shutil
 import subprocess
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.envoy_admin import read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-# How long Envoy may look through a configuration, until its admin page answers, and take up new files (Wasm is compiled then).
+# How long Envoy may look through a configuration, until its admin socket answers, and take up new files (Wasm is compiled then).
 CHECK_S = 120.0
-ASK_S = 10.0
 TAKE_S = 60.0
 LONGEST_REASON = 600
 # In this order nothing is named before it is there: endpoints, then routes to them, then listeners of these routes.
@@ -72,11 +70,10 @@ def check(program: str, user: str, static: str, near: Path) -> str:
         shutil.rmtree(folder)
 
 
-def ask(admin_port: int, path: str) -> Any:
-    """Return what the admin page answers, or None where nobody answers."""
+def ask(admin_socket: str, page: str) -> Any:
+    """Return what a page of the admin interface answers, or None if Envoy does not answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{admin_port}{path}", timeout=ASK_S) as answer:
-            return json.loads(answer.read())
+        return read_page(admin_socket, page)
     except (OSError, ValueError):
         return None
 
@@ -206,7 +203,7 @@ def await_versions(
         if refused and time.monotonic() > deadline - most_s + 3:  # an older refusal may still stand there for a moment
             return refused
         if time.monotonic() > deadline:
-            return [f"{name} is not in force after {most_s:.0f} s" for name in late] if dump else ["its admin page does not answer"]
+            return [f"{name} is not in force after {most_s:.0f} s" for name in late] if dump else ["its admin socket does not answer"]
         wait(0.5)
 
 
@@ -217,7 +214,7 @@ def main() -> None:
             "program": {"type": "path", "required": True},
             "user": {"type": "str", "required": True},
             "config_dir": {"type": "path", "required": True},
-            "admin_port": {"type": "int", "required": True},
+            "admin_socket": {"type": "path", "required": True},
             "bootstrap": {"type": "str", "required": True},
             "documents": {"type": "dict", "required": True, "no_log": True},
             "static": {"type": "str", "required": True, "no_log": True},
@@ -232,9 +229,9 @@ def main() -> None:
     start = base / "bootstrap.json"
     if wanted["await"]:
         versions = {name: version(text) for name, text in wanted["documents"].items()}
-        problems = await_versions(versions, lambda: ask(wanted["admin_port"], "/config_dump"), time.sleep)
+        problems = await_versions(versions, lambda: ask(wanted["admin_socket"], "/config_dump"), time.sleep)
         module.exit_json(changed=False, problem=masked("; ".join(problems)[:LONGEST_REASON], wanted["secrets"]))
-    dump = ask(wanted["admin_port"], "/config_dump")
+    dump = ask(wanted["admin_socket"], "/config_dump")
     now = taken(dump) if dump else {}
     differ = [name for name, text in wanted["documents"].items() if folder.read(name) != text]
     stale = [name for name, text in wanted["documents"].items() if dump and now.get(name) != version(text)]
@@ -248,7 +245,7 @@ def main() -> None:
     if not result["problem"]:
         if other:
             write(start, wanted["bootstrap"], wanted["user"])
-        problems = settle(folder, wanted["documents"], lambda: ask(wanted["admin_port"], "/config_dump"), time.sleep)
+        problems = settle(folder, wanted["documents"], lambda: ask(wanted["admin_socket"], "/config_dump"), time.sleep)
         for name in extra if not problems else ():
             folder.drop(name)
         result["problem"] = masked("; ".join(problems)[:LONGEST_REASON], wanted["secrets"])

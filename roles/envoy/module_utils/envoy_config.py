@@ -18,8 +18,12 @@ from ansible.module_utils.envoy_values import BUFFER_BYTES, CLIENT_HEADER, HTTP,
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-# For root of the host: each route with a limit answers here by itself, so that the limit can be tried without its clients or upstream.
+# Each route with a limit answers on this socket by itself, so that root can try the limit without its clients or upstream.
 TRIAL_SOCKET = "/run/envoy/trial.sock"
+# The admin interface shows routes, certificates and the addresses of clients. A loopback port would show them to every account of the host.
+ADMIN_SOCKET = "/run/envoy/admin.sock"
+# Only Envoy and root connect. The folder has mode 0700 as well: Envoy sets the mode of a socket after it has made it.
+_SOCKET_MODE = 0o600
 # Values of the page on gateways that strangers reach, named above.
 _MOST_STREAMS = 100
 _STREAM_WINDOW_BYTES = 65536
@@ -213,7 +217,7 @@ def make_trial(routes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     )
     return {
         "name": "primus-trial",
-        "address": {"pipe": {"path": TRIAL_SOCKET, "mode": 0o600}},
+        "address": {"pipe": {"path": TRIAL_SOCKET, "mode": _SOCKET_MODE}},
         "filter_chains": [{"filters": [manager]}],
     }
 
@@ -245,10 +249,10 @@ def make_resources(stated: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[
     return {"clusters": clusters, "listeners": listeners, "routes": tables}
 
 
-def make_bootstrap(*, node: str, cluster: str, admin_port: int, dynamic_dir: str) -> dict[str, Any]:
-    """Return what Envoy starts with: who it is, its admin page, and the files that it watches for all else.
+def make_bootstrap(*, node: str, cluster: str, dynamic_dir: str) -> dict[str, Any]:
+    """Return what Envoy starts with: its name, its admin socket, and the files that it watches for everything else.
 
-    Only what reads may be asked of the admin page: every account of the host reaches a loopback port.
+    The admin interface answers only paths that read.
     """
 
     def watched(name: str) -> dict[str, Any]:
@@ -261,7 +265,7 @@ def make_bootstrap(*, node: str, cluster: str, admin_port: int, dynamic_dir: str
     )
     return {
         "node": {"id": node, "cluster": cluster},
-        "admin": {"address": socket("127.0.0.1", admin_port), "allow_paths": [{"prefix": path} for path in paths]},
+        "admin": {"address": {"pipe": {"path": ADMIN_SOCKET, "mode": _SOCKET_MODE}}, "allow_paths": [{"prefix": path} for path in paths]},
         "dynamic_resources": {"cds_config": watched("clusters"), "lds_config": watched("listeners")},
         "overload_manager": {
             "resource_monitors": [{"name": "envoy.resource_monitors.global_downstream_max_connections", "typed_config": connections}]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # A value that only a run knows: a template that cannot be resolved yet, or under Vault without a password.
 UNKNOWN = "?"
-VARIABLES = (*DEFAULTS, "envoy_api_keys", "envoy_api_key_header", "envoy_admin_port")
+VARIABLES = (*DEFAULTS, "envoy_api_keys", "envoy_api_key_header")
 SHORTEST_KEY = 16
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HEADER = re.compile(r"[a-z0-9-]{1,64}", re.IGNORECASE)
@@ -51,7 +51,6 @@ class Stated:
     wasm: Sequence[Mapping[str, Any]] | None
     keys: Mapping[str, Any] | None
     header: Any
-    admin_port: Any
 
 
 def read(stated: Mapping[str, Any]) -> Stated:
@@ -64,9 +63,7 @@ def read(stated: Mapping[str, Any]) -> Stated:
         return full(name, [one for one in given if isinstance(one, dict) and isinstance(one.get("name"), str)])
 
     keys = stated.get("envoy_api_keys") or {}
-    return Stated(
-        *(entries(name) for name in DEFAULTS), keys if isinstance(keys, dict) else None, *(stated.get(name) for name in VARIABLES[-2:])
-    )
+    return Stated(*(entries(name) for name in DEFAULTS), keys if isinstance(keys, dict) else None, stated.get(VARIABLES[-1]))
 
 
 def _names(entries: Iterable[Mapping[str, Any]] | None) -> list[str] | None:
@@ -117,7 +114,7 @@ def listener_findings(now: Stated) -> Iterator[Finding]:
         return
     if not now.listeners:
         yield Finding(about, "envoy has hosts and envoy_listeners is empty: nobody could reach it", "state a listener", "envoy-listener")
-    ports: dict[int, str] = {now.admin_port: "envoy_admin_port"} if _number(now.admin_port) else {}
+    ports: dict[int, str] = {}
     for one in now.listeners:
         name, port = one["name"], _number(one.get("port"))
         if port is not None and not 0 < port < 65536:
