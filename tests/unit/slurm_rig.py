@@ -26,6 +26,8 @@ SETTINGS: dict[str, Any] = {
     "slurmctld_timeout_s": 60,
     "health_check": {},
     "epilog": "",
+    "private_data": ["accounts", "jobs"],
+    "private_tmp": True,
     "task_prolog": "",
     "return_to_service": 2,
     "requeue_exit": [75],

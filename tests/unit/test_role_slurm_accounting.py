@@ -290,3 +290,17 @@ def test_slurm_comes_from_epel_where_a_distribution_has_none(role: str) -> None:
     tasks = yaml.safe_load((content.roles_dir() / role / "tasks/install.yml").read_text(encoding="utf-8"))
 
     assert [task["ansible.builtin.dnf"]["enablerepo"] for task in tasks if "ansible.builtin.dnf" in task] == ["epel"]
+
+
+def test_one_person_cannot_fill_the_queue() -> None:
+    """Each QOS that states no bound gets one, also the one that Slurm makes by itself, of which nothing else is changed."""
+    found = calls(FULL, **STATED, max_submit=500)
+    bounded = FULL | {"qos": FULL["qos"].replace("normal|Normal QOS default|0||00:00:00||||", "normal|Normal QOS default|7||00:00:00|||9|")}
+
+    assert found == [
+        "modify qos where name=low set maxsubmitjobsperuser=500",
+        "modify qos where name=high set maxsubmitjobsperuser=500",
+        "modify qos where name=normal set maxsubmitjobsperuser=500",
+    ]
+    assert calls(bounded, max_submit=500) == []
+    assert calls(FULL, max_submit=0) == []

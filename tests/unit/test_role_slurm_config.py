@@ -322,3 +322,44 @@ def test_what_is_wrong_is_told_with_its_fix() -> None:
 def test_settings_as_shipped_have_nothing_wrong() -> None:
     """The defaults are fine."""
     assert config.problems(SETTINGS, ["n1"]) == []
+
+
+def test_jobs_have_folders_of_their_own_where_control_groups_keep_them_apart(tmp_path: Path) -> None:
+    """Without control groups Slurm cannot have it, and slurmd would not start; the site may do without."""
+    for changes, node, wanted in (
+        ({}, {}, True),
+        ({"private_tmp": False}, {}, False),
+        ({}, {"cgroup": "", "container": True}, False),
+        ({"proctrack": "proctrack/linuxproc"}, {}, False),
+    ):
+        make(tmp_path, {"n1": node}, **changes)
+
+        assert ("JobContainerType=job_container/tmpfs\n" in read(tmp_path)) is wanted
+        assert (tmp_path / "job_container.conf").exists() is wanted
+    make(tmp_path, {"n1": {}})
+    assert read(tmp_path, "job_container.conf").endswith("AutoBasePath=true\nBasePath=/var/lib/slurm/slurmd/job_container\n")
+
+
+def test_people_do_not_see_each_others_jobs(tmp_path: Path) -> None:
+    """As stated; an empty list writes no line."""
+    make(tmp_path, {"n1": {}})
+    assert "PrivateData=accounts,jobs\n" in read(tmp_path)
+    make(tmp_path, {"n1": {}}, private_data=[])
+    assert "PrivateData" not in read(tmp_path)
+
+
+def test_a_real_host_without_control_groups_is_refused() -> None:
+    """A container has what its host gives it; of what an earlier release wrote it is unknown, and not held against a host."""
+    slurm_nodes = sys.modules["ansible.module_utils.slurm_nodes"]
+    nodes = {
+        name: slurm_nodes.parse_node(fragment(name, **changes))
+        for name, changes in (
+            ("real", {"cgroup": "", "cgroup_reason": "no plug-in for cgroup v2", "container": False}),
+            ("box", {"cgroup": "", "container": True}),
+            ("old", {"cgroup": ""}),
+            ("good", {"container": False}),
+        )
+    }
+
+    assert "apart on real (no plug-in for cgroup v2): a job could" in config.unbounded(list(nodes.values()))
+    assert config.unbounded([nodes["box"], nodes["old"], nodes["good"]]) == ""

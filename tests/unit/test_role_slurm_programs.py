@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib import util
@@ -31,6 +32,7 @@ def load(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise ImportError(path)
     module = util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
@@ -107,15 +109,93 @@ def start(environment: dict[str, str], code: str = "") -> subprocess.Popen[bytes
     return process
 
 
-def test_the_epilog_ends_what_the_job_left_and_nothing_else(leftover: list[subprocess.Popen[bytes]]) -> None:
-    """A daemon of the job goes, also one that ignores SIGTERM; another job's, a login shell's and a plain process stay."""
+def in_proc(root: Path, pid: int, *, environ: str = "", cgroup: str = "0::/user.slice", started: int = 5) -> None:
+    """Write a process of this account into a folder that stands for /proc."""
+    folder = root / str(pid)
+    folder.mkdir()
+    (folder / "environ").write_text(environ.replace(" ", "\0"))
+    (folder / "cgroup").write_bytes(f"{cgroup}\n".encode() + b"\xff")
+    (folder / "stat").write_text(f"{pid} (a (b) c) S {' '.join(['0'] * 18)} {started} 0\n")
+
+
+def test_the_epilog_ends_all_processes_of_an_account_after_its_last_job(tmp_path: Path) -> None:
+    """Whatever a process has made of its environment and session; units of a watcher's job stay."""
+    mark = "SLURM_JOB_ID=71 SLURMD_NODENAME=n2"
+    in_proc(tmp_path, 10, environ=mark)
+    in_proc(tmp_path, 11)
+    in_proc(tmp_path, 12, environ="SLURM_JOB_ID=72 SLURMD_NODENAME=n2")
+    in_proc(tmp_path, 13, cgroup="1:name=systemd:/system.slice/primus-job-a-0a1b2c-1.service")
+    (tmp_path / "self").mkdir()
+    found = epilog.processes(tmp_path, os.getuid(), "71")
+
+    assert [process.pid for process in epilog.doomed(found, all_of_them=True)] == [10, 11, 12]
+    assert [process.pid for process in epilog.doomed(found, all_of_them=False)] == [10]
+
+
+def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> None:
+    """Its list names processes and jobs; who owns a process the kernel says. A process that has gone counts for nobody."""
+    in_proc(tmp_path, 10)
+    head = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
+
+    assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, os.getuid(), "71")
+    assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, os.getuid(), "71")
+    assert not epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, os.getuid() + 1, "71")
+    assert not epilog.other_jobs(f"{head}99 72 batch 0 0\n-1 72 extern - -\n", tmp_path, os.getuid(), "71")
+    assert not epilog.other_jobs(head, tmp_path, os.getuid(), "71")
+
+
+def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look and the signal a process may end and its number be given to another."""
+    sent: list[int] = []
+    monkeypatch.setattr(epilog.os, "kill", lambda pid, _: sent.append(pid))
+    in_proc(tmp_path, 10)
+    in_proc(tmp_path, 11)
+    found = epilog.processes(tmp_path, os.getuid(), "71")
+    (tmp_path / "11" / "stat").write_text(f"11 (x) S {' '.join(['0'] * 18)} 99 0\n")
+    epilog.send(tmp_path, found, signal.SIGTERM)
+
+    assert sent == [10]
+
+
+def test_what_an_account_left_in_shared_folders_is_removed_without_following_links(tmp_path: Path) -> None:
+    """Folders, files and links of the account go; where a link leads stays, and so does what others own."""
+    if os.geteuid():
+        pytest.skip("needs root, to have files of two accounts")
+    shared, kept = tmp_path / "shared", tmp_path / "kept"
+    (shared / "mine" / "below").mkdir(parents=True)
+    kept.mkdir()
+    (kept / "file").write_text("")
+    (shared / "mine" / "link").symlink_to(kept)
+    (shared / "link").symlink_to(kept)
+    (shared / "theirs").write_text("")
+    for path in (shared / "mine", shared / "link", kept):
+        os.chown(path, 4999, 4999, follow_symlinks=False)
+    removed = epilog.remove_files([str(shared), str(tmp_path / "none")], 4999)
+
+    assert (removed, [path.name for path in shared.iterdir()]) == (2, ["theirs"])
+    assert (kept / "file").exists()
+
+
+def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> None:
+    """A host to which the settings have not come, or come damaged, is treated as a login host."""
+    path = tmp_path / "settings.json"
+    assert epilog.read_settings(path) == epilog.Settings(login=True)
+    path.write_bytes(b"\xff{")
+    assert epilog.read_settings(path) == epilog.Settings(login=True)
+    path.write_text('{"spare": ["ops"], "login": false}')
+    assert epilog.read_settings(path) == epilog.Settings(("ops",))
+
+
+def test_the_epilog_ends_processes_politely_first(leftover: list[subprocess.Popen[bytes]]) -> None:
+    """A daemon of the job goes, also one that ignores SIGTERM; another job's and a plain process stay."""
     job = {"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"}
     mine, stubborn = start(job), start(job, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
     others = [start({**job, "SLURM_JOB_ID": "72"}), start({"SLURM_JOB_ID": "71"}), start({})]
     leftover += [mine, stubborn, *others]
-    found = epilog.end(os.getuid(), "71")
+    found = epilog.doomed(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
+    epilog.end(epilog.PROC, found)
 
-    assert found == sorted([mine.pid, stubborn.pid])
+    assert [process.pid for process in found] == sorted([mine.pid, stubborn.pid])
     assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
     assert [process.poll() for process in others] == [None, None, None]
 

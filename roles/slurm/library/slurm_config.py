@@ -1,7 +1,7 @@
 #!/usr/bin/python
 """Make Slurm's configuration on a controller from the nodes' fragments: the Ansible module `slurm_config`.
 
-It writes slurm.conf, gres.conf, topology.conf and cgroup.conf, each in one step, and says what has to be done so that they count:
+It writes slurm.conf, gres.conf, topology.conf, cgroup.conf and job_container.conf, each in one step, and says what makes them count:
 `action` is none, reconfigure or restart (of slurmctld), `restart_nodes` whether slurmd has to start anew everywhere.
 """
 
@@ -73,6 +73,19 @@ def given_up(before: str, after: str, nodes: Sequence[Node]) -> str:
     )
 
 
+def unbounded(nodes: Sequence[Node]) -> str:
+    """Return why jobs on real hosts could not be kept apart; empty where they can. Containers have what their host gives them."""
+    weak = [f"{node.name} ({node.cgroup_reason or 'no reason known'})" for node in nodes if not node.cgroup and not node.container]
+    if not weak:
+        return ""
+    more = f" and {len(weak) - 3} more" if len(weak) > 3 else ""
+    return (
+        f"no control groups keep jobs apart on {', '.join(weak[:3])}{more}: a job could use other jobs' GPUs, cores and memory, and leave "
+        "processes behind. Fix: install a Slurm with a plug-in for the host's control groups (Ubuntu 22.04 ships none for version 2), or "
+        "accept it with slurm_proctrack: proctrack/linuxproc"
+    )
+
+
 def bring_about(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
     """Write what differs; return the result for Ansible."""
     before = present(folder, after)
@@ -118,6 +131,8 @@ def main() -> None:
             lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
         ):
             module.fail_json(msg=lost)
+        if settings["proctrack"] == "auto" and (weak := unbounded(fragments.nodes)):
+            module.fail_json(msg=weak)
         result = bring_about(folder, files, check=module.check_mode)
     except (OSError, ValueError) as error:
         module.fail_json(msg=f"the configuration cannot be made: {error}. Fix: mend what it names and apply the phase slurm again")

@@ -167,6 +167,11 @@ def look_at_cgroups(machine: Machine) -> dict[str, str]:
     return {"cgroup": "" if reason else version, "cgroup_reason": reason}
 
 
+def look_at_container(machine: Machine) -> dict[str, bool]:
+    """Say whether the host is a container, as systemd has noted at its start: systemd(1), /run/systemd/container."""
+    return {"container": any(machine.at(path).exists() for path in ("/run/systemd/container", "/run/.containerenv", "/.dockerenv"))}
+
+
 def release_of(machine: Machine) -> str:
     """Return Slurm's release, such as 22.05; empty where it is not installed."""
     found = re.search(r"(\d+\.\d+)", machine.run(["slurmd", "-V"]))
@@ -207,6 +212,7 @@ def main() -> None:
         **size,
         **gpus,
         **look_at_cgroups(machine),
+        **look_at_container(machine),
         "release": release_of(machine),
     }
     module.exit_json(changed=False, node=node)

@@ -29,7 +29,7 @@ RECONFIGURED = frozenset(
 NODE_KEYS = frozenset(
     (
         *("authtype", "credtype", "grestypes", "jobacctgathertype", "mpidefault", "proctracktype", "slurmdparameters"),
-        *("slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
+        *("jobcontainertype", "prologflags", "slurmdport", "slurmdspooldir", "slurmuser", "taskplugin"),
     )
 )
 # What a job gets that states no size, for the cluster and for a partition: slurm.conf(5). Without the first a job with eight GPUs gets one
@@ -71,12 +71,14 @@ def preemption(partitions: Sequence[Mapping[str, Any]], qos: Sequence[Mapping[st
     return "preempt/partition_prio" if len(tiers) > 1 else ""
 
 
-def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str) -> dict[str, str]:
+def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str, private_tmp: bool = False) -> dict[str, str]:
     """Return how processes are kept together: as stated, else by control groups where every node can."""
     able = bool(nodes) and all(node.cgroup for node in nodes)
     by = proctrack if proctrack != "auto" else "proctrack/cgroup" if able else "proctrack/linuxproc"
     tasks = task_plugins if task_plugins != "auto" else "task/cgroup,task/affinity" if by == "proctrack/cgroup" and able else ""
     lines = {"ProctrackType": by, "PrologFlags": "Contain" if by == "proctrack/cgroup" else "Alloc"}
+    # It needs the step that holds a whole job, which needs control groups: slurm.conf(5), "PrologFlags".
+    lines |= {"JobContainerType": "job_container/tmpfs"} if private_tmp and by == "proctrack/cgroup" else {}
     lines |= {"TaskPlugin": tasks} if tasks else {}
     if "task/cgroup" not in tasks:
         return lines
@@ -153,6 +155,7 @@ def _cluster(settings: Mapping[str, Any]) -> dict[str, str]:
         "RequeueExit": settings["requeue_exit"],
         "KillWait": settings["kill_wait_s"],
         "SrunPortRange": settings["srun_port_range"],
+        "PrivateData": settings["private_data"],
     }
     if settings["health_check"]:
         wanted["HealthCheckProgram"] = settings["health_check"]["program"]
@@ -173,7 +176,8 @@ def _scheduling(settings: Mapping[str, Any], nodes: Sequence[Node], partitions: 
     lines |= (
         {"PriorityWeightQOS": "10000", "PriorityWeightAge": "1000", "PriorityWeightFairshare": "1000"} if settings["accounting"] else {}
     )
-    lines |= tracking(nodes, proctrack=settings["proctrack"], task_plugins=settings["task_plugins"])
+    stated = {name: settings[name] for name in ("proctrack", "task_plugins", "private_tmp")}
+    lines |= tracking(nodes, **stated)
     lines |= {} if settings["select_parameters"] == "auto" else {"SelectTypeParameters": settings["select_parameters"]}
     lines |= {"SlurmdParameters": "config_overrides"} if any(node.stated_size for node in nodes) else {}
     lines |= {"GresTypes": "gpu"} if any(node.gpu_count for node in nodes) else {}
@@ -233,6 +237,16 @@ def cgroup_conf(conf: str, nodes: Sequence[Node]) -> str:
     return "CgroupPlugin=disabled\n" if modern else ""
 
 
+def job_container_conf(conf: str, spool_dir: str) -> str:
+    """Return job_container.conf for this slurm.conf: where the folders lie that jobs have as their own /tmp and /dev/shm.
+
+    Source: job_container.conf(5) of Slurm 22.05 and 24.11. /dev/shm is a job's own as well without being named.
+    """
+    if "JobContainerType=job_container/tmpfs\n" not in conf:
+        return ""
+    return f"AutoBasePath=true\nBasePath={spool_dir}/job_container\n"
+
+
 def _number(release: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release.split(".") if part.isdigit())
 
@@ -245,6 +259,7 @@ def all_files(settings: Mapping[str, Any], nodes: Sequence[Node], fleet: Fleet) 
     """
     conf = slurm_conf(settings, nodes, fleet)
     others = {"gres.conf": gres_conf(nodes), "topology.conf": topology(settings, nodes), "cgroup.conf": cgroup_conf(conf, nodes)}
+    others["job_container.conf"] = job_container_conf(conf, settings["spool_dir"])
     files = {"slurm.conf": conf, **{name: HEADER + text if text else "" for name, text in others.items()}}
     marks = f"# primus restart_digest={restart_digest(files)} node_digest={node_digest(files)}\n"
     return {**files, "slurm.conf": HEADER + marks + conf.removeprefix(HEADER)}

@@ -27,7 +27,10 @@ GPU_FLAGS = {"amd": "amd_gpu_env", "nvidia": "nvidia_gpu_env"}
 
 @dataclass(frozen=True)
 class Node:
-    """One host that runs jobs. Memory in MiB; `cgroup` is v1, v2 or empty where Slurm cannot use any; `release` as 22.05."""
+    """One host that runs jobs. Memory in MiB; `cgroup` is v1, v2 or empty where Slurm cannot use any.
+
+    `release` is Slurm's, as 22.05; `container` tells a container from a host with a kernel of its own.
+    """
 
     name: str
     address: str
@@ -47,6 +50,7 @@ class Node:
     cgroup_reason: str
     release: str
     gpu_vendor: str = ""
+    container: bool = True  # what an earlier release wrote does not say it; unknown is not held against a host
 
     def line(self, *, spare: bool = False) -> str:
         """Return the node's line in slurm.conf; spare nodes are taken last."""

@@ -65,13 +65,14 @@ def main() -> None:
             "configuration": {"type": "path", "required": True},
             "cluster": {"type": "str", "required": True},
             "purge": {"type": "bool", "default": False},
+            "max_submit": {"type": "int", "default": 0},
             "patience_s": {"type": "float", "default": 0.0},
             **lists,
         },
         supports_check_mode=True,
     )
     given = module.params
-    wanted = Wanted(given["cluster"], given["qos"], given["accounts"], given["users"], given["purge"])
+    wanted = Wanted(given["cluster"], given["qos"], given["accounts"], given["users"], given["purge"], given["max_submit"])
     sacctmgr = make_sacctmgr(given["configuration"])
     try:
         wait_for(sacctmgr, wait=time.sleep)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Stated = Mapping[str, Any]
     Call = tuple[str, ...]
 
+_BOUND = "max_submit_per_user"
 _NEW = Association(share=1, qos=frozenset())
 
 
@@ -30,6 +31,7 @@ class Wanted:
     accounts: Sequence[Stated] = ()
     users: Sequence[Stated] = ()
     purge: bool = False
+    max_submit: int = 0  # jobs that one person may have in the queue, for each QOS that states none; 0 = no bound
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def make_plan(ledger: Ledger, wanted: Wanted) -> Plan:
     calls: list[Call] = [] if wanted.cluster in ledger.clusters else [("add", "cluster", wanted.cluster)]
     calls += [("add", "qos", one["name"]) for one in wanted.qos if one["name"] not in ledger.qos]
     waiting: list[str] = []
-    for one in wanted.qos:
+    for one in _bounded(ledger, wanted):
         changes, waits = _qos_changes(ledger, one)
         calls += [("modify", "qos", "where", f"name={one['name']}", "set", *changes)] if changes else []
         waiting += waits
@@ -61,6 +63,21 @@ def make_plan(ledger: Ledger, wanted: Wanted) -> Plan:
     calls += _root_calls(ledger, wanted)
     calls += _purge(ledger, wanted) if wanted.purge else []
     return Plan(tuple(calls), tuple(waiting))
+
+
+def _bounded(ledger: Ledger, wanted: Wanted) -> list[Stated]:
+    """Return the stated QOS, each with a bound on the jobs that one person may have in the queue.
+
+    The QOS that Slurm makes by itself is bounded as well. Of that one nothing else is known, so everything else stays as it is.
+    """
+    if not wanted.max_submit:
+        return [*wanted.qos]
+    bounded: list[Stated] = [{**one, _BOUND: one.get(_BOUND) or wanted.max_submit} for one in wanted.qos]
+    found = ledger.qos.get(NORMAL)
+    if found is None or any(one["name"] == NORMAL for one in wanted.qos):
+        return bounded
+    kept = {name: found.get(column, "") for name, column, _, _ in QOS_FIELDS}
+    return [*bounded, {**kept, "name": NORMAL, _BOUND: kept[_BOUND] or wanted.max_submit}]
 
 
 def _qos_changes(ledger: Ledger, one: Stated) -> tuple[list[str], list[str]]:
