@@ -28,20 +28,22 @@ def port_twice(reading: Reading) -> Iterator[Problem]:
             memberships[host].append(group)
     reported: set[tuple[int, tuple[str, ...]]] = set()
     for host in reading.hosts:
-        variables = {name: _number(reading, host, name) for name in filters.PORT_VARIABLES.values()}
+        names = (*filters.PORT_VARIABLES.values(), *filters.REDIS_VARIABLES)
+        variables = {name: found for name in names if (found := _stated(reading, host, name)) is not None}
         for port, programs in filters.port_twins(filters.preflight_ports(table, memberships.get(host, ()), variables)):
             if (port, programs) not in reported:
                 reported.add((port, programs))
-                yield _problem(reading, host, port, [(one, filters.PORT_VARIABLES.get(one, "")) for one in programs])
+                yield _problem(reading, host, port, [(one, filters.port_variable(one, variables)) for one in programs])
 
 
-def _number(reading: Reading, host: str, name: str) -> int | None:
-    """Return a port that is stated for a host; None where none is, or where only a run knows it."""
+def _stated(reading: Reading, host: str, name: str) -> int | str | None:
+    """Return a port, or what decides on one, that is stated for a host; None where none is, or where only a run knows it."""
     found = reading.merged.of(name).get(host)
     if found is None or is_template(found.node) or is_vaulted(found.node):
         return None
     value: Any = value_of(found.node)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    decides = isinstance(value, (bool, str)) and not name.endswith("_port")
+    return value if decides or (isinstance(value, int) and not isinstance(value, bool)) else None
 
 
 def _problem(reading: Reading, host: str, port: int, programs: list[tuple[str, str]]) -> Problem:

@@ -128,7 +128,7 @@ def test_broken_input_is_refused_by_plain_ansible_before_anything_changes(
 
 # A port of node1, and the groups of a cluster in which the other hosts depend on who has it.
 TAKEN: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {
-    "Redis": (6379, {"redis": ("node1",), "gpu_node": NODES}),
+    "Redis": (6380, {"redis": ("node1",), "gpu_node": NODES}),
     "the controller of Slurm": (
         6817,
         {"slurm_controller": ("node1",), "slurm_accounting": ("node1",), "slurm_node": ("node2", "node3"), "gpu_node": NODES},

@@ -149,6 +149,26 @@ def test_shipped_ports_are_those_of_the_roles(filters: ModuleType) -> None:
     options = load_options()
     shipped = {one["process"]: one["port"] for one in options["preflight_ports"].default}
 
-    assert {name: options[variable].default for name, variable in filters.PORT_VARIABLES.items()} == {
-        name: shipped[name] for name in filters.PORT_VARIABLES
-    }
+    stated = {name: options[variable].default for name, variable in filters.PORT_VARIABLES.items()}
+
+    # Redis' port without TLS is no service's by default.
+    assert stated == {**{name: shipped[name] for name in filters.PORT_VARIABLES}, "redis-server": 6379}
+
+
+@pytest.mark.parametrize(
+    ("stated", "port"),
+    [
+        ({}, 6380),
+        ({"redis_port": 7000}, 6380),
+        ({"redis_tls_port": 7001}, 7001),
+        ({"redis_tls": False}, 6379),
+        ({"redis_tls": "no", "redis_port": 7000}, 7000),
+        ({"redis_tls_cert_file": "a.crt"}, 6379),
+        ({"redis_tls_cert_file": "a.crt", "redis_tls_port": 7001}, 7001),
+    ],
+)
+def test_redis_is_looked_for_on_the_port_that_it_serves(filters: ModuleType, stated: dict[str, object], port: int) -> None:
+    """As the role redis decides it: TLS on its own port, or the plain one where that is stated, or where the site's certificate is used."""
+    table = [{"port": 6380, "group": "redis", "process": "redis-server"}]
+
+    assert [one["port"] for one in filters.preflight_ports(table, ["redis"], stated)] == [port]

@@ -25,8 +25,10 @@ PORT_VARIABLES = {
     "prometheus": "prometheus_port",
     "prometheus-node-exporter": "node_exporter_port",
     "prometheus-alertmanager": "alertmanager_port",
-    "envoy": "envoy_admin_port",
 }
+# Redis listens on one of two ports, and what is stated says on which: roles/redis/vars/main.yml, _redis_main_port.
+_REDIS, _REDIS_PLAIN_PORT = "redis-server", 6379
+REDIS_VARIABLES = ("redis_tls_port", "redis_tls", "redis_tls_cert_file")
 _PROBE_FIX = "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter"
 
 
@@ -95,7 +97,20 @@ def _identity(machine: str, host: str, names: Sequence[str], waived: str | None)
 def preflight_ports(ports: Sequence[Mapping[str, Any]], groups: Sequence[str], stated: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the ports that a host of these groups needs, each where the host's variables put it."""
     mine = [dict(one) for one in ports if one["group"] in groups]
-    return [{**one, "port": int(stated.get(PORT_VARIABLES.get(one["process"], "")) or one["port"])} for one in mine]
+    return [{**one, "port": _port_of(one, stated)} for one in mine]
+
+
+def port_variable(process: str, stated: Mapping[str, Any]) -> str:
+    """Return the variable that says where a program listens on a host with these variables; empty = none does."""
+    plain = str(stated.get("redis_tls", True)).lower() in {"false", "no", "off", "0"}
+    own = bool(stated.get("redis_tls_cert_file")) and not stated.get("redis_tls_port")
+    return "redis_tls_port" if process == _REDIS and not plain and not own else PORT_VARIABLES.get(process, "")
+
+
+def _port_of(one: Mapping[str, Any], stated: Mapping[str, Any]) -> int:
+    variable = port_variable(one["process"], stated)
+    default = _REDIS_PLAIN_PORT if variable == PORT_VARIABLES[_REDIS] else one["port"]
+    return int(stated.get(variable) or default)
 
 
 def port_twins(ports: Sequence[Mapping[str, Any]]) -> list[tuple[int, tuple[str, ...]]]:
