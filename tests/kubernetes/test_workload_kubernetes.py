@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
+from primus_bootstrap.launch.watch.kube_broker import Brokered
 from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
@@ -101,11 +103,11 @@ def kubeconfig(api_server: ApiServer, api: Api, namespace: str, tmp_path: Path) 
 
 @pytest.fixture
 def job(site: Site, namespace: str, kubeconfig: Path) -> dict[str, Any]:
-    """job.json of a job on one node with eight GPUs, which makes 30 steps."""
+    """job.json of a job on one node with eight GPUs, which makes 30 steps; the broker has the kubeconfig."""
+    site.start_broker({"kubeconfig": str(kubeconfig), "namespaces": [namespace], "storage": [str(site.folder)]})
     pods = {
         "image": "localhost/none:1",
         "namespace": namespace,
-        "kubeconfig": str(kubeconfig),
         "storage": str(site.folder),
         "resources": {"amd.com/gpu": "8"},
         "node_selector": {"for": namespace},
@@ -155,7 +157,7 @@ def target_of(site: Site, job: dict[str, Any]) -> tuple[KubernetesTarget, State]
     folder = site.submit(job)
     known = folder.job()
     state = State(known.id, "starting", attempt=1, attempts=(Attempt(1, started=time.time()),))
-    return KubernetesTarget(known, folder, WatchApi(Path(known.pods.kubeconfig))), state
+    return KubernetesTarget(known, folder, Brokered(known, job, Broker(site.socket))), state
 
 
 def test_a_job_runs_to_its_end_with_one_pod_a_node(site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str) -> None:
@@ -295,7 +297,6 @@ def test_a_server_that_is_silent_says_nothing_of_nodes(site: Site, job: dict[str
     config = yaml.safe_load(kubeconfig.read_text())
     for changed in ({"users": [{"name": config["users"][0]["name"], "user": {"token": "wrong"}}]}, {"clusters": elsewhere(config)}):
         kubeconfig.write_text(yaml.safe_dump({**config, **changed}))
-        target.api = WatchApi(kubeconfig)
         seen = target.observe(state)
         assert (seen.status, seen.nodes, bool(seen.why)) == ("silent", (), True)
         assert target.candidates().why

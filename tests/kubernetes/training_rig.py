@@ -101,6 +101,7 @@ class Nodes:
             "ansible_user": "root",
             "ansible_ssh_private_key_file": str(self.folder / "key"),
             "workload_user": _USER,
+            "primus_watch_accounts": [_USER],
             "workload_venv": VENV,
             "kube_certificates_program_dir": "/usr/bin",
             "primus_watch_kubeconfig_file": str(self.folder / "kubeconfig"),
