@@ -153,10 +153,8 @@ class Folder:
             raise
         except OSError as error:
             raise self._is_not(name, "a regular file") from error
+        found = _regular(path, descriptor)
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise UnsafePathError(path, f"is {kind(found.st_mode)}, not a regular file")
             _check_owner(path, found, owner)
             content = file.read(max_bytes + 1)
         if len(content) > max_bytes:
@@ -296,12 +294,19 @@ def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
 def read_tail(path: str | Path, count: int) -> bytes:
     """Return the last bytes of a regular file by its path, at most `count`; see `read_regular`."""
     descriptor = os.open(path, _FILE)
+    found = _regular(str(path), descriptor)
     with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise UnsafePathError(str(path), f"is {kind(found.st_mode)}, not a regular file")
         file.seek(max(0, found.st_size - count))
         return file.read(count)
+
+
+def _regular(path: str, descriptor: int) -> os.stat_result:
+    """Return the facts of what was opened; close it where it is no regular file."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise UnsafePathError(path, f"is {kind(found.st_mode)}, not a regular file")
+    return found
 
 
 def _check_parent(path: str, found: os.stat_result, trusted: set[int]) -> None:

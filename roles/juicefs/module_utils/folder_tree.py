@@ -50,7 +50,7 @@ def account_of(number: int) -> str:
 def problem_of(error: UnsafePathError) -> Problem:
     """Return what is wrong, with account names in place of numbers, and what to do."""
     text = error.problem
-    for word in text.replace(",", " ").split():
+    for word in text.replace(",", " ").replace(";", " ").split():
         if word.isdecimal() and f"account number {word}" in text:
             text = text.replace(f"account number {word}", f"account {account_of(int(word))}")
     fix = f"look at it (ls -ld {error.path}); if nothing there is needed, `mv {error.path} {error.path}.refused` as root, and apply again"
