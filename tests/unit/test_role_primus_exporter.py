@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +15,15 @@ from typing import Any
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.launch import safe_files
 from tests.unit.role_module import _load, load_role_module
 
 PROGRAM = content.roles_dir() / "primus_exporter" / "files" / "primus_exporter.py"
 exporter: Any = _load("primus_exporter_program", PROGRAM)
 effects: Any = load_role_module("primus_exporter", "primus_exporter_effects")
+former: Any = load_role_module("primus_exporter", "former_metrics")
 ME = pwd.getpwuid(os.geteuid()).pw_name
+HERE = socket.gethostname()
 
 # As `nvidia-smi -q -x` of driver 550 prints an H200, shortened to what is read; the second GPU hides what it has not.
 SMI = """<?xml version="1.0" ?>
@@ -62,6 +66,7 @@ class Host:
             "training_folder": str(root / "training"),
             "jobs_folder": str(root / "jobs"),
             "training_max_age_s": 3600,
+            "accounts": [ME, "daemon"],
         }
 
     def write(self, path: str, text: str) -> Path:
@@ -206,22 +211,24 @@ def test_of_a_users_file_only_the_runs_own_numbers_are_passed_on(host: Host) -> 
     good = (
         'primus_train_step{run="/a \\"b\\"\\\\c",job_id="7",host="n1",evil="x"} 5\nprimus_train_loss{run="/a",job_id="7",host="n1"} NaN\n'
     )
-    host.write("training/me/a.prom", f'{good}node_load1 3\nprimus_health_verdict{{verdict="pass"}} 1\n')
+    other = 'node_load1 3\nprimus_health_verdict{verdict="pass"} 1\nx primus_train_step{run="/x"} 1\n'
+    host.write(f"training/{ME}/a.prom", good + other)
     host.write("secret", 'primus_train_step{run="/secret"} 1\n')
-    mine = host.root / "training" / "me"
+    mine = host.root / "training" / ME
     (mine / "link.prom").symlink_to(host.root / "secret")
     (mine / "folder.prom").mkdir()
     os.mkfifo(mine / "pipe.prom")
-    host.write("training/me/long.prom", 'primus_train_step{run="/long"} 1\n' * 5000)
-    old = host.write("training/me/old.prom", 'primus_train_step{run="/old"} 1\n')
+    host.write(f"training/{ME}/long.prom", 'primus_train_step{run="/long"} 1\n' * 5000)
+    old = host.write(f"training/{ME}/old.prom", 'primus_train_step{run="/old"} 1\n')
     os.utime(old, (1, 1))
-    numbers, _ = host.run()
+    numbers, complaint = host.run()
     train = {series for series in numbers if "train_step" in series or "train_loss" in series}
 
-    assert train == {f'primus_train_step{{host="n1",job_id="7",run="/a \\"b\\"\\\\c",user="{ME}"}}'}
+    assert train == {f'primus_train_step{{host="{HERE}",job_id="7",run="/a \\"b\\"\\\\c",user="{ME}"}}'}
     assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 4
     assert not [series for series in numbers if "node_load1" in series or "health" in series]
     assert numbers['primus_exporter_source_up{source="training"}'] == 1
+    assert f"4 files or samples of {ME} were left out" in complaint
 
 
 def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
@@ -231,45 +238,172 @@ def test_what_the_real_trainer_writes_is_passed_on(host: Host) -> None:
 
     fields: dict[str, Any] = dict.fromkeys(telemetry.StepRecord.__slots__, 1) | {"time": "", "checkpoint": "idle", "mfu": None}
     host.write(
-        "training/me/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"})
+        f"training/{ME}/job.prom", telemetry.prometheus_text(telemetry.StepRecord(**fields), {"run": "/r", "job_id": "7", "host": "n1"})
     )
     numbers, _ = host.run()
 
-    assert numbers[f'primus_train_step{{host="n1",job_id="7",run="/r",user="{ME}"}}'] == 1
-    assert numbers[f'primus_train_running{{host="n1",job_id="7",run="/r",user="{ME}"}}'] == 1
+    assert numbers[f'primus_train_step{{host="{HERE}",job_id="7",run="/r",user="{ME}"}}'] == 1
+    assert numbers[f'primus_train_running{{host="{HERE}",job_id="7",run="/r",user="{ME}"}}'] == 1
     assert not [series for series in numbers if "mfu" in series]
 
 
-def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
-    """The owner of the folder names the account, whatever the file says; the id of a watched job counts in its own folder alone."""
-    if os.geteuid():
-        pytest.skip("needs root, to have files of two accounts")
+def test_of_a_watched_job_the_folder_says_which_job_and_whose(host: Host) -> None:
+    """Labels of the file for user, run and job are replaced; a file elsewhere with its id or run folder is left out."""
     job = "big-0a1b2c"
-    host.root.chmod(0o755)
-    host.write(f"jobs/{job}/run/metrics.prom", 'primus_train_step{run="/r",job_id="x",user="eve"} 7\n')
-    host.write("training/daemon/forged.prom", f'primus_train_step{{run="/r",job_id="{job}",user="eve"}} 999999\n')
-    host.write("training/daemon/theirs.prom", 'primus_train_step{run="/r"} 999999\n')
-    host.write("training/daemon/own.prom", 'primus_train_step{run="/own"} 3\n')
-    host.write("jobs/other-0a1b2c/run/metrics.prom", 'primus_train_step{run="/swapped"} 5\n')
-    daemon = pwd.getpwnam("daemon")
-    for name in ("training/daemon", "training/daemon/forged.prom", "training/daemon/own.prom", "jobs/other-0a1b2c"):
-        os.chown(host.root / name, daemon.pw_uid, daemon.pw_gid)
+    host.write(f"jobs/{job}/run/metrics.prom", 'primus_train_step{run="/r",job_id="x",user="eve",host="n1"} 7\n')
+    forged = f'primus_train_step{{run="/r",job_id="{job}"}} 8\nprimus_train_step{{run="/jfs/primus/jobs/{job}/run"}} 9\n'
+    host.write(f"training/{ME}/forged.prom", f'{forged}primus_train_step{{run="/jfs/home/ada/llama-202611",job_id="7"}} 10\n')
     numbers, _ = host.run()
     train = {series: number for series, number in numbers.items() if series.startswith("primus_train_step")}
 
-    assert train == {f'primus_train_step{{job_id="{job}",run="/r",user="{ME}"}}': 7, 'primus_train_step{run="/own",user="daemon"}': 3}
+    assert train == {
+        f'primus_train_step{{host="n1",job_id="{job}",run="{host.root}/jobs/{job}/run",user="{ME}"}}': 7,
+        f'primus_train_step{{host="{HERE}",job_id="7",run="/jfs/home/ada/llama-202611",user="{ME}"}}': 10,
+    }
+    assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 2
+
+
+def test_a_job_folder_that_cannot_be_looked_at_hides_no_other(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner can mount a file system on it that refuses root: only this job is left out."""
+    for name in ("bad-0a1b2c", "good-0a1b2c"):
+        host.write(f"jobs/{name}/run/metrics.prom", "")
+    real = safe_files.Folder.stat
+
+    def look(folder: safe_files.Folder, name: str) -> os.stat_result:
+        if name.startswith("bad"):
+            raise PermissionError(name)
+        return real(folder, name)
+
+    monkeypatch.setattr(safe_files.Folder, "stat", look)
+    found = exporter._job_folders(host.settings, safe_files)
+
+    assert [place.job for places in found.values() for place in places] == ["good-0a1b2c"]
+
+
+def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
+    """Folder and file belong to one account, and that is the one of the label, whatever the file says."""
+    if os.geteuid():
+        pytest.skip("needs root, to have files of two accounts")
+    host.root.chmod(0o755)
+    host.write("training/daemon/theirs.prom", 'primus_train_step{run="/r"} 999999\n')
+    host.write("training/daemon/own.prom", 'primus_train_step{run="/own",user="root"} 3\n')
+    host.write(f"training/{ME}/planted.prom", 'primus_train_step{run="/planted"} 4\n')
+    host.write("training/unknown/any.prom", 'primus_train_step{run="/any"} 5\n')
+    host.write("jobs/other-0a1b2c/run/metrics.prom", 'primus_train_step{run="/swapped"} 6\n')
+    daemon = pwd.getpwnam("daemon")
+    for name in ("training/daemon", "training/daemon/own.prom", f"training/{ME}/planted.prom", "jobs/other-0a1b2c"):
+        os.chown(host.root / name, daemon.pw_uid, daemon.pw_gid)
+    numbers, complaint = host.run()
+    train = {series: number for series, number in numbers.items() if series.startswith("primus_train_step")}
+
+    assert train == {f'primus_train_step{{host="{HERE}",run="/own",user="daemon"}}': 3}
     assert numbers['primus_train_refused{user="daemon"}'] == 2
+    assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 1
+    assert "belongs to the account number 0" in complaint
 
 
-def test_too_many_files_cost_only_the_account_that_has_them(host: Host) -> None:
-    """The others' numbers are told all the same, and what was left out is counted."""
-    for number in range(exporter.TRAIN_FILES + 3):
-        host.write(f"training/flood/{number:04d}.prom", "")
-    for number in range(10 * exporter.TRAIN_FILES + 1):
-        host.write(f"training/sea/{number:05d}.prom", "")
-    samples = list(exporter.training({**host.settings, "jobs_folder": ""}))
+def test_an_account_does_not_write_what_this_program_says_of_it(host: Host) -> None:
+    """Names of the exporter's own samples are not taken from files."""
+    host.write(f"training/{ME}/a.prom", f'primus_train_refused{{user="{ME}"}} 0\nprimus_train_updated_timestamp_seconds{{run="/r"}} 1\n')
+    numbers, _ = host.run()
 
-    assert [(sample.name, sample.value) for sample in samples] == [("primus_train_refused", 10 * exporter.TRAIN_FILES + 3)]
+    assert not [series for series in numbers if series.startswith("primus_train")]
+
+
+class TestManyFiles:
+    """What one account has too much of costs only that account, and of its own files the newest count."""
+
+    @staticmethod
+    def samples(host: Host) -> list[Any]:
+        """Return what the source says."""
+        return list(exporter.training(host.settings))
+
+    def test_the_newest_files_count(self, host: Host) -> None:
+        """Old files of runs that are over take no place; of too many fresh ones the newest are passed on, and the rest is counted."""
+        for number in range(exporter.TRAIN_FILES + 3):
+            path = host.write(f"training/{ME}/{number:04d}.prom", f'primus_train_step{{run="/{number}"}} 1\n')
+            os.utime(path, (time.time() - 60, time.time() - 60))
+        host.write(f"training/{ME}/newest.prom", 'primus_train_step{run="/newest"} 1\n')
+        for number in range(300):
+            os.utime(host.write(f"training/{ME}/old-{number:04d}.prom", ""), (1, 1))
+        found = self.samples(host)
+
+        assert "/newest" in [one.labels.get("run") for one in found]
+        assert sum(one.name == "primus_train_step" for one in found) == exporter.TRAIN_FILES
+        assert [one.value for one in found if one.name == "primus_train_refused"] == [4]
+
+    def test_a_flood_of_one_account_leaves_the_samples_of_another(self, host: Host) -> None:
+        """More entries than are looked at cost the account all of its own; a watched job of another one is passed on."""
+        if os.geteuid():
+            pytest.skip("needs root, to have files of two accounts")
+        daemon = pwd.getpwnam("daemon")
+        for number in range(exporter.TRAIN_NAMES + 1):
+            host.write(f"training/daemon/{number:05d}.prom", "")
+        os.chown(host.root / "training" / "daemon", daemon.pw_uid, daemon.pw_gid)
+        host.write(f"training/{ME}/good.prom", 'primus_train_step{run="/good"} 1\n')
+        found = self.samples(host)
+
+        assert [one.labels["run"] for one in found if one.name == "primus_train_step"] == ["/good"]
+        assert [one.labels for one in found if one.name == "primus_train_refused"] == [{"user": "daemon"}]
+
+    def test_samples_are_limited(self, host: Host) -> None:
+        """Prometheus keeps every series: an account cannot make any number of them."""
+        for file in range(6):
+            lines = [f'primus_train_s{file}{{run="/{number}"}} 1\n' for number in range(1500)]
+            host.write(f"training/{ME}/{file}.prom", "".join(lines))
+        found = self.samples(host)
+
+        assert len(found) == exporter.TRAIN_SAMPLES + 1
+        assert found[-1].value == 2 * 6 * 1500 - exporter.TRAIN_SAMPLES
+
+    def test_an_account_that_takes_too_long_is_counted(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Storage that hangs costs the account its samples, and the source goes on."""
+        host.write(f"training/{ME}/a.prom", 'primus_train_step{run="/a"} 1\n')
+        monkeypatch.setattr(exporter, "TRAIN_S", 0.05)
+        monkeypatch.setattr(exporter.Reader, "_text", lambda *_: time.sleep(60))
+        found = self.samples(host)
+
+        assert [(one.name, one.value) for one in found] == [("primus_train_refused", 1)]
+
+
+def test_a_link_in_the_place_of_the_folders_silences_the_source(host: Host) -> None:
+    """Root's own folder is wrong, which no account can cause: the source says so instead of following it."""
+    (host.root / "elsewhere").mkdir()
+    (host.root / "training").symlink_to(host.root / "elsewhere")
+    numbers, complaint = host.run()
+
+    assert numbers['primus_exporter_source_up{source="training"}'] == 0
+    assert "is a symbolic link" in complaint
+
+
+@pytest.mark.parametrize(
+    ("mode", "age_s", "found"),
+    [(0o1777, 10, [("run.prom", ME)]), (0o1777, 5000, []), (0o1777, -5000, []), (0o755, 10, [])],
+)
+def test_runs_that_write_to_the_former_folder_are_found(tmp_path: Path, mode: int, age_s: int, found: list[tuple[str, str]]) -> None:
+    """Only fresh plain files of a folder that all accounts can write to, none from the future; a folder that is closed stays closed."""
+    shared = tmp_path / "training"
+    (shared / "ada").mkdir(parents=True)
+    (shared / "run.prom").write_text("")
+    (shared / "link.prom").symlink_to("/etc/passwd")
+    shared.chmod(mode)
+    os.utime(shared / "run.prom", (time.time() - age_s, time.time() - age_s))
+    said = former.report("/x", "training", former.fresh_files(str(tmp_path), "training", time.time() - 900))
+
+    assert [one["name"] for one in said["files"]] == [name for name, _ in found]
+    assert ("Fix: " in said["msg"]) is bool(found)
+    assert former.fresh_files(str(tmp_path), "nothing", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "mode", "verdict"), [(0, 0o755, "pass"), (0, 0o1777, "unknown"), (0, 0o777, "fail"), (1, 0o755, "fail"), (0, None, "fail")]
+)
+def test_the_verification_judges_the_folder_above_those_of_accounts(owner: int, mode: int | None, verdict: str) -> None:
+    """Only root may change it; while runs of an earlier release write to it, that is unknown, with the way out."""
+    found = effects.judge_folder("n1", "/var/lib/primus/training", owner, mode)
+
+    assert found["verdict"] == verdict
+    assert verdict == "pass" or found["fix"].startswith("apply the phase monitoring")
 
 
 def test_slurms_nodes_count_once_and_silent_ones_are_unavailable(host: Host) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from workloads.common.peaks import PEAKS, find_peak
 from workloads.common.results import spread
+from workloads.train import telemetry
 from workloads.train.schedule import learning_rate
 from workloads.train.settings import OptimizerSettings
-from workloads.train.telemetry import StepRecord, line, prometheus_text
+from workloads.train.telemetry import Gauges, StepRecord, line, metrics_folder, metrics_name, prometheus_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LABELS = {"run": '/jfs/a "b"', "host": "n1"}
 RECORD = StepRecord(
@@ -44,6 +51,72 @@ def test_the_prometheus_file_has_every_gauge_with_help_and_type() -> None:
     assert f"primus_train_running{series} 1" in lines
     assert f"primus_train_mfu{series} 0.4" in lines
     assert len(lines) % 3 == 0
+
+
+@pytest.fixture
+def account_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which the host's exporter would read this account's files."""
+    folder = tmp_path / "account"
+    folder.mkdir()
+    monkeypatch.setenv("PRIMUS_METRICS_FOLDER", str(folder))
+    return folder
+
+
+def test_the_numbers_also_go_to_the_folder_of_the_account(tmp_path: Path, account_folder: Path) -> None:
+    """One file for each run folder, the same one after a restart; files of runs that ended long ago are removed, and no other old file."""
+    old, young = (account_folder / metrics_name(tmp_path / name) for name in ("old", "young"))
+    foreign = account_folder / "foreign.prom"
+    for path in (old, young, foreign):
+        path.write_text("")
+    for path in (old, foreign):
+        os.utime(path, (1, 1))
+    (tmp_path / "run").mkdir()
+    for text in ("first", "second"):
+        Gauges(tmp_path / "run", "").write(text)
+    written = [path for path in account_folder.iterdir() if path not in (young, foreign)]
+
+    assert (tmp_path / "run" / "metrics.prom").read_text() == "second"
+    assert [path.read_text() for path in written] == ["second"]
+    assert (old.exists(), young.exists(), foreign.exists()) == (False, True, True)
+
+
+def test_a_stated_file_takes_the_place_of_both(tmp_path: Path, account_folder: Path) -> None:
+    """`telemetry.prometheus_file` names the only file."""
+    Gauges(tmp_path, str(tmp_path / "stated.prom")).write("x")
+
+    assert (tmp_path / "stated.prom").read_text() == "x"
+    assert not (tmp_path / "metrics.prom").exists()
+    assert list(account_folder.iterdir()) == []
+
+
+def test_a_run_goes_on_without_a_file_that_only_dashboards_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that is gone or closed costs one line; it is tried again at each step. The file of a watcher is needed."""
+    gone = tmp_path / "gone"
+    gauges = Gauges(tmp_path, str(gone / "a.prom"))
+    gauges.write("1")
+    gauges.write("2")
+    said = capsys.readouterr().out
+    gone.mkdir()
+    gauges.write("3")
+
+    assert said.count("the run goes on without it") == 1
+    assert (gone / "a.prom").read_text() == "3"
+    with pytest.raises(FileNotFoundError):
+        Gauges(tmp_path / "nowhere", "").write("4")
+
+
+def test_a_watched_job_writes_no_second_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its watcher's host passes the file in the job's folder on; an account without a folder on this host has no second file either."""
+    monkeypatch.setattr(telemetry, "_METRICS_FOLDER", str(tmp_path))
+    monkeypatch.delenv("PRIMUS_METRICS_FOLDER", raising=False)
+    monkeypatch.delenv("PRIMUS_JOB_ID", raising=False)
+    none = metrics_folder()
+    mine = tmp_path / pwd.getpwuid(os.geteuid()).pw_name
+    mine.mkdir()
+    found = metrics_folder()
+    monkeypatch.setenv("PRIMUS_JOB_ID", "big-0a1b2c")
+
+    assert (none, found, metrics_folder()) == (None, mine, None)
 
 
 def test_a_run_that_has_ended_is_not_scraped_as_one_that_runs() -> None:

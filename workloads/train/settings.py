@@ -123,7 +123,10 @@ class CheckpointSettings:
 class TelemetrySettings:
     """What is told about the run."""
 
-    prometheus_file: str = setting("", "text file for node_exporter's textfile collector; empty means `metrics.prom` in the run's folder")
+    prometheus_file: str = setting(
+        "",
+        "text file with the newest numbers for Prometheus; empty means `metrics.prom` in the run's folder, and one for the host's exporter",
+    )
     print_every_steps: int = setting(1, "steps between lines on the terminal; steps.jsonl has every step")
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import pwd
+import re
 import socket
+import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -30,6 +34,10 @@ SCHEMA = 1
 _WARMUP_STEPS = 3
 # The median of the result is over at most this many steps, the newest.
 _STEPS_KEPT = 10_000
+# Where the exporter of a host reads the metrics of an account; the role primus_exporter makes this folder.
+_METRICS_FOLDER = "/var/lib/primus/training"
+_OLD_METRICS_S = 7 * 86_400.0
+_METRICS_NAME = re.compile(r"[A-Za-z0-9_-]{0,40}-[0-9a-f]{12}\.prom")
 
 _GAUGES = {
     "running": "1 while the run makes steps, 0 once it has ended",
@@ -87,7 +95,7 @@ class Telemetry:
         self._device = device_name(group.device)
         self._peak = find_peak(self._device, compute_units(group.device), settings.compute.precision)
         self.flops_per_token = flops_per_token(settings.model, settings.train.sequence_length)
-        self._prometheus = Path(settings.telemetry.prometheus_file or folder / "metrics.prom")
+        self._gauges = Gauges(folder, settings.telemetry.prometheus_file)
         self._steps = _open_for_lines(folder / "steps.jsonl")
         # Not `job`: that is the scrape's own label, and Prometheus would rename ours.
         self._labels = {"run": str(folder), "job_id": os.environ.get("PRIMUS_JOB_ID", ""), "host": socket.gethostname()}
@@ -115,7 +123,7 @@ class Telemetry:
         try:
             self._steps.write(json.dumps(asdict(record)) + "\n")
             self._steps.flush()
-            replace_text(self._prometheus, prometheus_text(record, self._labels), durable=False)
+            self._gauges.write(prometheus_text(record, self._labels))
         except OSError as error:
             raise StorageError(
                 f"{self._folder}: telemetry cannot be written: {error}", fix="free space, or mend the storage; then resume"
@@ -128,7 +136,7 @@ class Telemetry:
         self._steps.close()
         if self._newest:
             with suppress(OSError):  # whoever ends because the disk is full has said so already
-                replace_text(self._prometheus, prometheus_text(self._newest[-1], self._labels, running=False), durable=False)
+                self._gauges.write(prometheus_text(self._newest[-1], self._labels, running=False))
 
     def close(self, outcome: str) -> None:
         """Write the result of this process's part of the run; `outcome` is `done` or `stopped early`."""
@@ -153,6 +161,75 @@ class Telemetry:
             "settings": asdict(self._settings),
         }
         append_result(self._folder, result)
+
+
+class Gauges:
+    """The Prometheus text files of a run: the one in its folder, and one that the exporter of this host reads."""
+
+    def __init__(self, folder: Path, stated: str) -> None:
+        """Choose the files.
+
+        Args:
+            folder: of the run.
+            stated: setting `telemetry.prometheus_file`; it takes the place of both files.
+        """
+        own, elsewhere = folder / "metrics.prom", Path(stated) if stated else None
+        self._needed = own if elsewhere in (None, own) else None  # a watcher follows it
+        self._extra = None if elsewhere == own else elsewhere
+        self._failed = False
+        account_folder = metrics_folder()
+        if not stated and account_folder is not None:
+            self._extra = account_folder / metrics_name(folder)
+            remove_old(account_folder)
+
+    def write(self, text: str) -> None:
+        """Replace the files.
+
+        A file outside of the run's folder is for dashboards only: if it cannot be written, one line says so, and the run goes on without.
+
+        Raises:
+            OSError: The file in the run's folder cannot be written.
+        """
+        if self._needed is not None:
+            replace_text(self._needed, text, durable=False)
+        if self._extra is not None:
+            try:
+                replace_text(self._extra, text, durable=False)
+                self._failed = False
+            except OSError as error:
+                if not self._failed:
+                    print(f"telemetry: {self._extra} cannot be written ({error}); the run goes on without it", flush=True)
+                self._failed = True
+
+
+def metrics_folder() -> Path | None:
+    """Return the folder in which the exporter of this host reads the files of this account; None if there is none.
+
+    PRIMUS_METRICS_FOLDER names another one, or none if it is empty. The watcher of a job passes its run folder's file on: no second one.
+    """
+    stated = os.environ.get("PRIMUS_METRICS_FOLDER")
+    if stated is None and os.environ.get("PRIMUS_JOB_ID"):
+        return None
+    if stated is None:
+        try:
+            stated = f"{_METRICS_FOLDER}/{pwd.getpwuid(os.geteuid()).pw_name}"
+        except KeyError:  # an account without a name, as in some containers
+            return None
+    return Path(stated) if stated and os.access(stated, os.W_OK | os.X_OK) else None
+
+
+def metrics_name(folder: Path) -> str:
+    """Return the name of the file of a run in the folder of its account: the same one after a restart, another one for each run folder."""
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '-', folder.name)[:40]}-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}.prom"
+
+
+def remove_old(folder: Path) -> None:
+    """Remove files that `metrics_name` named, of runs that ended long ago, so that the folder of an account does not fill up."""
+    with suppress(OSError):
+        for path in folder.glob("*.prom"):
+            with suppress(OSError):
+                if _METRICS_NAME.fullmatch(path.name) and path.lstat().st_mtime < time.time() - _OLD_METRICS_S:
+                    path.unlink()
 
 
 def _open_for_lines(path: Path) -> IO[str]:

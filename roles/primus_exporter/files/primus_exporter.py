@@ -15,12 +15,14 @@ import os
 import pwd
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from xml.etree import ElementTree as ET
@@ -49,14 +51,18 @@ HELP = {
     "primus_gpu_uncorrectable_errors": "Memory errors that could not be corrected, since the driver loaded",
     "primus_gpu_corrected_errors": "Memory errors that were corrected, since the driver loaded",
     "primus_train_updated_timestamp_seconds": "When the run last wrote its numbers",
-    "primus_train_refused": "Files and numbers of an account that were left out: too many, too large, or in another one's name",
+    "primus_train_refused": "Files and samples of an account that were left out: too many, too large, too slow, or in another one's name",
 }
-# What a training run may say; docs/training.md, "Telemetry". Its file is a user's, so nothing else in it is believed.
+# What a line of a training run may look like; docs/training.md, "Telemetry". Users write these files, so every other line is ignored.
 TRAIN = re.compile(r"(primus_train_[a-z0-9_]{1,40})\{([^{}]{0,2000})\} (\S{1,40})")
+TRAIN_OURS = ("primus_train_refused", "primus_train_updated_timestamp_seconds")  # written by this program alone
 LABEL = re.compile(r'(run|job_id|host)="((?:[^"\\]|\\.)*)"')
-TRAIN_FILES, TRAIN_BYTES = 200, 64 * 1024  # of one account; of one file
-MOST_FOLDERS = 100_000  # accounts or jobs
-JOB_ID = re.compile(r"[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}")  # primus_bootstrap/launch/watch/spec.py
+# Limits of one account: fresh files, entries of its folder, bytes of a file, samples, and seconds for all of it.
+# A run writes 14 samples; 200 runs of one account on one host are more than any host has GPUs.
+TRAIN_FILES, TRAIN_NAMES, TRAIN_BYTES, TRAIN_SAMPLES, TRAIN_S = 200, 2000, 64 * 1024, 5000, 2.0
+MOST_JOBS, JOBS_S = 100_000, 5.0  # folders of watched jobs, and seconds to list them
+# primus_bootstrap/launch/watch/spec.py. As a path only below a folder `jobs`: a run of a user may have such a name.
+JOB_ID = re.compile(r"(?:.*/jobs/)?[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}(?:/.*)?", re.DOTALL)
 MIB = 1 << 20
 # Of `sinfo`'s %T (long states); a trailing * is a node that does not answer, # one that is being powered up.
 UNAVAILABLE = ("down", "drain", "drng", "fail", "maint", "unknown", "power", "reboot", "inval", "future")
@@ -125,100 +131,197 @@ def slurm(settings: Settings) -> Iterator[Sample]:
 
 
 def training(settings: Settings) -> Iterator[Sample]:
-    """Pass on what training runs write, and nothing else of their files; old ones are of runs that are over.
+    """Pass on what training runs write, and nothing else of their files; files that are not fresh are of runs that are over.
 
-    A file counts only where it lies in a folder of its own owner, and every number of it gets that account as its label `user`. So nobody
-    can write in another one's name, and who writes too many files loses only the own numbers.
+    A file counts only if it lies in a folder of its own owner. Each of its samples gets that account as the label `user`, so no account
+    writes in the name of another. Each account is read in a process of its own: one that has too many files, or whose files hang, loses
+    only its own samples.
     """
-    refused: dict[str, int] = {}
-    count: dict[str, int] = {}
-    for text, written, account, job in _training_files(settings, refused):
-        count[account] = count.get(account, 0) + 1
-        if count[account] > TRAIN_FILES:
-            refused[account] = refused.get(account, 0) + 1
-        elif time.time() - written <= settings["training_max_age_s"]:
-            yield from _samples(text, written, account, job, refused)
-    for account, number in sorted(refused.items()):
-        sys.stderr.write(f"training: {number} files or numbers of {account} were left out\n")
-        yield Sample("primus_train_refused", {"user": account}, number)
-
-
-def _samples(text: str, written: float, account: str, job: str, refused: dict[str, int]) -> Iterator[Sample]:
-    """Yield the numbers of one file; `job` is the watched job in whose folder it lies, empty elsewhere."""
-    runs: dict[str, dict[str, str]] = {}
-    for name, words, number in TRAIN.findall(text):
-        labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value) for key, value in LABEL.findall(words)}
-        if not job and any(JOB_ID.fullmatch(labels.get(key, "")) for key in ("run", "job_id")):
-            refused[account] = refused.get(account, 0) + 1  # the name of a watched job counts in its own folder alone
-            continue
-        labels.update({"user": account, **({"job_id": job} if job else {})})
-        runs.setdefault(json.dumps(labels, sort_keys=True), labels)
-        with suppress(ValueError):
-            yield Sample(name, labels, float(number))
-    for labels in runs.values():
-        yield Sample("primus_train_updated_timestamp_seconds", labels, written)
-
-
-def _training_files(settings: Settings, refused: dict[str, int]) -> Iterator[tuple[str, float, str, str]]:
-    """Yield text, time, account and watched job of every file that lies with its own owner."""
     sys.path.append(str(Path(__file__).resolve().parent))
-    import safe_files  # type: ignore[import-not-found]  # noqa: PLC0415 (the role brings it beside this program)
+    import safe_files  # type: ignore[import-not-found]  # noqa: PLC0415 (the role installs it beside this program)
 
-    for path, way, pattern in ((settings["training_folder"], (), "*.prom"), (settings["jobs_folder"], ("run",), "metrics.prom")):
-        if not path:
-            continue
+    deadline = time.monotonic() + 0.8 * settings["timeout_s"]
+    refused: dict[str, tuple[int, str]] = {}
+    problem = ""
+    for listing in (_account_folders, _job_folders):
         try:
-            top = safe_files.open_folder(path)
-        except FileNotFoundError:
+            places = listing(settings, safe_files)
+        except (OSError, SilentError) as error:
+            problem = str(error)
             continue
-        except OSError as error:
-            raise SilentError(str(error)) from error
-        with top:
-            for name in top.names(limit=MOST_FOLDERS):
-                found = _folder(top, name, way)
-                if found is None:
-                    continue
-                with found:
-                    account = _account(found.owner)
-                    for file in _names(found, pattern, refused, account):
-                        read = _read(found, file, refused, account)
-                        if read is not None:
-                            yield *read, account, name if way else ""
+        for number, folders in places.items():
+            account = _account(number)
+            left = max(0.05, min(TRAIN_S, deadline - time.monotonic()))
+            reader = Reader(folders, number, account, time.time() - settings["training_max_age_s"], time.monotonic() + 0.7 * left)
+            try:
+                samples, count, example = safe_files.within(left, partial(reader.read, safe_files.open_folder))
+            except OSError as error:
+                samples, count, example = [], 1, f"{folders[0].path}: {error}"
+            yield from samples
+            if count:
+                refused[account] = (refused.get(account, (0, ""))[0] + count, example)
+    for account, (count, example) in sorted(refused.items()):
+        sys.stderr.write(f"training: {count} files or samples of {account} were left out; one of them: {example!a}\n")
+        yield Sample("primus_train_refused", {"user": account}, count)
+    if problem:
+        raise SilentError(problem)
 
 
-def _folder(top: Any, name: str, way: tuple[str, ...]) -> Any:
-    """Open the folder in which an account or a job has its files; None where there is none, or on the way the owner changes."""
+class Place(NamedTuple):
+    """Where an account has files: folders from one that root owns to its own, and the watched job that they are of, if any."""
+
+    path: str
+    parts: tuple[str, ...]
+    job: str
+
+
+def _account_folders(settings: Settings, safe_files: Any) -> dict[int, list[Place]]:
+    """Return the folders of accounts of this host by the number of the account; an account that is not here has none.
+
+    Raises:
+        OSError: The folder above them is not one that only root can replace.
+    """
+    found: dict[int, list[Place]] = {}
     try:
-        here = top.folder(name)
-        for part in way:
-            with here:
-                here = here.folder(part, owner=here.owner)
-    except OSError:  # gone, or something else lies there
-        return None
-    return here
-
-
-def _names(folder: Any, pattern: str, refused: dict[str, int], account: str) -> list[str]:
-    """Return the names of files in an account's folder; too many cost the account all of them."""
-    if "*" not in pattern:
-        return [pattern]
-    try:
-        return [name for name in folder.names(limit=10 * TRAIN_FILES) if name.endswith(pattern[1:]) and not name.startswith(".")]
-    except OSError:
-        refused[account] = refused.get(account, 0) + 10 * TRAIN_FILES
-        return []
-
-
-def _read(folder: Any, name: str, refused: dict[str, int], account: str) -> tuple[str, float] | None:
-    """Return text and time of a file; None where it is gone, or no plain file of the folder's owner, which is counted."""
-    try:
-        written = folder.stat(name).st_mtime
-        return folder.read(name, owner=folder.owner, max_bytes=TRAIN_BYTES).decode("utf-8", "replace"), written
+        safe_files.open_folder(settings["training_folder"]).close()
     except FileNotFoundError:
-        return None
-    except OSError:
-        refused[account] = refused.get(account, 0) + 1
-        return None
+        return found
+    for name in settings["accounts"]:
+        with suppress(KeyError):
+            found[pwd.getpwnam(name).pw_uid] = [Place(settings["training_folder"], (name,), "")]
+    return found
+
+
+def _job_folders(settings: Settings, safe_files: Any) -> dict[int, list[Place]]:
+    """Return the folders of watched jobs by the number of the account that owns them, those that changed last first.
+
+    Raises:
+        OSError: The folder cannot be listed.
+        SilentError: It cannot be listed within `JOBS_S`.
+    """
+    path = settings["jobs_folder"]
+    if not path:
+        return {}
+
+    def listed() -> list[tuple[float, str, int]]:
+        seen = []
+        with safe_files.open_folder(path) as top:
+            for name in top.names(limit=MOST_JOBS):
+                with suppress(OSError):  # removed since, or its owner mounted something on it: the others count
+                    one = top.stat(name)
+                    seen.append((one.st_mtime, name, one.st_uid))
+        return sorted(seen, reverse=True)
+
+    found: dict[int, list[Place]] = {}
+    try:
+        for _, name, owner in safe_files.within(JOBS_S, listed):
+            found.setdefault(owner, []).append(Place(path, (name, "run"), name))
+    except FileNotFoundError:
+        pass
+    except TimeoutError as error:
+        raise SilentError(f"{path}: {error}") from error
+    return found
+
+
+class Reader:
+    """Reads the files of one account; `refused` counts what it leaves out, and `example` says why of the first."""
+
+    def __init__(self, places: list[Place], owner: int, account: str, oldest: float, ends: float) -> None:
+        """Keep where the files are, who must own them, how old they may be, and when to stop (`time.monotonic`)."""
+        self.places, self.owner, self.account, self.oldest, self.ends = places, owner, account, oldest, ends
+        self.refused, self.example = 0, ""
+
+    def read(self, open_folder: Callable[[str], Any]) -> tuple[list[Sample], int, str]:
+        """Return the samples of the newest files, how many files and samples were left out, and why the first was.
+
+        Raises:
+            OSError: The folder above those of the account is not one that only root can change.
+        """
+        try:
+            self.top = open_folder(self.places[0].path)
+        except FileNotFoundError:
+            return [], 0, ""
+        fresh: list[tuple[float, Place, str]] = []
+        for number, place in enumerate(self.places):
+            if time.monotonic() > self.ends:
+                self._refuse(place.path, "too many folders to look at in time", len(self.places) - number)
+                break
+            fresh += self._fresh(place)
+        fresh.sort(key=lambda one: one[0], reverse=True)
+        if len(fresh) > TRAIN_FILES:
+            self._refuse(fresh[TRAIN_FILES][1].path, f"more than {TRAIN_FILES} files", len(fresh) - TRAIN_FILES)
+        samples: list[Sample] = []
+        for number, (written, place, name) in enumerate(fresh[:TRAIN_FILES]):
+            if time.monotonic() > self.ends:
+                self._refuse(place.path, "too many files to read in time", len(fresh[:TRAIN_FILES]) - number)
+                break
+            samples += self._samples(self._text(place, name), written, place)
+        if len(samples) > TRAIN_SAMPLES:
+            self._refuse(self.places[0].path, f"more than {TRAIN_SAMPLES} samples", len(samples) - TRAIN_SAMPLES)
+        return samples[:TRAIN_SAMPLES], self.refused, self.example
+
+    def _refuse(self, path: str, why: str, count: int = 1) -> None:
+        self.refused += count
+        self.example = self.example or f"{path}: {why}"
+
+    def _open(self, place: Place) -> Any:
+        """Open the folder with the files; every folder below the first, which is root's, must be one of the account.
+
+        Raises:
+            OSError: It is not there, or something else lies in its place.
+        """
+        here = self.top.folder(place.parts[0], owner=self.owner)
+        for part in place.parts[1:]:
+            with here:
+                here = here.folder(part, owner=self.owner)
+        return here
+
+    def _fresh(self, place: Place) -> Iterator[tuple[float, Place, str]]:
+        """Yield time, place and name of each file that was written not too long ago."""
+        try:
+            with self._open(place) as folder:
+                names = ["metrics.prom"] if place.job else [name for name in folder.names(limit=TRAIN_NAMES) if name.endswith(".prom")]
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        written = folder.stat(name).st_mtime
+                        if written >= self.oldest and not name.startswith("."):
+                            yield written, place, name
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._refuse(place.path, str(error))
+
+    def _text(self, place: Place, name: str) -> str:
+        try:
+            with self._open(place) as folder:
+                content: bytes = folder.read(name, owner=self.owner, max_bytes=TRAIN_BYTES)
+                return content.decode("utf-8", "replace")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._refuse(place.path, str(error))
+        return ""
+
+    def _samples(self, text: str, written: float, place: Place) -> Iterator[Sample]:
+        """Yield the samples of one file. Its folder says whose they are, of which watched job, and on which host, not its labels."""
+        runs: dict[str, dict[str, str]] = {}
+        for line in text.split("\n"):
+            match = TRAIN.fullmatch(line)
+            if match is None or match[1] in TRAIN_OURS:
+                continue
+            labels = {key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], value) for key, value in LABEL.findall(match[2])}
+            if place.job:
+                labels.update({"user": self.account, "job_id": place.job, "run": "/".join((place.path.rstrip("/"), *place.parts))})
+            elif any(JOB_ID.fullmatch(labels.get(key, "")) for key in ("run", "job_id")):
+                self._refuse(place.path, "it names a watched job outside of the folder of that job")
+                continue
+            else:
+                labels.update({"user": self.account, "host": socket.gethostname()})
+            runs.setdefault(json.dumps(labels, sort_keys=True), labels)
+            with suppress(ValueError):
+                yield Sample(match[1], labels, float(match[3]))
+        for labels in runs.values():
+            yield Sample("primus_train_updated_timestamp_seconds", labels, written)
 
 
 def _account(number: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.safe_files import open_folder
 
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/primus_exporter/meta/argument_specs.yml"
@@ -41,6 +42,30 @@ def judge(host: str, content: str, began: float, timer: str, why: str) -> list[d
     return found
 
 
+def judge_folder(host: str, path: str, owner: int, mode: int | None) -> dict[str, Any]:
+    """Judge the folder above those in which accounts write their metrics; `mode` is None if there is no such folder."""
+    found = "no folder" if mode is None else f"owner {owner}, mode {mode:04o}"
+    words = {"device": path, "expected": "owner 0, mode 0755", "found": found}
+    if (owner, mode) == (0, 0o755):
+        return record(host, "training_folder", "pass", **words)
+    if (owner, mode) == (0, 0o1777):
+        reason = "runs of an earlier release still write here; nothing reads these files"
+        return record(
+            host, "training_folder", "unknown", **words, reason=reason, fix="apply the phase monitoring once these runs have ended"
+        )
+    reason = "another account than root can put folders of accounts in the place of others"
+    return record(host, "training_folder", "fail", **words, reason=reason, fix="apply the phase monitoring again")
+
+
+def look_at_folder(path: str) -> tuple[int, int | None]:
+    """Return owner and permission bits of a folder; the mode is None if there is none, or a link in its place."""
+    try:
+        with open_folder(path) as folder:
+            return folder.owner, folder.mode
+    except OSError:
+        return 0, None
+
+
 def run(argv: list[str], limit_s: float) -> tuple[str, str]:
     """Return what a program printed, and what is wrong (nothing where it ended well)."""
     try:
@@ -56,6 +81,7 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "output": {"type": "path", "required": True},
+            "training": {"type": "path", "required": True},
             "limit_s": {"type": "float", "required": True},
         },
         supports_check_mode=True,
@@ -69,6 +95,7 @@ def main() -> None:
         content, why = "", f"{why} {error}".strip()
     timer, _ = run(["systemctl", "is-active", "primus-exporter.timer"], wanted["limit_s"])
     verdicts = judge(wanted["host"], content, began, timer, why)
+    verdicts.append(judge_folder(wanted["host"], wanted["training"], *look_at_folder(wanted["training"])))
     result = {"changed": False, "verdicts": verdicts, "stdout": json.dumps({"verdicts": verdicts})}
     failed = [f"{one['check']}: {one['reason']}. Fix: {one['fix']}" for one in verdicts if one["verdict"] == "fail"]
     if failed:
