@@ -26,8 +26,7 @@ NETWORK = {
     "node_exporter": "https://{node2}:9100/metrics",
     "gateway": "https://{node1}:8443/storage/metrics",
 }
-# The last one is of earlier releases.
-# Ports that hold debug pages, numbers or settings, by host.
+# Ports of the loopback device that hold debug pages, numbers or settings; the last one is of earlier releases.
 LOOPBACK = {6060: "juicefs pprof", 6061: "juicefs pprof", 9567: "juicefs metrics", 9901: "Envoy config_dump"}
 
 
