@@ -60,7 +60,6 @@ NOT_AN_APPLY = {
     "harbor/module_utils/harbor_api.py",
     "juicefs/library/juicefs_effects.py",
     "envoy/library/envoy_effects.py",
-    "envoy/library/envoy_take_up.py",
     # The key of a vendor's repository, which no bundle holds: stated as `beyond`, and refused together with one (driver-beyond-bundle).
     "gpu_driver/files/have_key.sh",
 }
