@@ -94,7 +94,9 @@ def test_the_weakest_node_decides_how_processes_are_kept_together(tmp_path: Path
     unable = conf_values(read(tmp_path))
 
     assert (able["ProctrackType"], able["TaskPlugin"]) == ("proctrack/cgroup", "task/cgroup,task/affinity")
-    assert (able["SelectTypeParameters"], able["DefMemPerCPU"], able["PrologFlags"]) == ("CR_Core_Memory", "4000", "Contain")
+    assert (able["SelectTypeParameters"], able["DefMemPerCPU"]) == ("CR_Core_Memory", "4000")
+    # Without it pam_slurm_adopt would refuse the owner of a running job.
+    assert (able["PrologFlags"], unable["PrologFlags"]) == ("Contain", "Contain")
     assert "ConstrainDevices=yes" in groups
     assert unable["ProctrackType"] == "proctrack/linuxproc"
     assert "TaskPlugin" not in unable
@@ -324,20 +326,50 @@ def test_settings_as_shipped_have_nothing_wrong() -> None:
     assert config.problems(SETTINGS, ["n1"]) == []
 
 
+NEW = {"release": "23.11"}
+
+
 def test_jobs_have_folders_of_their_own_where_control_groups_keep_them_apart(tmp_path: Path) -> None:
-    """Without control groups Slurm cannot have it, and slurmd would not start; the site may do without."""
+    """Only with control groups, and with a release in which such a job sees what is mounted after its start; the site may do without."""
     for changes, node, wanted in (
-        ({}, {}, True),
-        ({"private_tmp": False}, {}, False),
-        ({}, {"cgroup": "", "container": True}, False),
-        ({"proctrack": "proctrack/linuxproc"}, {}, False),
+        ({}, NEW, True),
+        ({}, {"release": "22.05"}, False),
+        ({}, {"release": ""}, False),
+        ({"private_tmp": False}, NEW, False),
+        ({}, {**NEW, "cgroup": "", "container": True}, False),
+        ({"proctrack": "proctrack/linuxproc"}, NEW, False),
     ):
         make(tmp_path, {"n1": node}, **changes)
 
-        assert ("JobContainerType=job_container/tmpfs\n" in read(tmp_path)) is wanted
+        assert (config.PRIVATE_TMP in read(tmp_path)) is wanted
         assert (tmp_path / "job_container.conf").exists() is wanted
-    make(tmp_path, {"n1": {}})
-    assert read(tmp_path, "job_container.conf").endswith("AutoBasePath=true\nBasePath=/var/lib/slurm/slurmd/job_container\n")
+    make(tmp_path, {"n1": NEW})
+    assert read(tmp_path, "job_container.conf").endswith("AutoBasePath=true\nBasePath=/var/lib/slurm/slurmd/job_container\nShared=true\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status", "running", "kept"),
+    [
+        ("", "with", 0, "", None),
+        ("without", "with", 0, "", None),
+        ("without", "with", 0, "71", False),
+        ("without", "with", None, "no answer", False),
+        ("without", "with", 1, "slurm_load_jobs error", False),
+        ("with", "without", 0, "71", True),
+        ("with", "with", 0, "71", None),
+        ("without", "without", 0, "71", None),
+    ],
+)
+def test_folders_of_their_own_come_and_go_when_no_job_is_under_way(
+    before: str, after: str, status: int | None, running: str, *, kept: bool | None
+) -> None:
+    """A job that began without them could start no further step, and the other way round; where nobody answers, jobs may be under way."""
+    answer = sys.modules["ansible.module_utils.slurm_ask"].Answer
+    texts = {"": "", "with": f"A=b\n{config.PRIVATE_TMP}", "without": "A=b\n"}
+    settings = {"private_tmp": after == "with"}
+    found = config.with_tmp_as_it_is(settings, texts[before], texts[after], lambda *_: answer(status, running))
+
+    assert found == (settings if kept is None else {"private_tmp": kept})
 
 
 def test_people_do_not_see_each_others_jobs(tmp_path: Path) -> None:

@@ -133,15 +133,39 @@ def test_the_epilog_ends_all_processes_of_an_account_after_its_last_job(tmp_path
 
 
 def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> None:
-    """Its list names processes and jobs; who owns a process the kernel says. A process that has gone counts for nobody."""
+    """Its list names processes and jobs; who owns a process the kernel says. Of a job without one the controller is asked."""
     in_proc(tmp_path, 10)
     head = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
+    mine, asked = os.getuid(), []
 
-    assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, os.getuid(), "71")
-    assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, os.getuid(), "71")
-    assert not epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, os.getuid() + 1, "71")
-    assert not epilog.other_jobs(f"{head}99 72 batch 0 0\n-1 72 extern - -\n", tmp_path, os.getuid(), "71")
-    assert not epilog.other_jobs(head, tmp_path, os.getuid(), "71")
+    def owners(*uids: int) -> Any:
+        return lambda jobs: (asked.append(jobs), {str(uid) for uid in uids})[1]
+
+    assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, mine, "71", owners())
+    assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, mine, "71", owners())
+    assert not epilog.other_jobs(head, tmp_path, mine, "71", owners(mine))
+    assert asked == []
+    assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n99 72 extern - -\n", tmp_path, mine, "71", owners(mine))
+    assert not epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", owners(mine + 1))
+    assert asked == [["72"], ["72"]]
+    assert epilog.other_jobs(f"{head}-1 72 extern 0 0\n", tmp_path, mine, "71", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_foreign"),
+    [
+        ("0::/system.slice/primus-job-a-0a1b2c-1.service", True),
+        ("1:name=systemd:/libpod_parent/libpod-1/system.slice/system-primus\\x2dwatch.slice/primus-watch@a.service", True),
+        ("0::/user.slice/user-4101.slice/user@4101.service/app.slice/primus-job-x.service", False),
+        ("0::/user.slice/user-4101.slice/user@4101.service/system.slice/primus-job-x.service", False),
+        ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", False),
+        ("0::/system.slice/ssh.service", False),
+        ("0::/", False),
+    ],
+)
+def test_a_unit_of_the_accounts_own_does_not_save_its_processes(path: str, *, is_foreign: bool) -> None:
+    """Only units below system.slice are root's: `systemd-run --user --unit=primus-job-x` makes one of that name below user.slice."""
+    assert epilog.in_other_unit(f"{path}\n") is is_foreign
 
 
 def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +194,32 @@ def test_what_an_account_left_in_shared_folders_is_removed_without_following_lin
     (shared / "theirs").write_text("")
     for path in (shared / "mine", shared / "link", kept):
         os.chown(path, 4999, 4999, follow_symlinks=False)
-    removed = epilog.remove_files([str(shared), str(tmp_path / "none")], 4999)
+    found = epilog.files_of([str(shared), str(tmp_path / "none")], 4999)
+    removed = epilog.remove_files(found, 4999)
 
     assert (removed, [path.name for path in shared.iterdir()]) == (2, ["theirs"])
     assert (kept / "file").exists()
+
+
+def test_what_came_after_the_look_is_not_removed(tmp_path: Path) -> None:
+    """A job that begins while the one before is cleaned up keeps its files; so does another account that has taken a name."""
+    (tmp_path / "old").write_text("")
+    found = epilog.files_of([str(tmp_path)], os.getuid())
+    (tmp_path / "new").write_text("")
+
+    assert epilog.remove_files(found, os.getuid() + 1) == 0
+    assert epilog.remove_files(found, os.getuid()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
+def test_folders_below_each_other_without_end_do_not_fail_the_epilog(tmp_path: Path) -> None:
+    """An account may nest folders deeper than Python calls functions; a failed epilog would take the node out of service."""
+    (tmp_path / "deep").mkdir()
+    script = f"cd {tmp_path}/deep && for i in $(seq 3000); do mkdir a && cd -P a || exit 1; done"
+    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=120)
+
+    assert epilog.remove_files([(str(tmp_path / "deep"), True)], os.getuid()) == 1
+    assert not (tmp_path / "deep").exists()
 
 
 def test_without_settings_only_marked_processes_are_ended(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 
 When the last job of an account on this node has ended, every process of that account is ended, whatever it has made of its environment or
 session, and what it owns in /tmp, /var/tmp and /dev/shm is removed. While another job of the account runs here, only processes that carry
-the job's own mark are ended. Which jobs run here slurmd says, never a process of a user.
+the job's own mark are ended. Which jobs run here slurmd says, and whose they are the kernel or the controller, never a process of a user.
 
 Left alone: accounts of the system, accounts that the administrator names (`spare` in the settings), units of the watchers' jobs, and on
 login hosts everything without the job's mark. It always ends with 0: a node is not drained because this program could not do its work.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PROC = Path("/proc")
 SETTINGS = Path("/etc/primus/slurm_epilog.json")
@@ -36,9 +35,14 @@ FIRST_UID = 1000
 GRACE_S = 2.0
 STEP_S = 0.1
 ASK_S = 10.0
+REMOVE_S = 60.0
 MOST_BYTES = 1 << 20
-# Units of root's, in which a job of a watcher runs as its account: a process cannot put itself into one.
+# How many folders one call of rm is given.
+MOST_WORDS = 100
+# Units of root's, in which a job of a watcher runs as its account. A process cannot put itself into one, but it may start a unit of its
+# own below user.slice and give it any name.
 OTHER_UNITS = ("primus-job-", "primus-watch@")
+SYSTEM, USER = "system.slice", "user.slice"
 
 
 @dataclass(frozen=True)
@@ -86,19 +90,40 @@ def processes(proc: Path, uid: int, job: str) -> list[Process]:
             groups = _read(folder / "cgroup").decode("utf-8", "replace")
             started = _read(folder / "stat").rpartition(b")")[2].split()[19].decode("ascii", "replace")
             marked = words.get(b"SLURM_JOB_ID") == job.encode() and b"SLURMD_NODENAME" in words
-            found.append(Process(int(folder.name), started, marked, any(f"/{unit}" in groups for unit in OTHER_UNITS)))
+            found.append(Process(int(folder.name), started, marked, in_other_unit(groups)))
     return sorted(found, key=lambda process: process.pid)
 
 
-def other_jobs(listed: str, proc: Path, uid: int, job: str) -> bool:
-    """Say whether slurmd runs another job of the account here, from what `scontrol listpids` prints (PID JOBID STEPID ...)."""
-    for line in listed.splitlines()[1:]:
-        words = line.split()
-        if len(words) > 1 and words[0].isdecimal() and words[1] != job:
-            with suppress(OSError):
-                if (proc / words[0]).stat().st_uid == uid:
-                    return True
+def in_other_unit(groups: str) -> bool:
+    """Say whether a process is in a unit of root's for the job of a watcher, from its /proc/PID/cgroup."""
+    for line in groups.splitlines():
+        parts = line.rpartition(":")[2].split("/")
+        top = next((place for place, part in enumerate(parts) if part in (SYSTEM, USER)), len(parts))
+        if parts[top : top + 1] == [SYSTEM] and any(part.startswith(OTHER_UNITS) for part in parts[top + 1 :]):
+            return True
     return False
+
+
+def other_jobs(listed: str, proc: Path, uid: int, job: str, owners: Callable[[list[str]], set[str] | None]) -> bool:
+    """Say whether slurmd runs another job of the account here, from what `scontrol listpids` prints (PID JOBID STEPID ...).
+
+    A job that has no process but root's (an allocation in which nothing runs) shows no owner; `owners` tells those, None where it cannot,
+    and then another job of the account counts as running.
+    """
+    unknown: dict[str, bool] = {}
+    for line in listed.splitlines():
+        words = line.split()
+        if len(words) < 2 or not words[1].isdecimal() or words[1] == job:
+            continue
+        owner = -1
+        with suppress(OSError):
+            owner = (proc / words[0]).stat().st_uid if words[0].isdecimal() else -1
+        if owner == uid:
+            return True
+        unknown[words[1]] = unknown.get(words[1], True) and owner < FIRST_UID
+    asked = [number for number, is_unknown in unknown.items() if is_unknown]
+    told = owners(asked) if asked else set()
+    return told is None or str(uid) in told
 
 
 def doomed(found: Iterable[Process], *, all_of_them: bool) -> list[Process]:
@@ -135,41 +160,71 @@ def _alive(proc: Path, process: Process) -> bool:
         return False
 
 
-def remove_files(folders: Iterable[str], uid: int) -> int:
-    """Remove what an account owns directly in these folders, with all below; return how many. Links are removed, never followed."""
-    removed = 0
+def files_of(folders: Iterable[str], uid: int) -> list[tuple[str, bool]]:
+    """Return what an account owns directly in these folders: each path, and whether it is a folder."""
+    found = []
     for name in folders:
-        try:
-            top = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except OSError:
-            continue
-        try:
-            with os.scandir(top) as entries:
-                names = [entry.name for entry in entries]
-            for entry in names:
+        with suppress(OSError), os.scandir(name) as entries:
+            for entry in entries:
                 with suppress(OSError):
-                    about = os.stat(entry, dir_fd=top, follow_symlinks=False)
-                    if about.st_uid != uid:
-                        continue
-                    if stat.S_ISDIR(about.st_mode):
-                        shutil.rmtree(f"{name}/{entry}", ignore_errors=True)  # by descriptors: shutil.rmtree.avoids_symlink_attacks
-                    else:
-                        os.unlink(entry, dir_fd=top)
-                    removed += 1
-        finally:
-            os.close(top)
+                    about = entry.stat(follow_symlinks=False)
+                    if about.st_uid == uid:
+                        found.append((entry.path, stat.S_ISDIR(about.st_mode)))
+    return found
+
+
+def remove_files(found: list[tuple[str, bool]], uid: int) -> int:
+    """Remove these entries, folders with all below, where they still are the account's; return how many. No link is followed.
+
+    The folders in which they lie are root's and sticky: only the account and root can put something else in their place. rm opens folders
+    one below the other, at any depth, and stays in the file system.
+    """
+    still = []
+    removed = 0
+    for path, is_folder in found:
+        with suppress(OSError):
+            if os.lstat(path).st_uid != uid:
+                continue
+            if is_folder:
+                still.append(path)
+            else:
+                os.unlink(path)  # noqa: PTH108
+                removed += 1
+    deadline = time.monotonic() + REMOVE_S
+    for first in range(0, len(still), MOST_WORDS):
+        words = still[first : first + MOST_WORDS]
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or run(["rm", "-rf", "--one-file-system", "--", *words], left_s) is None:
+            syslog.syslog(syslog.LOG_WARNING, f"what uid {uid} left was not removed within {REMOVE_S:.0f} s, {words[0]!r} among it")
+            break
+        removed += len(words)
     return removed
+
+
+def run(words: list[str], limit_s: float) -> subprocess.CompletedProcess[bytes] | None:
+    """Run a program; None where it is not there or does not end in time."""
+    try:
+        return subprocess.run(words, capture_output=True, check=False, timeout=limit_s, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
 
 
 def listpids() -> str | None:
     """Return what slurmd says of its jobs' processes; None where it does not answer."""
-    try:
-        done = subprocess.run(["scontrol", "listpids"], capture_output=True, check=False, timeout=ASK_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = run(["scontrol", "listpids"], ASK_S)
     # With no job left it ends with 1 and says so.
-    text = done.stdout.decode("utf-8", "replace")
-    return text if done.returncode == 0 or b"No job steps" in done.stdout + done.stderr else None
+    if done is None or (done.returncode and b"No job steps" not in done.stdout + done.stderr):
+        return None
+    return done.stdout.decode("utf-8", "replace")
+
+
+def owners_of(jobs: list[str]) -> set[str] | None:
+    """Return the uids of jobs, as the controller knows them; None where it does not answer."""
+    done = run(["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%U"], ASK_S)
+    # Of jobs that are over for good it says "Invalid job id".
+    if done is None or (done.returncode and b"Invalid job id" not in done.stderr):
+        return None
+    return set(done.stdout.decode("utf-8", "replace").split())
 
 
 def account(uid: int) -> str:
@@ -182,6 +237,12 @@ def account(uid: int) -> str:
         return str(uid)
 
 
+def is_last(uid: int, job: str) -> bool:
+    """Say whether the account has no other job on this node; not where slurmd does not answer."""
+    listed = listpids()
+    return listed is not None and not other_jobs(listed, PROC, uid, job, owners_of)
+
+
 def main() -> int:
     """Read the job from the environment that slurmd gives an Epilog, and end what it left."""
     syslog.openlog("primus-epilog")
@@ -192,15 +253,15 @@ def main() -> int:
     if account(uid) in settings.spare:
         return 0
     try:
-        # First the processes, then the jobs: a job that begins in between is in the list of jobs, or its processes are in neither.
-        found = processes(PROC, uid, job)
-        listed = listpids()
-        last = listed is not None and not settings.login and not other_jobs(listed, PROC, uid, job)
+        # First what there is, then the jobs: of a job that begins in between, nothing is among what there is.
+        found, files = processes(PROC, uid, job), files_of(SHARED, uid)
+        last = not settings.login and is_last(uid, job)
         chosen = doomed(found, all_of_them=last)
         end(PROC, chosen)
-        removed = remove_files(SHARED, uid) if last and not any(process.foreign for process in found) else 0
-    except OSError as error:
-        syslog.syslog(syslog.LOG_WARNING, f"job {job}: {error}")
+        # A job may have begun by now that uses what an earlier one left.
+        removed = remove_files(files, uid) if files and last and not any(process.foreign for process in found) and is_last(uid, job) else 0
+    except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and a user's files must not bring that about
+        syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
     if chosen or removed:
         syslog.syslog(syslog.LOG_NOTICE, f"job {job} of uid {uid} left {len(chosen)} processes and {removed} files; they were removed")

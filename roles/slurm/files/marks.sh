@@ -7,7 +7,7 @@ digest() { sed -n "s/^# primus .*$1=\([0-9a-f]*\).*/\1/p" "$2" 2> /dev/null | he
 if [ "$unit" = slurmctld ]; then
     show() {
         echo "restart $(digest restart_digest /etc/slurm/slurm.conf) $(cat /etc/systemd/system/slurmctld.service.d/10-primus.conf | sha256sum)"
-        echo "reread $(cat /etc/slurm/slurm.conf /etc/slurm/gres.conf /etc/slurm/topology.conf /etc/slurm/cgroup.conf 2> /dev/null | sha256sum)"
+        echo "reread $(cat /etc/slurm/slurm.conf /etc/slurm/gres.conf /etc/slurm/topology.conf /etc/slurm/cgroup.conf /etc/slurm/job_container.conf 2> /dev/null | sha256sum)"
     }
 else
     show() {

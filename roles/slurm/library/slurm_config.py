@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.slurm_files import all_files, node_digest, restart_digest
+from ansible.module_utils.slurm_ask import call
+from ansible.module_utils.slurm_files import PRIVATE_TMP, all_files, node_digest, restart_digest
 from ansible.module_utils.slurm_judge import problems
 from ansible.module_utils.slurm_nodes import read_fragments
 from ansible.module_utils.slurm_wishes import Fleet
@@ -21,9 +22,13 @@ from ansible.module_utils.slurm_wishes import Fleet
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ansible.module_utils.slurm_ask import Caller
     from ansible.module_utils.slurm_nodes import Node
 
 MODE = 0o644
+ASK_S = 15.0
+# States of jobs that may still start a step on a node: squeue(1), "JOB STATE CODES".
+UNDER_WAY = "configuring,running,suspended,stopped,signaling,resizing,completing"
 
 
 def present(folder: Path, names: Mapping[str, str]) -> dict[str, str]:
@@ -86,6 +91,22 @@ def unbounded(nodes: Sequence[Node]) -> str:
     )
 
 
+def jobs_run(caller: Caller = call) -> bool:
+    """Say whether a job is under way; also where no controller answers, because then nothing is known."""
+    answer = caller(["squeue", "--noheader", f"--states={UNDER_WAY}", "--format=%A"], ASK_S)
+    return answer.status != 0 or bool(answer.text)
+
+
+def with_tmp_as_it_is(settings: Mapping[str, Any], before: str, after: str, caller: Caller = call) -> Mapping[str, Any]:
+    """Return the settings, with `private_tmp` as it is now where a change would break a job.
+
+    A job that started with the one cannot start a step with the other ("container_p_join: open failed"). job_container.conf(5), NOTES.
+    """
+    if not before or (PRIVATE_TMP in before) == (PRIVATE_TMP in after) or not jobs_run(caller):
+        return settings
+    return {**settings, "private_tmp": PRIVATE_TMP in before}
+
+
 def bring_about(folder: Path, after: Mapping[str, str], *, check: bool) -> dict[str, Any]:
     """Write what differs; return the result for Ansible."""
     before = present(folder, after)
@@ -127,6 +148,10 @@ def main() -> None:
     folder = Path(module.params["folder"])
     try:
         files = all_files(settings, fragments.nodes, fleet)
+        settled = with_tmp_as_it_is(settings, present(folder, files)["slurm.conf"], files["slurm.conf"])
+        if settled != settings:
+            files = all_files(settled, fragments.nodes, fleet)
+            module.warn("Jobs are under way, so slurm_private_tmp is not applied yet. Fix: apply the phase slurm again when no job runs")
         if settings["proctrack"] == "auto" and (
             lost := given_up(present(folder, files)["slurm.conf"], files["slurm.conf"], fragments.nodes)
         ):

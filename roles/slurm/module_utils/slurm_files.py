@@ -35,6 +35,10 @@ NODE_KEYS = frozenset(
 # What a job gets that states no size, for the cluster and for a partition: slurm.conf(5). Without the first a job with eight GPUs gets one
 # core and that core's memory, for Slurm counts one CPU a task. `scontrol` shows it as JobDefaults, which is no key of slurm.conf.
 CPUS_PER_GPU, MEMORY_PER_CPU = "DefCpuPerGPU", "DefMemPerCPU"
+# Since this release job_container.conf knows `Shared`. Before it, a job with its own /tmp never sees a file system that is mounted after
+# its start, such as /jfs when it is mounted again: "Set root filesystem" in src/plugins/job_container/tmpfs of https://github.com/SchedMD/slurm.
+SHARED_MOUNTS = (23, 2)
+PRIVATE_TMP = "JobContainerType=job_container/tmpfs\n"
 PARTITION_KEYS = {
     "allow_accounts": "AllowAccounts",
     "allow_groups": "AllowGroups",
@@ -76,9 +80,10 @@ def tracking(nodes: Sequence[Node], *, proctrack: str, task_plugins: str, privat
     able = bool(nodes) and all(node.cgroup for node in nodes)
     by = proctrack if proctrack != "auto" else "proctrack/cgroup" if able else "proctrack/linuxproc"
     tasks = task_plugins if task_plugins != "auto" else "task/cgroup,task/affinity" if by == "proctrack/cgroup" and able else ""
-    lines = {"ProctrackType": by, "PrologFlags": "Contain" if by == "proctrack/cgroup" else "Alloc"}
-    # It needs the step that holds a whole job, which needs control groups: slurm.conf(5), "PrologFlags".
-    lines |= {"JobContainerType": "job_container/tmpfs"} if private_tmp and by == "proctrack/cgroup" else {}
+    # pam_slurm_adopt finds an account's jobs by the step that Contain adds to each; seen without control groups too, in 22.05 and 24.11.
+    lines = {"ProctrackType": by, "PrologFlags": "Contain"}
+    shares_mounts = bool(nodes) and all(_number(node.release) >= SHARED_MOUNTS for node in nodes)
+    lines |= {"JobContainerType": "job_container/tmpfs"} if private_tmp and by == "proctrack/cgroup" and shares_mounts else {}
     lines |= {"TaskPlugin": tasks} if tasks else {}
     if "task/cgroup" not in tasks:
         return lines
@@ -240,11 +245,9 @@ def cgroup_conf(conf: str, nodes: Sequence[Node]) -> str:
 def job_container_conf(conf: str, spool_dir: str) -> str:
     """Return job_container.conf for this slurm.conf: where the folders lie that jobs have as their own /tmp and /dev/shm.
 
-    Source: job_container.conf(5) of Slurm 22.05 and 24.11. /dev/shm is a job's own as well without being named.
+    Source: job_container.conf(5) of Slurm 24.11. /dev/shm is a job's own as well without being named.
     """
-    if "JobContainerType=job_container/tmpfs\n" not in conf:
-        return ""
-    return f"AutoBasePath=true\nBasePath={spool_dir}/job_container\n"
+    return f"AutoBasePath=true\nBasePath={spool_dir}/job_container\nShared=true\n" if PRIVATE_TMP in conf else ""
 
 
 def _number(release: str) -> tuple[int, ...]:
@@ -279,4 +282,4 @@ def restart_digest(files: Mapping[str, str]) -> str:
 
 def node_digest(files: Mapping[str, str]) -> str:
     """Return a digest of everything that slurmd reads at its start only; it does not change when other nodes come or go."""
-    return digest(_keyed(files["slurm.conf"], only=NODE_KEYS) + files["cgroup.conf"])
+    return digest(_keyed(files["slurm.conf"], only=NODE_KEYS) + files["cgroup.conf"] + files["job_container.conf"])
