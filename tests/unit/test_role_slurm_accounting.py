@@ -302,5 +302,7 @@ def test_one_person_cannot_fill_the_queue() -> None:
         "modify qos where name=high set maxsubmitjobsperuser=500",
         "modify qos where name=normal set maxsubmitjobsperuser=500",
     ]
-    assert calls(bounded, max_submit=500) == []
+    assert calls(bounded, max_submit=9) == []
+    assert calls(bounded, max_submit=500) == ["modify qos where name=normal set maxsubmitjobsperuser=500"]
+    assert calls(bounded, qos=[{"name": "normal", "priority": 7, "max_submit_per_user": 9}], max_submit=500) == []
     assert calls(FULL, max_submit=0) == []

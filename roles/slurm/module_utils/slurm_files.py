@@ -36,7 +36,7 @@ NODE_KEYS = frozenset(
 # core and that core's memory, for Slurm counts one CPU a task. `scontrol` shows it as JobDefaults, which is no key of slurm.conf.
 CPUS_PER_GPU, MEMORY_PER_CPU = "DefCpuPerGPU", "DefMemPerCPU"
 # Since this release job_container.conf knows `Shared`. Before it, a job with its own /tmp never sees a file system that is mounted after
-# its start, such as /jfs when it is mounted again: "Set root filesystem" in src/plugins/job_container/tmpfs of https://github.com/SchedMD/slurm.
+# its start, such as /jfs when it is mounted again: "Set root filesystem" in src/plugins/job_container/tmpfs of github.com/SchedMD/slurm.
 SHARED_MOUNTS = (23, 2)
 PRIVATE_TMP = "JobContainerType=job_container/tmpfs\n"
 PARTITION_KEYS = {

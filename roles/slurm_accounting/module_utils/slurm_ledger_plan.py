@@ -68,7 +68,8 @@ def make_plan(ledger: Ledger, wanted: Wanted) -> Plan:
 def _bounded(ledger: Ledger, wanted: Wanted) -> list[Stated]:
     """Return the stated QOS, each with a bound on the jobs that one person may have in the queue.
 
-    The QOS that Slurm makes by itself is bounded as well. Of that one nothing else is known, so everything else stays as it is.
+    The QOS that Slurm makes by itself is bounded as well. Of that one nothing else is known, so everything else stays as it is; without a
+    bound to set, its own stays too.
     """
     if not wanted.max_submit:
         return [*wanted.qos]
@@ -77,7 +78,7 @@ def _bounded(ledger: Ledger, wanted: Wanted) -> list[Stated]:
     if found is None or any(one["name"] == NORMAL for one in wanted.qos):
         return bounded
     kept = {name: found.get(column, "") for name, column, _, _ in QOS_FIELDS}
-    return [*bounded, {**kept, "name": NORMAL, _BOUND: kept[_BOUND] or wanted.max_submit}]
+    return [*bounded, {**kept, "name": NORMAL, _BOUND: wanted.max_submit}]
 
 
 def _qos_changes(ledger: Ledger, one: Stated) -> tuple[list[str], list[str]]:
