@@ -55,10 +55,9 @@ NOT_AN_APPLY = {
     "host_origin/module_utils/reset_packages.py",
     # Asks a registry of the cluster for an image that is not there.
     "registry_trust/library/registry_containerd_effects.py",
-    # Ask services of the cluster, by addresses that the role itself has made: the API server, Harbor, a mount's metrics, Envoy on loopback.
+    # Ask services of the cluster, by addresses that the role itself has made: the API server, Harbor, Envoy.
     "kube_health/files/kube_health/api_request.py",
     "harbor/module_utils/harbor_api.py",
-    "juicefs/library/juicefs_effects.py",
     "envoy/library/envoy_effects.py",
     # The key of a vendor's repository, which no bundle holds: stated as `beyond`, and refused together with one (driver-beyond-bundle).
     "gpu_driver/files/have_key.sh",

@@ -42,15 +42,15 @@ def take_up(folder: Path, *facts: str, mode: str = "do", users: str = "", stale:
     (folder / "users").write_text(users, encoding="utf-8")
     for fact in facts:
         (folder / fact).touch()
-    for name in ("systemctl", "python3", "umount", "journalctl"):
+    for name in ("systemctl", "python3", "umount", "journalctl", "close"):
         (folder / name).write_text(STUB, encoding="utf-8")
         (folder / name).chmod(0o755)
-    words = ["/bin/sh", "-s", "juicefs.service", str(folder / "applied"), "users.py", "/jfs", mode]
+    words = ["/bin/sh", "-s", "juicefs.service", str(folder / "applied"), "users.py", "/jfs", mode, str(folder / "close")]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STUB": str(folder)}
     script = (FILES / "take_up.sh").read_text(encoding="utf-8")
     done = subprocess.run(words, input=script, env=environment, capture_output=True, text=True, check=False, timeout=60)
     calls = (folder / "calls").read_text(encoding="utf-8").splitlines()
-    changes = [call for call in calls if call.startswith(("systemctl reload", "systemctl restart", "umount"))]
+    changes = [call for call in calls if call.startswith(("systemctl reload", "systemctl restart", "umount", "close"))]
     return done.returncode, done.stdout.strip(), changes
 
 
@@ -75,6 +75,8 @@ def test_one_that_cannot_be_taken_over_is_kept_while_it_is_used(tmp_path: Path, 
 
     assert (code, said) == (0, f"kept as it is for {named}")
     assert "systemctl restart juicefs.service" not in changes
+    # What covers the trash may have been unmounted.
+    assert changes[-1] == "close /jfs"
 
 
 @pytest.mark.parametrize(("mode", "facts"), [("do", ("active",)), ("interrupt", ("active", "busy")), ("do", ())])
@@ -133,6 +135,15 @@ def test_other_options_are_not_mounted_on_top(tmp_path: Path) -> None:
     assert code == 1
     assert "its options changed" in said
     assert calls == []
+
+
+def test_a_mount_that_loses_its_ports_is_taken_over(tmp_path: Path) -> None:
+    """Debug pages and metrics are no options of FUSE: the next obstacle is reached, an engine that does not answer."""
+    running = [RUNNING[0], "mount", "--metrics=127.0.0.1:9567", *RUNNING[2:]]
+    words = stated(tmp_path, "--metrics=127.0.0.1:off", "--cache-size=512")
+    _, said, _ = reload(tmp_path, running, [words[0], "--no-agent", *words[1:]], "unreachable")
+
+    assert "does not answer at rediss://" in said
 
 
 def test_an_engine_that_does_not_answer_ends_no_mount(tmp_path: Path) -> None:

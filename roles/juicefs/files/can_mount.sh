@@ -1,4 +1,4 @@
-# Whether this host (named $1) can mount with FUSE: 0, or 3 with a verdict where it cannot. 1 where port $2 belongs to a program other than unit $3.
+# Whether this host (named $1) can mount with FUSE: 0, or 3 with a verdict where it cannot. 1 where port $2 (0 = none) belongs to a program other than unit $3.
 group=$(systemctl show --property ControlGroup --value "$3" 2> /dev/null)
 for pid in $(ss -Hltnp "sport = :$2" | grep -o 'pid=[0-9]*' | cut -d= -f2 | sort -u); do
     if [ -n "$group" ] && grep -q "$group" "/proc/$pid/cgroup"; then continue; fi

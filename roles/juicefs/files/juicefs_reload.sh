@@ -8,9 +8,9 @@ if sha256sum --status --check "$applied" 2> /dev/null; then exec kill -HUP "$mai
 fail() { echo "the mount is not taken over: $1" >&2; exit 1; }
 point=
 for word; do url=$point point=$word; done
-# Other options of FUSE would be mounted on top of the mount that is there; only the program and the metadata engine may differ. JuiceFS
-# writes its command line anew, with spaces between the words.
-options() { tr ' \0' '\n\n' | grep -v -e '^$' -e '://' | sed 1d; }
+# Other options of FUSE would be mounted on top of the mount that is there. Only the program, the metadata engine, and the ports that it
+# listens on may differ. JuiceFS writes its command line anew, with spaces between the words.
+options() { tr ' \0' '\n\n' | grep -v -e '^$' -e '://' -e '^--no-agent$' -e '^--metrics=' | sed 1d; }
 [ "$(options < "/proc/$main/cmdline")" = "$(printf '%s\n' "$@" | options)" ] || fail 'its options changed'
 served() { timeout 5 cat "$point/.config" 2> /dev/null | tr ',' '\n' | sed -n 's/.*"Pid": *\([0-9][0-9]*\).*/\1/p' | head -n 1; }
 timeout 5 cat "$point/.config" 2> /dev/null | grep -q '"CommPath": *"[^"]' || fail 'the program that runs is older than 1.2'

@@ -10,26 +10,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import subprocess
 import time
-import urllib.request
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.folder_tree import HOMES, account_of, bring
 from ansible.module_utils.safe_files import Folder, UnsafePathError, kind, open_folder, within
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SCHEMA = "primus.verdict/1"
 SOURCE = "roles/juicefs/meta/argument_specs.yml"
+NOBODY = 65534
+CLOSES_TRASH = "/usr/local/lib/primus/juicefs_trash.sh"
+CLUSTER = "primus"  # below the mount
 OLD_FOLDER = ".primus-verify"  # where earlier releases wrote
 # More than one write of FUSE (128 KiB), less than one block of JuiceFS (4 MiB).
 SIZE_BYTES = 300_000
 # A file system whose metadata engine is gone lets programs wait for minutes.
 LOOK_S = 60
 STATED = "owner and mode as stated"
+FIX_FOLDERS = "primus-bootstrap apply hosts.yaml --phase storage"
 FIX_MOUNT = "see `journalctl -u juicefs -n 30`, and that the metadata engine and the object store answer from this host"
 
 
@@ -44,6 +51,11 @@ def record(host: str, check: str, verdict: str, **facts: Any) -> dict[str, Any]:
         "schema": SCHEMA,
         **facts,
     }
+
+
+def fix_of(error: OSError) -> str:
+    """Return what to do where a file could not be written or read."""
+    return FIX_FOLDERS if isinstance(error, (UnsafePathError, FileNotFoundError)) else FIX_MOUNT
 
 
 def mounted_as(mount_point: str, mounts: str) -> str:
@@ -68,23 +80,75 @@ def look_at_mount(host: str, mount_point: str, mounts: str) -> dict[str, Any]:
     )
 
 
-def look_at_metrics(host: str, url: str) -> dict[str, Any]:
-    """Judge whether the mount tells its metrics."""
+def look_at_metrics(host: str, mount_point: str, limit_s: float = LOOK_S) -> dict[str, Any]:
+    """Judge whether the mount counts what it does: its file of metrics, which root can read without a port."""
+
+    def look() -> bytes:
+        with open_folder(mount_point) as root:
+            return root.read(".stats", owner=0)
+
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 (an http address of this role's own making)
-            found = "juicefs" if b"juicefs_" in answer.read() else "other metrics"
-    except OSError as error:
-        return record(
-            host, "metrics", "unknown", expected="juicefs", found="", reason=f"{url}: {error}", fix="look who has the port: ss -ltnp"
-        )
-    return record(
-        host,
-        "metrics",
-        "pass" if found == "juicefs" else "fail",
-        expected="juicefs",
-        found=found,
-        reason="" if found == "juicefs" else found,
-    )
+        content = within(limit_s, look)
+    except (OSError, TimeoutError) as error:
+        return record(host, "metrics", "unknown", expected="juicefs", found="", reason=f"{mount_point}/.stats: {error}", fix=FIX_MOUNT)
+    found = "juicefs" if b"juicefs_" in content else "no metrics"
+    verdict = "pass" if found == "juicefs" else "fail"
+    reason = "" if verdict == "pass" else f"{mount_point}/.stats holds no metrics"
+    return record(host, "metrics", verdict, expected="juicefs", found=found, reason=reason, fix=FIX_MOUNT)
+
+
+def listening(sockets: str, unit: str, group_of: Callable[[str], str]) -> list[str]:
+    """Return the addresses on which processes of a unit listen, from what `ss -Hltnp` printed."""
+    found = set()
+    for line in sockets.splitlines():
+        cells = line.split()
+        if len(cells) > 5 and any(f"/{unit}" in group_of(number) for number in re.findall(r"pid=(\d+)", line)):
+            found.add(cells[3])
+    return sorted(found)
+
+
+def group_of_process(number: str) -> str:
+    """Return the control groups of a process, or nothing where it has ended."""
+    try:
+        return Path(f"/proc/{number}/cgroup").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def look_at_ports(host: str, unit: str, stated: str, group_of: Callable[[str], str] = group_of_process) -> dict[str, Any]:
+    """Judge whether the mount listens on nothing but the port for metrics that is stated: every account could use its debug pages."""
+    words = {"expected": stated or "none"}
+    try:
+        done = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, errors="replace", check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        return record(host, "ports", "unknown", found="", reason=f"ss: {error}", fix="install iproute2 on this host", **words)
+    found = listening(done.stdout, unit, group_of)
+    more = [address for address in found if address != stated]
+    reason = f"the mount listens on {', '.join(more)}, and every account of this host can read its debug pages there" if more else ""
+    fix = "when no file of the mount is open: primus-bootstrap apply hosts.yaml --phase storage"
+    return record(host, "ports", "fail" if more else "pass", found=", ".join(found) or "none", reason=reason, fix=fix, **words)
+
+
+def look_at_trash(host: str, mount_point: str, limit_s: float = LOOK_S) -> dict[str, Any]:
+    """Judge whether an account without rights is kept out of the folder of deleted files."""
+    path = f"{mount_point}/.trash"
+
+    def look() -> str:
+        try:
+            next(Path(path).iterdir(), None)
+        except FileNotFoundError:
+            return "no trash"
+        except PermissionError:
+            return "closed"
+        return "open"
+
+    try:
+        found = within(limit_s, look, become=(NOBODY, NOBODY))
+    except (OSError, TimeoutError) as error:
+        return record(host, "trash", "unknown", expected="closed", found="", reason=f"{path}: {error}", fix=FIX_MOUNT)
+    verdict = "fail" if found == "open" else "pass"
+    reason = f"{path} can be read by every account: deleted files of others lie there" if verdict == "fail" else ""
+    return record(host, "trash", verdict, expected="closed", found=found, reason=reason, fix=f"sh {CLOSES_TRASH} {mount_point}")
 
 
 def look_at_unit(host: str) -> dict[str, Any]:
@@ -112,7 +176,7 @@ def write(host: str, folder: str, limit_s: float = LOOK_S) -> tuple[dict[str, An
     try:
         within(limit_s, act)
     except (OSError, TimeoutError) as error:
-        return record(host, "write", "fail", expected="written", found="", reason=str(error), fix=FIX_MOUNT), ""
+        return record(host, "write", "fail", expected="written", found="", reason=str(error), fix=fix_of(error)), ""
     verdict = record(host, "write", "pass", expected="written", found="written", seconds=time.monotonic() - started)
     return verdict, hashlib.sha256(data).hexdigest()
 
@@ -129,11 +193,10 @@ def look_at_folders(host: str, tree: dict[str, Any], limit_s: float = LOOK_S) ->
         problems, differing, foreign = within(limit_s, look)
     except (OSError, TimeoutError, KeyError) as error:
         return [record(host, "folders", "unknown", expected=STATED, found="", reason=f"{tree['root']}: {error}", fix=FIX_MOUNT)]
-    fix = "primus-bootstrap apply hosts.yaml --phase storage"
     wrong = [
         *problems,
         *foreign,
-        *({"path": path, "problem": "has another owner or mode than is stated", "fix": fix} for path in differing),
+        *({"path": path, "problem": "has another owner or mode than is stated", "fix": FIX_FOLDERS} for path in differing),
     ]
     return [folder_record(host, one) for one in wrong] or [record(host, "folders", "pass", expected=STATED, found=STATED)]
 
@@ -145,9 +208,9 @@ def folder_record(host: str, wrong: dict[str, str]) -> dict[str, Any]:
 
 
 def strange(root: Folder) -> list[dict[str, str]]:
-    """Return what lies at the top of the mount or among the homes and should not: links of users, and homes with another owner."""
+    """Return what lies at the top of the mount, among the cluster's folders or the homes, and should not: links of users, foreign homes."""
     found = []
-    for folder, homes in ((root, False), (opened(root, HOMES), True)):
+    for folder, homes in ((root, False), (opened(root, CLUSTER), False), (opened(root, HOMES), True)):
         if folder is None:
             continue
         for name in folder.names():
@@ -159,6 +222,9 @@ def strange(root: Folder) -> list[dict[str, str]]:
                     found.append(
                         {"path": path, "problem": f"is a symbolic link of {owner}", "fix": f"ask {owner} what it is for; `rm {path}`"}
                     )
+                elif name == OLD_FOLDER and entry.st_uid:
+                    problem = f"is {kind(entry.st_mode)} of {owner}, where an earlier release let verify write as root"
+                    found.append({"path": path, "problem": problem, "fix": f"ask {owner} what it is for; `mv {path} {path}.refused`"})
                 elif homes and not stat.S_ISDIR(entry.st_mode):
                     found.append({"path": path, "problem": f"is {kind(entry.st_mode)} of {owner}, no home", "fix": f"move {path} away"})
                 elif homes and owner != name and not owner.startswith("the account number"):
@@ -232,7 +298,7 @@ def read(host: str, folder: str, other: str, expected: str, limit_s: float = LOO
         found = within(limit_s, act)
     except (OSError, TimeoutError, UnsafePathError) as error:
         reason = f"{folder}/{other}: {error}"
-        return record(host, "read_other", "fail", expected=expected, found="", device=other, reason=reason, fix=FIX_MOUNT)
+        return record(host, "read_other", "fail", expected=expected, found="", device=other, reason=reason, fix=fix_of(error))
     verdict = "pass" if found == expected else "fail"
     reason = "" if verdict == "pass" else f"the file of {other} reads differently here"
     return record(
@@ -246,7 +312,8 @@ def main() -> None:
         argument_spec={
             "host": {"type": "str", "required": True},
             "mount_point": {"type": "path", "required": True},
-            "metrics_url": {"type": "str", "default": ""},
+            "listens": {"type": "str", "default": ""},
+            "unit": {"type": "str", "default": "juicefs.service"},
             "backs_up": {"type": "bool", "default": True},
             "dump": {"type": "list", "elements": "str", "default": []},
             "env_file": {"type": "path", "default": ""},
@@ -264,10 +331,12 @@ def main() -> None:
     if wanted["other"] is not None:
         verdicts = [read(host, folder, wanted["other"], wanted["expected"])]
     elif verdicts[0]["verdict"] == "pass":
-        drop_old_folder(mount_point)
+        with suppress(OSError, TimeoutError):
+            within(LOOK_S, lambda: drop_old_folder(mount_point))
         written, sum_of_file = write(host, folder)
-        verdicts += [look_at_unit(host), *(look_at_metrics(host, url) for url in [wanted["metrics_url"]] if url), written]
-        verdicts += look_at_folders(host, wanted["tree"])
+        verdicts += [look_at_unit(host), look_at_metrics(host, mount_point), written]
+        verdicts += [look_at_trash(host, mount_point), look_at_ports(host, wanted["unit"], wanted["listens"])]
+        verdicts += look_at_folders(host, wanted["tree"]) if wanted["tree"] else []
         if not wanted["backs_up"]:
             reason = "this version of JuiceFS knows no dump of metadata (1.0 does)"
             verdicts.append(record(host, "metadata_dump", "skipped", reason=reason, fix="back the metadata engine up itself"))

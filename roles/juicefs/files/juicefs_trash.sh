@@ -1,0 +1,7 @@
+# Close the trash of the volume on $1: cover it with an empty folder that only root can enter. $2 is `look` where nothing may be changed.
+# JuiceFS shows deleted files with their owners and modes in a folder that every account can enter, and it ignores chmod there.
+# The number is that of JuiceFS' own folder. No account can create a folder with it, so nothing of a user is covered, and no link is followed.
+trash=$1/.trash
+[ "$(timeout 20 stat --format %i "$trash" 2> /dev/null)" = 9223372032828243968 ] || exit 0
+echo closes
+[ "$2" = look ] || timeout 20 mount -t tmpfs -o ro,nosuid,nodev,noexec,size=4k,nr_inodes=1,mode=0500 juicefs-trash-closed "$trash"

@@ -1,0 +1,183 @@
+"""The module `account_quotas`: what each account may keep, and what happens to one that already keeps more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+quotas: Any = load_role_module("juicefs", "account_quotas")
+Limit = quotas.Limit
+
+GIB = 1 << 30
+# As JuiceFS 1.4.2 prints it.
+TABLE = """\
++----------+---------+---------+------+-----------+-------+-------+
+|  Path/ID |   Size  |   Used  | Use% |   Inodes  | IUsed | IUse% |
++----------+---------+---------+------+-----------+-------+-------+
+| /qdir    | 1.5 TiB |     0 B |   0% | unchanged |     0 |       |
+| uid:4101 | 1.5 TiB | 144 KiB |   0% |     1,200 | 1,036 |   90% |
++----------+---------+---------+------+-----------+-------+-------+
+"""
+
+
+class Volume:
+    """A volume in memory: what it is asked, and the limits and usage of accounts, by name."""
+
+    def __init__(self, there: dict[str, Any] | None = None, usage: dict[str, Any] | None = None) -> None:
+        """Start with these limits, and with what each account keeps."""
+        self.there, self.kept = dict(there or {}), usage or {}
+        self.noted: dict[str, Any] = {}
+        self.calls: list[tuple[str, Any]] = []
+
+    def look(self) -> dict[str, Any]:
+        """Return limit and usage of those with a limit, as the program does."""
+        return {key: (limit, self.kept.get(key, Limit())) for key, limit in self.there.items()}
+
+    def key_of(self, name: str) -> str:
+        """Return the key of an account."""
+        return name
+
+    def set(self, key: str, limit: Any, _there: Any) -> None:
+        """Set a limit."""
+        self.calls.append((key, limit))
+        self.there[key] = limit
+
+    def note(self, limits: dict[str, Any]) -> None:
+        """Keep the exact limits."""
+        self.noted = limits
+
+
+def test_limits_and_usage_are_read_from_the_table() -> None:
+    """Sizes with units and numbers with separators; what has no limit is 0, and lines that are no row are left out."""
+    assert quotas.rows_in(TABLE) == {
+        "/qdir": (Limit(1536 * GIB, 0), Limit(0, 0)),
+        "uid:4101": (Limit(1536 * GIB, 1200), Limit(144 << 10, 1036)),
+    }
+    assert quotas.rows_in("") == {}
+
+
+@pytest.mark.parametrize(
+    ("space", "text"),
+    [(7, "7 B"), (144 << 10, "144 KiB"), (GIB, "1.0 GiB"), (1500 * GIB, "1.5 TiB"), (10240 * GIB, "10 TiB"), (1 << 60, "1.0 EiB")],
+)
+def test_sizes_are_shown_as_the_program_shows_them(space: int, text: str) -> None:
+    """What JuiceFS 1.4.2 printed for these sizes."""
+    assert quotas.shown(space) == text
+
+
+def test_the_exact_limit_counts_where_it_is_the_one_shown() -> None:
+    """The program rounds 1500 GiB to 1.5 TiB; a limit that somebody set by hand is taken as it is shown."""
+    rounded = Limit(1536 * GIB, 40)
+
+    assert quotas.exact(rounded, Limit(1500 * GIB, 40)) == Limit(1500 * GIB, 40)
+    assert quotas.exact(rounded, Limit(1500 * GIB, 41)) == rounded
+    assert quotas.exact(rounded, Limit(20 * GIB, 40)) == rounded
+    assert quotas.exact(rounded, Limit(0, 40)) == rounded
+    assert quotas.exact(rounded, None) == rounded
+
+
+def test_exact_limits_are_kept_in_a_folder_of_roots(tmp_path: Path) -> None:
+    """What is written is read again; a record that is none counts as nothing, and a link in its place is refused."""
+    volume = quotas.Volume({"by": "user", "record_folder": str(tmp_path)})
+    before = volume.noted()
+    volume.note({"uid:7": Limit(1500 * GIB, 40)})
+    written = volume.noted()
+    (tmp_path / quotas.RECORD).write_text("[1", encoding="utf-8")
+    broken = volume.noted()
+    (tmp_path / quotas.RECORD).unlink()
+    (tmp_path / quotas.RECORD).symlink_to("/etc/passwd")
+
+    assert (before, written, broken) == ({}, {"uid:7": Limit(1500 * GIB, 40)}, {})
+    with pytest.raises(OSError, match="a symbolic link"):
+        volume.noted()
+
+
+def test_exceptions_replace_one_number_or_both() -> None:
+    """An account that is absent gets no limit."""
+    accounts = [{"name": "ada"}, {"name": "bob", "state": "present"}, {"name": "eve", "state": "absent"}]
+    wanted = {"accounts": accounts, "gib": 10, "inodes": 100, "exceptions": {"bob": {"gib": "20"}, "eve": {"gib": 1}}}
+
+    assert quotas.limits_wanted(wanted) == {"ada": Limit(10 * GIB, 100), "bob": Limit(20 * GIB, 100)}
+
+
+def test_a_second_run_changes_nothing() -> None:
+    """What is as stated is left alone."""
+    volume = Volume(usage={"ada": Limit(GIB, 3)})
+    wanted = {"ada": Limit(2 * GIB, 10)}
+    first = quotas.apply(volume, wanted, check=False)
+    calls = len(volume.calls)
+    second = quotas.apply(volume, wanted, check=False)
+
+    assert (first.changed, second.changed, second.over) == (["ada"], [], {})
+    assert len(volume.calls) == calls
+    assert volume.there == volume.noted == {"ada": Limit(2 * GIB, 10)}
+
+
+def test_an_account_that_keeps_more_gets_no_limit_and_is_named() -> None:
+    """Its running jobs could no longer write. It is measured, which a later run leaves as it is, until it keeps less."""
+    volume = Volume(usage={"ada": Limit(GIB, 30)})
+    wanted = {"ada": Limit(2 * GIB, 10)}
+    first = quotas.apply(volume, wanted, check=False)
+    second = quotas.apply(volume, wanted, check=False)
+    measured, noted = dict(volume.there), volume.noted
+    volume.kept["ada"] = Limit(GIB, 3)
+    third = quotas.apply(volume, wanted, check=False)
+
+    assert (first.changed, second.changed, third.changed) == (["ada"], [], ["ada"])
+    assert "30 files, more than 2 GiB, 10 files" in second.over["ada"]
+    assert measured == noted == {"ada": quotas.MEASURING}
+    assert volume.there == {"ada": Limit(2 * GIB, 10)}
+
+
+def test_a_look_changes_nothing() -> None:
+    """In check mode it only says whose limit would change."""
+    volume = Volume({"ada": Limit(GIB, 0)})
+    outcome = quotas.apply(volume, {"ada": Limit(2 * GIB, 10), "eddy": Limit()}, check=True)
+
+    assert outcome.changed == ["ada"]
+    assert volume.calls == []
+
+
+def test_no_limit_where_none_is_stated() -> None:
+    """0 and 0 asks nothing of an account without a limit, and takes away one that is there."""
+    volume = Volume({"ada": Limit(GIB, 5)})
+    outcome = quotas.apply(volume, {"ada": Limit(), "eddy": Limit()}, check=False)
+
+    assert outcome.changed == ["ada"]
+    assert volume.calls == [("ada", Limit())]
+
+
+@pytest.mark.parametrize(
+    ("there", "limit", "asked"),
+    [
+        (None, Limit(GIB, 5), [["quota set", "--uid=0", "--capacity=1", "--inodes=5"]]),
+        (Limit(GIB, 5), Limit(2 * GIB, 0), [["quota delete", "--uid=0"], ["quota set", "--uid=0", "--capacity=2"]]),
+        (Limit(GIB, 5), Limit(), [["quota delete", "--uid=0"]]),
+        (None, Limit(), []),
+    ],
+)
+def test_the_program_is_asked_for_what_differs(monkeypatch: pytest.MonkeyPatch, there: Any, limit: Any, asked: list[list[str]]) -> None:
+    """0 means `as it was` to the program, so a limit that goes away is deleted first."""
+    volume, calls = quotas.Volume({"by": "user"}), []
+    monkeypatch.setattr(volume, "run", lambda *words: calls.append(list(words)))
+    volume.set("uid:0", limit, there)
+
+    assert calls == asked
+
+
+def test_verdicts_name_who_is_over_who_differs_and_who_is_nearly_there() -> None:
+    """Over = skipped with a way out, other limit = fail, all others one pass that names those above 90 percent."""
+    wanted = {name: Limit(10 * GIB, 100) for name in ("ada", "bob", "carol", "dan")}
+    kept = {"ada": Limit(GIB, 95), "bob": Limit(GIB, 300), "carol": Limit(), "dan": Limit()}
+    outcome = quotas.Outcome(["carol"], {"bob": "keeps more"}, kept)
+    found = quotas.verdicts("n1", wanted, outcome)
+
+    assert [(one["verdict"], one.get("device", "")) for one in found] == [("skipped", "bob"), ("fail", "carol"), ("pass", "")]
+    assert "juicefs_quotas: {bob:" in found[0]["fix"]
+    assert found[2]["found"] == "2 accounts as stated; nearly full: ada 95 %"
