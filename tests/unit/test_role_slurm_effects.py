@@ -405,3 +405,30 @@ def test_a_job_that_failed_when_it_came_back_is_tried_once_more(
     assert found in got.found
     assert "; before that, it was queued again, and is FAILED" in got.found
     assert queue.said[-1] == "scancel --quiet"
+
+
+# As `scontrol show config` of Slurm 22.05 prints it, shortened.
+CONFIG = """AccountingStorageEnforce = {enforce}
+JobContainerType        = {container}
+PrivateData             = {private}
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted", "verdicts"),
+    [
+        (("associations,limits,qos", "job_container/tmpfs", "accounts,jobs,usage"), ["jobs", "usage"], ["pass", "pass", "pass"]),
+        (("none", "job_container/none", "none"), ["jobs"], ["fail", "skipped", "skipped"]),
+        (("associations", "(null)", "jobs"), [], ["skipped", "skipped", "skipped"]),
+    ],
+)
+def test_what_keeps_users_apart_is_told(config: tuple[str, str, str], wanted: list[str], verdicts: list[str], asked: Any) -> None:
+    """What is stated and not in force fails; what this cluster cannot have is skipped, with the reason."""
+    asked(CONFIG.format(enforce=config[0], container=config[1], private=config[2]))
+    look = effects.Look("ctl1")
+
+    effects.look_at_isolation(look, wanted)
+
+    checks = ["slurm.private_data", "slurm.job_limits", "slurm.private_tmp"]
+    assert [(one["check"], one["verdict"]) for one in look.verdicts] == list(zip(checks, verdicts, strict=True))
+    assert all(one["reason"] for one in look.verdicts if one["verdict"] != "pass")

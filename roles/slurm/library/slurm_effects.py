@@ -159,6 +159,37 @@ def look_at_gpus(look: Look, node: SeenNode, fragment: Path, *, serves: bool) ->
     look.judge("gpus", Trial(verdict, wanted or "none", found if serves else f"{found}, and it does not serve", AGAIN), host=node.name)
 
 
+def setting(config: str, name: str) -> str:
+    """Return a setting from what `scontrol show config` prints; empty where it is not there."""
+    found = re.search(rf"^{name}\s*= *(.*)$", config, re.MULTILINE)
+    return found[1].strip() if found else ""
+
+
+def look_at_isolation(look: Look, private_data: list[str]) -> None:
+    """See what keeps users apart: what they see of each other, how many jobs each may have, and whether jobs share temporary files."""
+    config = call(["scontrol", "show", "config"], CALL_S).text
+    in_force = set(setting(config, "PrivateData").split(","))
+    if private_data:
+        lacking = sorted(set(private_data) - in_force)
+        found = f"PrivateData lacks {', '.join(lacking)}" if lacking else "PrivateData has all of it"
+        look.judge(
+            "private_data", Trial("fail" if lacking else "pass", f"people do not see others' {', '.join(private_data)}", found, AGAIN)
+        )
+    else:
+        look.skip("private_data", "slurm_private_data is empty")
+    if "limits" in setting(config, "AccountingStorageEnforce").split(","):
+        look.judge("job_limits", Trial("pass", "limits are enforced", "limits are enforced"))
+    else:
+        look.skip("job_limits", "no limit of jobs is enforced: it needs group slurm_accounting and slurm_users")
+    if setting(config, "JobContainerType") == "job_container/tmpfs":
+        look.judge("private_tmp", Trial("pass", "folders of their own for temporary files", "job_container/tmpfs"))
+    else:
+        look.skip(
+            "private_tmp",
+            "jobs share folders for temporary files: their own need control groups and Slurm 23.02; the epilog cleans up instead",
+        )
+
+
 def look_at_jobs(look: Look, nodes: list[SeenNode]) -> None:
     """Run a job over two nodes, and one that is preempted."""
     config = call(["scontrol", "show", "config"], CALL_S).text
@@ -207,6 +238,7 @@ def main() -> None:
             "fragments": {"type": "path", "required": True},
             "jobs": {"type": "bool", "required": True},
             "state_dir": {"type": "path"},
+            "private_data": {"type": "list", "elements": "str", "default": []},
         },
         required_if=[("part", "controller", ["state_dir"])],
         supports_check_mode=True,
@@ -216,6 +248,8 @@ def main() -> None:
     if wanted["part"] == "controller":
         look_at_space(look, wanted["state_dir"])
     if look_at_controllers(look, wanted["part"]):
+        if wanted["part"] == "controller":
+            look_at_isolation(look, wanted["private_data"])
         nodes = look_at_nodes(look, wanted["members"], Path(wanted["fragments"]))
         if wanted["jobs"]:
             look_at_jobs(look, nodes)

@@ -1,0 +1,65 @@
+"""The module `slurm_logins`: whom PAM lets into a node, and what that is judged to be."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.role_module import load_role_module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logins: Any = load_role_module("slurm", "slurm_logins")
+ask: Any = sys.modules["ansible.module_utils.slurm_ask"]
+LETS_IN, REFUSES = logins.PAM_SUCCESS, logins.PAM_PERM_DENIED
+
+
+def controller(text: str, status: int | None = 0) -> Callable[[Sequence[str], float], Any]:
+    """Return a controller that answers this to everything."""
+    return lambda _words, _limit_s: ask.Answer(status, text)
+
+
+@pytest.mark.parametrize(
+    ("people", "queue", "answers", "verdict"),
+    [
+        (["ada", "bob"], (0, "ada\n"), {"bob": REFUSES, "root": LETS_IN}, "pass"),
+        (["ada"], (0, ""), {"ada": LETS_IN, "root": LETS_IN}, "fail"),
+        (["ada"], (0, ""), {"ada": REFUSES, "root": REFUSES}, "fail"),
+        (["ada"], (0, ""), {"ada": 10, "root": LETS_IN}, "fail"),
+        (["ada"], (0, ""), {"ada": None, "root": LETS_IN}, "unknown"),
+        (["ada"], (1, "slurm_load_jobs error"), {}, "unknown"),
+        (["ada"], (None, "timed out"), {}, "unknown"),
+        (["ada"], (0, "ada\nada\n"), {}, "skipped"),
+        ([], (0, ""), {}, "skipped"),
+    ],
+)
+def test_somebody_without_a_job_is_refused_and_root_is_not(
+    people: list[str], queue: tuple[int | None, str], answers: dict[str, int | None], verdict: str
+) -> None:
+    """An account that has a job is not asked about: PAM would put the asking process into that job."""
+    found = logins.look("n1", people, wanted=True, asker=answers.__getitem__, caller=controller(queue[1], queue[0]))
+
+    assert found.verdict == verdict
+    assert bool(found.reason) is (verdict != "pass")
+
+
+def test_a_host_that_lets_everybody_in_on_purpose_is_skipped() -> None:
+    """Nothing is asked there."""
+    found = logins.look("n1", ["ada"], wanted=False, asker={}.__getitem__, caller=controller(""))
+
+    assert found.verdict == "skipped"
+    assert "slurm_pam_adopt" in found.reason
+
+
+def test_pam_that_cannot_be_asked_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host without libpam, and a PAM that hangs."""
+
+    def fails(_limit_s: float, _call: Any) -> int:
+        raise TimeoutError("no answer within 20 s")
+
+    monkeypatch.setattr(logins, "within", fails)
+
+    assert logins.ask_pam("ada") is None
