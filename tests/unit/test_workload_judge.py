@@ -332,7 +332,7 @@ def test_the_roles_job_has_every_variable() -> None:
     known = yaml.safe_load((content.roles_dir() / "workload" / "vars" / "main.yml").read_text(encoding="utf-8"))["_workload_job"]
     declared = {name for name, option in load_options().items() if option.owner == "workload"}
 
-    assert set(known) == declared - {"workload_program", "workload_refused_users"}
+    assert set(known) == declared - {"workload_program", "workload_users"}
 
 
 def test_the_folder_of_jobs_is_the_same_everywhere() -> None:
