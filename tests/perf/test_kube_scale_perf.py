@@ -30,6 +30,7 @@ from primus_bootstrap.kubernetes.node_labels import RACK
 from primus_bootstrap.kubernetes.node_quarantine import keep, release
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
+from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.kubernetes.api_server import ApiServer, down, restart_scheduler, up
@@ -253,7 +254,7 @@ def _place(fleet: Fleet, folder: Path, namespace: str, topology: str) -> tuple[l
 
 def _gang(fleet: Fleet, folder: Path, namespace: str, topology: str, number: int) -> tuple[KubernetesTarget, State]:
     pods = {
-        "image": "localhost/none:1", "namespace": namespace, "kubeconfig": str(fleet.server.kubeconfig), "topology": topology,
+        "image": "localhost/none:1", "namespace": namespace, "topology": topology,
         "resources": {"amd.com/gpu": "8"},
     }  # fmt: skip
     job = {
@@ -262,7 +263,7 @@ def _gang(fleet: Fleet, folder: Path, namespace: str, topology: str, number: int
     }  # fmt: skip
     made, _ = folders.create(folder, json.dumps(job))
     state = State(job["id"], "starting", attempt=1, attempts=(Attempt(1, started=time.time()),))  # type: ignore[arg-type]
-    return KubernetesTarget(made.job(), made, WatchApi(fleet.server.kubeconfig)), state
+    return KubernetesTarget(made.job(), made, JobObjects(WatchApi(fleet.server.kubeconfig), job["id"], namespace)), state  # type: ignore[arg-type]
 
 
 def _start(gang: tuple[KubernetesTarget, State]) -> None:

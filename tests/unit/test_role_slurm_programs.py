@@ -171,7 +171,11 @@ def test_a_unit_of_the_accounts_own_does_not_save_its_processes(path: str, *, is
 def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look and the signal a process may end and its number be given to another."""
     sent: list[int] = []
-    monkeypatch.setattr(epilog.os, "kill", lambda pid, _: sent.append(pid))
+
+    def kill(pid: int, _: int) -> None:
+        sent.append(pid)
+
+    monkeypatch.setattr(epilog.os, "kill", kill)
     in_proc(tmp_path, 10)
     in_proc(tmp_path, 11)
     found = epilog.processes(tmp_path, os.getuid(), "71")

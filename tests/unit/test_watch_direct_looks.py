@@ -55,7 +55,7 @@ def large(folder: Path, count: int) -> Large:
     site = Site()
     hosts = tuple(Host(f"gpu{number:03d}", f"gpu{number:03d}") for number in range(count))
     (folder / "key").write_text("secret")
-    target = DirectTarget(Job("j", "j", "ada", DIRECT, count, ("train",)), JobFolder(folder), site)  # type: ignore[arg-type]
+    target = DirectTarget(Job("j", "j", "ada", DIRECT, count, ("train",)), JobFolder(folder), site)
     return Large(target, site, states.State("j", hosts=hosts))
 
 

@@ -15,6 +15,7 @@ from primus_bootstrap.launch.watch import policy
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.attempt import Lease
+from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.leader import Leader, LockedError
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.policy import Decision, Moment
@@ -93,7 +94,7 @@ def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site:
     """It wanted to start the next attempt; the other one has, and its logs stay where they are."""
     folder = site.submit(site.job())
     (folder.run / "logs").mkdir()
-    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder))
+    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
     states.save(folder.state_file, replace(STATE, job=folder.path.name, attempt=2))
     mine = replace(STATE, phase=states.WAITING, attempt=1, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
     with pytest.raises(LockedError):
@@ -120,7 +121,7 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
 def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow storage shows them the end of their lease later than it was decided; the next attempt must wait for that as well."""
     folder = site.submit(site.job())
-    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder))
+    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
     before = replace(STATE, job=folder.path.name, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
     states.save(folder.state_file, before)
     save = states.save
