@@ -136,10 +136,15 @@ def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> 
     """Its list names processes and jobs; who owns a process the kernel says. Of a job without one the controller is asked."""
     in_proc(tmp_path, 10)
     head = "PID      JOBID    STEPID   LOCALID GLOBALID\n"
-    mine, asked = os.getuid(), []
+    mine = os.getuid()
+    asked: list[list[str]] = []
 
     def owners(*uids: int) -> Any:
-        return lambda jobs: (asked.append(jobs), {str(uid) for uid in uids})[1]
+        def ask(jobs: list[str]) -> set[str]:
+            asked.append(jobs)
+            return {str(uid) for uid in uids}
+
+        return ask
 
     assert not epilog.other_jobs(f"{head}10 71 batch 0 0\n", tmp_path, mine, "71", owners())
     assert epilog.other_jobs(f"{head}10 72 batch 0 0\n", tmp_path, mine, "71", owners())
