@@ -130,6 +130,14 @@ def test_a_step_gives_its_results_its_exit_code_and_what_it_said(tmp_path: Path)
     assert (done["stdout"], done["stderr"]) == ("o\n", "e\n")
 
 
+def test_a_step_keeps_its_temporary_files_in_its_own_folder(tmp_path: Path) -> None:
+    """Nothing that it runs uses a name below /tmp, where another account could have put a cache of code or a lock for root."""
+    script = "import tempfile; print(tempfile.gettempdir())"
+    done = NODE.run_step({"name": "gemm", "argv": [sys.executable, "-c", script], "timeout_s": 30}, tmp_path)
+
+    assert done["stdout"].strip() == str(tmp_path)
+
+
 def test_a_program_that_is_not_there_is_an_error(tmp_path: Path, jobs: Jobs) -> None:
     """And the next step runs; the folders of both are gone afterwards."""
     jobs([])

@@ -101,7 +101,8 @@ def run_step(step: Mapping[str, Any], folder: Path, left_s: float = math.inf) ->
     """
     started = time.time()
     words = [word.replace("{run}", str(folder)) for word in step["argv"]]
-    environment = {**os.environ, **{key: str(value) for key, value in (step.get("environment") or {}).items()}}
+    # Names below /tmp can be guessed (caches of compiled code, lock files): another account could have put its own there for root.
+    environment = {**os.environ, "TMPDIR": str(folder), **{key: str(value) for key, value in (step.get("environment") or {}).items()}}
     out, err = folder / "stdout", folder / "stderr"
     error, code = "", -1
     try:
