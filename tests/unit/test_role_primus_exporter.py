@@ -359,7 +359,7 @@ class TestManyFiles:
     def test_an_account_that_takes_too_long_is_counted(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         """Storage that hangs costs the account its samples, and the source goes on."""
         host.write(f"training/{ME}/a.prom", 'primus_train_step{run="/a"} 1\n')
-        monkeypatch.setattr(exporter, "TRAIN_S", 0.05)
+        monkeypatch.setattr(exporter, "TRAIN_S", 1.0)
         monkeypatch.setattr(exporter.Reader, "_text", lambda *_: time.sleep(60))
         found = self.samples(host)
 
