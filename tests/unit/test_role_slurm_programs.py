@@ -132,6 +132,23 @@ def test_the_epilog_ends_all_processes_of_an_account_after_its_last_job(tmp_path
     assert [process.pid for process in epilog.doomed(found, all_of_them=False)] == [10]
 
 
+def test_a_process_in_a_user_namespace_is_its_accounts(tmp_path: Path) -> None:
+    """An account may take other numbers there; those of another account, and a range that begins among the system's, are not its own."""
+    subuid = tmp_path / "subuid"
+    subuid.write_bytes(b"eve:300000:10\nada:165536:65536\nada:0:5\nbroken\nada:x:1\n4101:500000:2\n\xff:1:1\n")
+    found = epilog.owned_uids(4101, "ada", subuid)
+    (tmp_path / "proc").mkdir()
+    in_proc(tmp_path / "proc", 10)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "proc" / "10", 165542, -1)
+
+    assert found == [range(4101, 4102), range(165536, 231072), range(500000, 500002)]
+    assert epilog.owned_uids(4101, "ada", tmp_path / "none") == [range(4101, 4102)]
+    if os.geteuid() == 0:
+        assert [process.pid for process in epilog.processes(tmp_path / "proc", 4101, "71", found)] == [10]
+        assert epilog.processes(tmp_path / "proc", 4101, "71") == []
+
+
 def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> None:
     """Its list names processes and jobs; who owns a process the kernel says. Of a job without one the controller is asked."""
     in_proc(tmp_path, 10)

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 PROC = Path("/proc")
+SUBUID = Path("/etc/subuid")
 SETTINGS = Path("/etc/primus/slurm_epilog.json")
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what every account may write to
 # Accounts of people begin here (login.defs, UID_MIN); what belongs to the system is left alone.
@@ -77,14 +78,30 @@ def _read(path: Path) -> bytes:
         return file.read(MOST_BYTES)
 
 
-def processes(proc: Path, uid: int, job: str) -> list[Process]:
+def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
+    """Return the numbers that are an account's: its own, and those that it may take in user namespaces (subuid(5): name:first:count)."""
+    found = [range(uid, uid + 1)]
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        owner, _, rest = line.partition(":")
+        first, _, count = rest.partition(":")
+        if owner in (name, str(uid)) and first.isdecimal() and count.isdecimal() and int(first) >= FIRST_UID:
+            found.append(range(int(first), int(first) + int(count)))
+    return found
+
+
+def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> list[Process]:
     """Return the processes of an account; one that ends meanwhile is passed over. What they say of themselves is data, and bounded."""
     found = []
     for folder in proc.iterdir():
         if not folder.name.isdecimal():
             continue
         with suppress(OSError, IndexError):
-            if folder.stat().st_uid != uid:
+            owner = folder.stat().st_uid
+            if owner != uid and not any(owner in numbers for numbers in uids):
                 continue
             words = dict(word.split(b"=", 1) for word in _read(folder / "environ").split(b"\0") if b"=" in word)
             groups = _read(folder / "cgroup").decode("utf-8", "replace")
@@ -254,7 +271,7 @@ def main() -> int:
         return 0
     try:
         # First what there is, then the jobs: of a job that begins in between, nothing is among what there is.
-        found, files = processes(PROC, uid, job), files_of(SHARED, uid)
+        found, files = processes(PROC, uid, job, owned_uids(uid, account(uid))), files_of(SHARED, uid)
         last = not settings.login and is_last(uid, job)
         chosen = doomed(found, all_of_them=last)
         end(PROC, chosen)
