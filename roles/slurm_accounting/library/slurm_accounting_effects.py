@@ -138,6 +138,7 @@ def main() -> None:
             "cluster": {"type": "str", "required": True},
             "controllers": {"type": "int", "required": True},
             **lists,
+            "max_submit": {"type": "int", "required": True},
             "settings_file": {"type": "path", "required": True},
             "backup_dir": {"type": "path", "required": True},
         },
@@ -149,7 +150,8 @@ def main() -> None:
     verdicts = Verdicts(given["host"])
     sacctmgr = make_sacctmgr(given["configuration"])
     if look_at_answer(verdicts, sacctmgr, given["cluster"], controllers=given["controllers"]):
-        look_at_ledger(verdicts, sacctmgr, Wanted(given["cluster"], given["qos"], given["accounts"], given["users"]))
+        stated = [given[name] for name in ("cluster", "qos", "accounts", "users")]
+        look_at_ledger(verdicts, sacctmgr, Wanted(*stated, max_submit=given["max_submit"]))
     look_at_files(verdicts, given["settings_file"])
     state, result = unit_property(TIMER, "ActiveState"), unit_property(SERVICE, "Result")
     look_at_backups(verdicts, timer=state, result=result, newest=newest_backup(given["backup_dir"]))
