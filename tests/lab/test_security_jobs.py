@@ -164,13 +164,14 @@ try:
             os.link(source, ".next", follow_symlinks=False)
             os.rename(".next", "{name}")
 finally:
-    os.replace(".own", "{name}")
+    os.unlink("{name}")  # a rename between two names of one file does nothing
+    os.rename(".own", "{name}")
     os.unlink(".other")
     os.unlink("stop-flip")
 """
     key = key_of(people, waiting["ada"])
     # On the host of the helper itself, as a process of a job of hers would be.
-    people.lab.sh("node3", f"systemd-run --quiet --unit=flip --uid=ada python3 -c {shlex.quote(flip)} && sleep 1")
+    people.lab.sh("node3", f"systemd-run --quiet --collect --unit=flip-{name} --uid=ada python3 -c {shlex.quote(flip)} && sleep 1")
     try:
         answers = [people.ask_helper("node3", request(waiting["ada"], key, "start", rank=0, user="ada")) for _ in range(TRIES)]
     finally:
