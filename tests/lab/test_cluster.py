@@ -74,13 +74,15 @@ def test_plain_ansible_finds_nothing_left_to_do(applied_cluster: RunningLab) -> 
 
 
 def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:
-    """A person logs in on every host, and what is written under /jfs/home/ada on one is what the others read, with the right owner."""
+    """What is written under /jfs/home/ada on the login host is what jobs on the compute hosts read, with the right owner."""
     made = applied_cluster.person("node1", "echo from-node1 > /jfs/home/ada/file && hostname")
-    look = "cd /jfs/home/ada && cat file && stat -c %U file && id -un"
-    seen = {node: applied_cluster.person(node, look).stdout.split() for node in HOSTS}
+    look = 'echo "$(hostname -s) $(cat /jfs/home/ada/file) $(stat -c %U /jfs/home/ada/file) $(id -un)"'
+    here = applied_cluster.person("node1", look)
+    jobs = applied_cluster.person("node1", f"srun -N2 --ntasks-per-node=1 -t 2 sh -c '{look}'", timeout_s=120)
 
     assert made.returncode == 0, made.stderr
-    assert seen == {node: ["from-node1", "ada", "ada"] for node in HOSTS}
+    assert jobs.returncode == 0, jobs.stderr
+    assert sorted((here.stdout + jobs.stdout).splitlines()) == [f"{node} from-node1 ada ada" for node in HOSTS]
 
 
 def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: RunningLab) -> None:
