@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.launch.untrusted import parse_json, printable_data
 from primus_bootstrap.launch.watch.job_owner import NoSuchJobError
 from primus_bootstrap.launch.watch.state import TERMINAL
 
@@ -69,6 +69,7 @@ class Job:
 
 def read_job(data: Mapping[str, Any]) -> Job:
     """Read one job as `primus-cli watch show --json` prints it."""
+    data = printable_data(data)
     job, state = data["job"], data.get("state") or {}
     return Job(
         id=job["id"],
@@ -94,7 +95,15 @@ def read_job(data: Mapping[str, Any]) -> Job:
 
 def read_list(text: str) -> tuple[Job, ...]:
     """Read what `primus-cli watch list --json` prints."""
-    return tuple(read_job(one) for one in json.loads(text)["jobs"])
+    return tuple(_listed(one) for one in parse_json(text)["jobs"])
+
+
+def _listed(data: Mapping[str, Any]) -> Job:
+    """Read one job of a list; a state that is none, which its user can write, keeps nobody else's job from being shown."""
+    try:
+        return read_job(data)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        return read_job({"job": data["job"], "problem": f"its state cannot be read: {error!r}"})
 
 
 def list_line(place: Place) -> str:

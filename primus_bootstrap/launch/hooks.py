@@ -11,6 +11,7 @@ folder the names decide.
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from pathlib import Path
@@ -33,8 +34,9 @@ def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir:
     """Return the hooks of every phase, in the order in which they run; nothing is written.
 
     Raises:
-        UsageError: A folder that the user named is not there.
+        UsageError: A folder that the user named is not there, or a hook of the project belongs to another account.
     """
+    project_hooks = project / "hooks"
     for name in folders:
         if not Path(name).is_dir():
             raise UsageError(f"--hooks {name}: there is no such folder", fix="give a folder that holds NN_*.sh or <group>/<name>/NN_*.py")
@@ -42,18 +44,33 @@ def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir:
     built_in: Any = zipfile.Path(str(packed), _BUILT_IN) if packed else Path(__file__).parent / "data" / "hooks"
     sources = [
         ("built-in", built_in, run_dir / "hooks" if packed else built_in),
-        ("project", project / "hooks", project / "hooks"),
+        # Named by the user, it is trusted, and runs where it was named.
+        *([] if project_hooks in (Path(name).absolute() for name in folders) else [("project", project_hooks, project_hooks)]),
         *(("--hooks", Path(name).absolute(), Path(name).absolute()) for name in folders),
     ]
     parts = task_folder.split("/")
     levels = [parts[:length] for length in range(len(parts) + 1)]
-    return tuple(
+    found = tuple(
         PlannedStep(phase, str(target.joinpath(*level, relative)), origin)
         for phase in PHASES
         for origin, folder, target in sources
         for level in levels
         for relative in _in_folder(folder, level, phase)
     )
+    for path in (Path(step.path) for step in found if step.origin == "project"):
+        _refuse_foreign(path, project_hooks)
+    return found
+
+
+def _refuse_foreign(path: Path, hooks: Path) -> None:
+    """Raise where another account owns a hook, or a folder between it and the project: that account could run its code as this one."""
+    for place in (path, *(parent for parent in path.parents if parent == hooks or hooks in parent.parents)):
+        for about in (place.lstat(), place.stat()):
+            if about.st_uid not in (0, os.geteuid()):
+                raise UsageError(
+                    f"{place}: belongs to the account number {about.st_uid}; hooks of other accounts are not run",
+                    fix=f"remove it, work in another folder, or name the folder if you trust it: --hooks {hooks}",
+                )
 
 
 def _in_folder(source: Any, level: Sequence[str], phase: str) -> Iterator[str]:

@@ -18,7 +18,7 @@ import stat
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -289,6 +289,13 @@ def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     descriptor = os.open(whole.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with Folder(descriptor, str(whole.parent)) as folder:
         return folder.read(whole.name, max_bytes=max_bytes)
+
+
+def open_lock(path: str | Path) -> BinaryIO:
+    """Open the file of a lock, for `fcntl.flock`, and make it where it is missing. Nobody else can open it: whoever can may hold it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "r+b")
 
 
 def read_tail(path: str | Path, count: int) -> bytes:

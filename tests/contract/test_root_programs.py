@@ -28,7 +28,7 @@ SAFE = "safe_files"
 
 # Words of programs that denote a path below which users can write.
 PATHS = re.compile(
-    r"/jfs\b|/home\b|(?<![\w.])/tmp\b|/var/tmp\b|/dev/shm\b|/var/lib/primus/training|/run/user\b|/environ\b|mount_point|"
+    r"/jfs\b|/home\b|(?<![\w.])/tmp\b|/var/tmp\b|/dev/shm\b|/run/lock\b|/var/lock\b|/var/lib/primus/training|/run/user\b|/environ\b|mount_point|"
     r"workload_folder|watch_folder|job_folder|shared_folder|shared_state_dir|storage_dir|storage_folder|expanduser|pw_dir|"
     r"gettempdir|authorized_keys|\.ssh\b|training_files|training_folder"
 )

@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from importlib import util
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap import content
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -208,7 +210,7 @@ def test_a_number_that_another_process_has_by_now_gets_no_signal(tmp_path: Path,
 
 
 def test_what_an_account_left_in_shared_folders_is_removed_without_following_links(tmp_path: Path) -> None:
-    """Folders, files and links of the account go; where a link leads stays, and so does what others own."""
+    """Folders, files and links of the account and of its subordinate numbers go; where a link leads stays, and so does what others own."""
     if os.geteuid():
         pytest.skip("needs root, to have files of two accounts")
     shared, kept = tmp_path / "shared", tmp_path / "kept"
@@ -218,33 +220,40 @@ def test_what_an_account_left_in_shared_folders_is_removed_without_following_lin
     (shared / "mine" / "link").symlink_to(kept)
     (shared / "link").symlink_to(kept)
     (shared / "theirs").write_text("")
+    (shared / "from a namespace").mkdir()
     for path in (shared / "mine", shared / "link", kept):
         os.chown(path, 4999, 4999, follow_symlinks=False)
-    found = epilog.files_of([str(shared), str(tmp_path / "none")], 4999)
-    removed = epilog.remove_files(found, 4999)
+    os.chown(shared / "from a namespace", 165599, 165599)
+    numbers = [range(4999, 5000), range(165536, 231072)]
+    found = epilog.files_of([str(shared), str(tmp_path / "none")], numbers)
+    removed = epilog.remove_files(found, numbers)
 
-    assert (removed, [path.name for path in shared.iterdir()]) == (2, ["theirs"])
+    assert (removed, [path.name for path in shared.iterdir()]) == (3, ["theirs"])
     assert (kept / "file").exists()
 
 
 def test_what_came_after_the_look_is_not_removed(tmp_path: Path) -> None:
     """A job that begins while the one before is cleaned up keeps its files; so does another account that has taken a name."""
     (tmp_path / "old").write_text("")
-    found = epilog.files_of([str(tmp_path)], os.getuid())
+    found = epilog.files_of([str(tmp_path)], [range(os.getuid(), os.getuid() + 1)])
     (tmp_path / "new").write_text("")
 
-    assert epilog.remove_files(found, os.getuid() + 1) == 0
-    assert epilog.remove_files(found, os.getuid()) == 1
+    assert epilog.remove_files(found, [range(os.getuid() + 1, os.getuid() + 2)]) == 0
+    assert epilog.remove_files(found, [range(os.getuid(), os.getuid() + 1)]) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
 
 
 def test_folders_below_each_other_without_end_do_not_fail_the_epilog(tmp_path: Path) -> None:
     """An account may nest folders deeper than Python calls functions; a failed epilog would take the node out of service."""
     (tmp_path / "deep").mkdir()
-    script = f"cd {tmp_path}/deep && for i in $(seq 3000); do mkdir a && cd -P a || exit 1; done"
-    subprocess.run(["/bin/sh", "-c", script], check=True, timeout=120)
+    folder = os.open(tmp_path / "deep", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("a", dir_fd=folder)
+        outer, folder = folder, os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(outer)
+    os.close(folder)
 
-    assert epilog.remove_files([(str(tmp_path / "deep"), True)], os.getuid()) == 1
+    assert epilog.remove_files([(str(tmp_path / "deep"), True)], [range(os.getuid(), os.getuid() + 1)]) == 1
     assert not (tmp_path / "deep").exists()
 
 
@@ -270,6 +279,63 @@ def test_the_epilog_ends_processes_politely_first(leftover: list[subprocess.Pope
     assert [process.pid for process in found] == sorted([mine.pid, stubborn.pid])
     assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
     assert [process.poll() for process in others] == [None, None, None]
+
+
+# Starts its own successor and ends, again and again; each ignores SIGTERM. `counter` shows that it lives.
+CHAIN = """
+import os, signal, sys, time
+os.setgroups([])
+os.setresuid(*[int(sys.argv[2])] * 3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    open(sys.argv[1], "w").write(str(time.monotonic()))
+    time.sleep(0.001)
+"""
+
+
+def test_a_chain_of_processes_that_start_each_other_is_ended(tmp_path: Path) -> None:
+    """Each lives for a millisecond, so that no list of them is right by the time it is worked off."""
+    if os.geteuid():
+        pytest.skip("needs root, to have processes of another account")
+    uid, counter = 64973, tmp_path / "counter"
+    counter.write_text("")
+    os.chown(counter, uid, uid)
+    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
+        folder.chmod(0o755)
+    subprocess.run([sys.executable, "-I", "-c", CHAIN, counter, str(uid)], check=True, timeout=60)
+    until(counter.read_text, "the chain of processes")
+    epilog.end_rest(uid, lambda: epilog.processes(epilog.PROC, uid, "71"), lambda: True)
+    last = counter.read_text()
+    time.sleep(0.5)
+
+    assert counter.read_text() == last
+    assert epilog.processes(epilog.PROC, uid, "71") == []
+
+
+def test_what_control_groups_hold_needs_no_second_look(tmp_path: Path) -> None:
+    """Slurm ends it itself; where its settings cannot be read, the epilog does."""
+    conf = tmp_path / "slurm.conf"
+    assert not epilog.is_contained(conf)
+    conf.write_text("ProctrackType=proctrack/linuxproc\n")
+    assert not epilog.is_contained(conf)
+    conf.write_text("ClusterName=a\nProctrackType = proctrack/cgroup\n")
+    assert epilog.is_contained(conf)
+
+
+def test_a_chain_is_left_alone_where_another_job_of_the_account_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What belongs to the new job cannot be told from it."""
+    killed: list[int] = []
+    monkeypatch.setattr(epilog, "kill_all_of", killed.append)
+    process = epilog.Process(999999999, "1", marked=False, foreign=False, owner=165536)
+
+    assert epilog.end_rest(4999, lambda: [process], lambda: False) == 0
+    assert killed == []
+    assert epilog.end_rest(4999, lambda: [process], lambda: True) == epilog.ROUNDS
+    assert set(killed) == {4999, 165536}
 
 
 def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subprocess.Popen[bytes]]) -> None:

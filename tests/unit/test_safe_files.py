@@ -350,3 +350,19 @@ def test_every_kind_has_a_name() -> None:
     """What is refused is named."""
     assert safe_files.kind(stat.S_IFBLK) == "a device"
     assert safe_files.kind(0) == "of an unknown kind"
+
+
+def test_a_lock_is_only_for_those_who_own_it(tmp_path: Path) -> None:
+    """Whoever can open it may hold it: one that an earlier release left readable is closed, and no link is followed."""
+    lock, other = tmp_path / "lock", tmp_path / "other"
+    lock.write_text("")
+    lock.chmod(0o644)
+    other.write_text("kept")
+    (tmp_path / "link").symlink_to(other)
+    safe_files.open_lock(lock).close()
+    safe_files.open_lock(tmp_path / "new").close()
+    with pytest.raises(OSError, match="link"):
+        safe_files.open_lock(tmp_path / "link")
+
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("lock", "new")] == [0o600, 0o600]
+    assert other.read_text() == "kept"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import program
@@ -252,6 +253,31 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
     (listed,) = json.loads(capsys.readouterr().out)["jobs"]
 
     assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"updated": "x", "phase": "running"},
+        {"hosts": [1]},
+        {"attempts": 7},
+        {"unknown": [1]},
+        "[" * 200_000,
+        [],
+    ],
+)
+def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: object) -> None:
+    """A user writes the state of the own job; on the host and on the controller the job is listed, and so are those of others."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    folders.create(tmp_path, json.dumps({**JOB, "id": "other-0a1b2d", "name": "other"}))
+    whole = {**states.State(JOB["id"]).to_json(), **state} if isinstance(state, dict) else state
+    folder.state_file.write_text(whole if isinstance(whole, str) else json.dumps(whole))
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    text = capsys.readouterr().out
+    assert program.main(["list", "--root", str(tmp_path)]) == 0
+
+    assert {job.id for job in jobs.read_list(text)} == {JOB["id"], "other-0a1b2d"}
+    assert len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None:

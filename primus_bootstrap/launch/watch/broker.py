@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch import kube_broker
 from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, REFUSED, SCHEMA, SOCKET, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.kube_api import Api, ApiRefusedError, ApiSilentError
@@ -117,7 +118,7 @@ def read_settings(path: Path) -> Settings:
         PlanError: They cannot be used.
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = parse_json(path.read_text("utf-8"))
         if data["schema"] != SETTINGS_SCHEMA:
             raise PlanError(f"{path}: schema {data['schema']!r}; this program reads {SETTINGS_SCHEMA}", fix=_FIX)
         folder, host_keys = Path(data["folder"]), Path(data["host_keys"])
@@ -302,7 +303,7 @@ def _receive(connection: socket.socket) -> dict[str, Any]:
         if len(taken) > _LARGEST_BYTES:
             raise UsageError("the request is too large", fix="leave out fewer hosts")
     try:
-        return dict(json.loads(taken.decode("utf-8", "replace")))
+        return dict(parse_json(taken.decode("utf-8", "replace")))
     except (ValueError, TypeError) as error:
         raise UsageError("the request is no JSON line", fix="let the watcher ask") from error
 

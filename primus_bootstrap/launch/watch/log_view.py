@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.safe_files import read_tail
+from primus_bootstrap.launch.untrusted import printable_log
 from primus_bootstrap.launch.watch import state as states
 
 if TYPE_CHECKING:
@@ -93,5 +94,5 @@ def _piece(path: Path, number: int, offset: int) -> tuple[int, int, bytes] | Non
 
 
 def _write(text: bytes) -> None:
-    sys.stdout.write(text.decode("utf-8", "replace"))
+    sys.stdout.write(printable_log(text.decode("utf-8", "replace")))
     sys.stdout.flush()

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.launch.untrusted import parse_json, printable
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import log_view
 from primus_bootstrap.launch.watch import state as states
@@ -154,7 +155,7 @@ def _removed(folder: JobFolder) -> bool:
 def make_target(job: Job, folder: JobFolder, broker: Broker) -> Target:
     """Return where a job's attempts run."""
     if job.target == KUBERNETES:
-        document = json.loads(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES))
+        document = parse_json(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES))
         return KubernetesTarget(job, folder, Brokered(job, document, broker))
     return DirectTarget(job, folder, broker) if job.target == DIRECT else SlurmTarget(job, folder)
 
@@ -247,7 +248,7 @@ def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
     live = state is not None and state.phase not in states.TERMINAL
     return {
         "schema": STATUS_SCHEMA,
-        "job": json.loads(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES)),
+        "job": parse_json(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES)),
         "state": None if state is None else state.to_json(),
         "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
         "events": _events(folder.path / "events.jsonl")[-events:] if events else [],
@@ -258,7 +259,8 @@ def _listed(folder: JobFolder) -> dict[str, Any]:
     """Return a job for a list of all: without its events, and with its newest attempt only. One that cannot be read says why."""
     try:
         status = _status(folder, events=0)
-    except (LaunchError, OSError) as error:
+        _line(status)  # what cannot be shown ends the look at this job, not the list
+    except Exception as error:  # noqa: BLE001 - what is in a folder of a user must not keep the jobs of others from being listed
         return _unread(folder.path.name, _account(folder.path.stat().st_uid), str(error))
     if status["state"]:
         status["state"]["attempts"] = status["state"]["attempts"][-1:]
@@ -282,7 +284,7 @@ def _events(path: Path) -> list[Any]:
     with suppress(OSError):
         for line in safe_files.read_tail(path, _EVENTS_BYTES).decode("utf-8", "replace").splitlines()[-_EVENTS:]:
             with suppress(ValueError):
-                events.append(json.loads(line))
+                events.append(parse_json(line))
     return events
 
 
@@ -292,7 +294,7 @@ def _line(status: dict[str, Any]) -> str:
     state = status["state"] or unread
     step = "-" if state["step"] is None else state["step"]
     stale = " (its watcher is gone)" if status["stale"] else ""
-    return (
+    return printable(
         f"{job['id']}  {job['user']}  {job['target']}  {state['phase']}{stale}  attempt {state['attempt']}  step {step}  {state['reason']}"
     )
 
@@ -307,7 +309,7 @@ def _text(status: dict[str, Any]) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(event["time"]))
         words = [event["kind"], event["host"], event["reason"], "" if event["step"] is None else f"step {event['step']}"]
         lines.append(f"  {when}  {'  '.join(word for word in words if word)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 if __name__ == "__main__":

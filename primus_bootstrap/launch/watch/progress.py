@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checkpoints import newest_complete, step_of
+from primus_bootstrap.launch.untrusted import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ def _steps(path: Path, offset: int) -> tuple[int | None, int | None]:
 def _whole(lines: Iterable[bytes]) -> Iterator[int]:
     for line in lines:
         try:
-            yield int(json.loads(line)["step"])
+            yield int(parse_json(line)["step"])
         except (ValueError, KeyError, TypeError):
             continue
 

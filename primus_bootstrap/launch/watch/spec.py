@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes, read_kubernetes
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def read_job(text: str, *, origin: str) -> Job:
         UsageError: Something in it is wrong; all that is wrong is said.
     """
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError as error:
         raise UsageError(f"{origin}: this is no JSON: {error}", fix="write it again by `primus-bootstrap workload submit`") from error
     reader = _Reader()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.files import replace_text
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.spec import Host
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def load(path: Path) -> State | None:
     except OSError as error:
         raise PlanError(f"{path}: cannot be read: {error}", fix="mend the shared storage; the watcher starts again by itself") from error
     try:
-        return from_json(json.loads(text))
+        return from_json(parse_json(text))
     except (ValueError, KeyError, TypeError) as error:
         fix = "use the version of primus-watch that wrote it; restore a damaged file, or submit the job anew with its checkpoints"
         raise PlanError(f"{path}: this is no state of a job: {error!r}", fix=fix) from error

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK
 from primus_bootstrap.launch.own_program import own_command
+from primus_bootstrap.launch.safe_files import open_lock
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 from primus_bootstrap.launch.watch.job_owner import read_owned
 from primus_bootstrap.launch.watch.spec import JOB_ID, read_job
@@ -133,14 +135,14 @@ def _read_request() -> dict[str, Any]:
             break
         taken += piece
     try:
-        return dict(json.loads(taken))
+        return dict(parse_json(taken))
     except (ValueError, TypeError) as error:
         raise UsageError("the request is no JSON line", fix="let the watcher ask") from error
 
 
 def _site(path: Path) -> Site:
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = parse_json(path.read_text("utf-8"))
         properties = tuple(str(item) for item in data.get("properties", ()))
         named = data.get("accounts")
         accounts = None if named is None else tuple(str(name) for name in named)
@@ -195,7 +197,7 @@ def _probe() -> dict[str, Any]:
     if _GATE.exists():
         done = _run([sys.executable, "-I", str(_GATE), "read", "--json"], check=False)
         try:
-            health = dict(json.loads(done))
+            health = dict(parse_json(done))
         except (ValueError, TypeError):
             health["reason"] = "the health gate gave no answer"
     held = _quarantine()
@@ -209,7 +211,7 @@ def _probe() -> dict[str, Any]:
 def _quarantine(path: Path = QUARANTINE) -> str:
     """Say by whom this host was taken out of service, and why; empty where it was not."""
     try:
-        record = json.loads(path.read_text("utf-8"))
+        record = parse_json(path.read_text("utf-8"))
         return f"in quarantine by {record['owner']}: {record['reason']}"
     except FileNotFoundError:
         return ""
@@ -220,7 +222,7 @@ def _quarantine(path: Path = QUARANTINE) -> str:
 def _gpus() -> int | None:
     """Return how many GPUs the role gpu_env found here; None where that is unknown."""
     try:
-        data = json.loads(_GPUS.read_text("utf-8"))
+        data = parse_json(_GPUS.read_text("utf-8"))
         return int(data["count"]) if data["verdict"] in (OK, MIXED, NONE) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -228,7 +230,7 @@ def _gpus() -> int | None:
 
 def _start(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
     """Start the attempt's unit, once nothing of an older one runs here; one start at a time: two jobs must not both find it free."""
-    with _LOCK.open("w", encoding="utf-8") as held:
+    with open_lock(_LOCK) as held:
         deadline = time.monotonic() + _LOCK_S
         while True:
             try:

@@ -185,7 +185,8 @@ def _nvidia_firmware(root: Path) -> list[str]:
 @contextlib.contextmanager
 def alone(path: Path, wait_s: float) -> Iterator[bool]:
     """Hold the host's lock; yield whether it was to be had in time."""
-    with path.open("w") as lock:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w") as lock:
+        os.fchmod(lock.fileno(), 0o600)  # whoever can open it may hold the lock
         until = time.monotonic() + wait_s
         while True:
             try:

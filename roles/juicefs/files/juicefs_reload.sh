@@ -1,4 +1,5 @@
 # Reload of the unit of a mount: $1 is its main process, $2 the record of what that has read, the rest the command line that the unit states.
+# It lies beside juicefs_mount.sh.
 # Where nothing but the password changed, the process that serves files is replaced. Otherwise a fresh one takes the mount over with its open
 # files, and becomes the main process. It fails before anything is changed where that cannot be.
 main=$1 applied=$2
@@ -16,7 +17,7 @@ served() { timeout 5 cat "$point/.config" 2> /dev/null | tr ',' '\n' | sed -n 's
 timeout 5 cat "$point/.config" 2> /dev/null | grep -q '"CommPath": *"[^"]' || fail 'the program that runs is older than 1.2'
 timeout 30 "$1" status "$url" > /dev/null || fail "the metadata engine does not answer at $url"
 
-"$@" &
+/bin/sh "${0%/*}/juicefs_mount.sh" "$@" &
 new=$!
 # Before the former main process ends: systemd would end the mount with it.
 systemd-notify --pid="$new" || { kill "$new"; fail 'systemd does not take another main process'; }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.safe_files import open_lock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -138,7 +139,7 @@ def main() -> None:
     wanted = module.params
     try:
         # A command of an earlier run, whose controller is gone, may still be formatting.
-        with Path("/run/lock/juicefs-volume").open("w", encoding="ascii") as lock:
+        with open_lock("/run/juicefs-volume.lock") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             made, uuid = have(wanted, read_environment(wanted["env_file"]))
     except (VolumeError, OSError) as error:

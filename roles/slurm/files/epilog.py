@@ -35,6 +35,8 @@ SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what every account may
 FIRST_UID = 1000
 GRACE_S = 2.0
 STEP_S = 0.1
+# How often what may still start processes is ended.
+ROUNDS, PAUSE_S = 5, 0.02
 ASK_S = 10.0
 REMOVE_S = 60.0
 MOST_BYTES = 1 << 20
@@ -62,6 +64,7 @@ class Process:
     started: str
     marked: bool
     foreign: bool
+    owner: int = 0
 
 
 def read_settings(path: Path = SETTINGS) -> Settings:
@@ -76,6 +79,15 @@ def read_settings(path: Path = SETTINGS) -> Settings:
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(MOST_BYTES)
+
+
+def is_contained(path: Path | None = None) -> bool:
+    """Say whether Slurm holds the processes of jobs in control groups, which it empties itself."""
+    path = path or Path(os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
+    try:
+        return b"proctracktype=proctrack/cgroup" in _read(path).lower().replace(b" ", b"")
+    except OSError:
+        return False
 
 
 def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
@@ -93,6 +105,11 @@ def owned_uids(uid: int, name: str, path: Path = SUBUID) -> list[range]:
     return found
 
 
+def is_owned(owner: int, uids: Iterable[range]) -> bool:
+    """Say whether a number is one of an account's."""
+    return any(owner in numbers for numbers in uids)
+
+
 def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> list[Process]:
     """Return the processes of an account; one that ends meanwhile is passed over. What they say of themselves is data, and bounded."""
     found = []
@@ -101,13 +118,13 @@ def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> lis
             continue
         with suppress(OSError, IndexError):
             owner = folder.stat().st_uid
-            if owner != uid and not any(owner in numbers for numbers in uids):
+            if not is_owned(owner, (range(uid, uid + 1), *uids)):
                 continue
             words = dict(word.split(b"=", 1) for word in _read(folder / "environ").split(b"\0") if b"=" in word)
             groups = _read(folder / "cgroup").decode("utf-8", "replace")
             started = _read(folder / "stat").rpartition(b")")[2].split()[19].decode("ascii", "replace")
             marked = words.get(b"SLURM_JOB_ID") == job.encode() and b"SLURMD_NODENAME" in words
-            found.append(Process(int(folder.name), started, marked, in_other_unit(groups)))
+            found.append(Process(int(folder.name), started, marked, in_other_unit(groups), owner))
     return sorted(found, key=lambda process: process.pid)
 
 
@@ -169,6 +186,43 @@ def end(proc: Path, found: list[Process]) -> None:
     send(proc, left, signal.SIGKILL)
 
 
+def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> int:
+    """End what starts processes faster than a list of them can be worked off; return how many were seen. For hosts without control groups.
+
+    `kill -1` of the account itself reaches all of its processes in one go of the kernel, those too that no list shows. It would reach the
+    units of watchers as well, so where there are such, processes are ended one by one. `is_over` says whether the account still has no job.
+    """
+    seen = 0
+    for _ in range(ROUNDS):
+        found = look()
+        left = doomed(found, all_of_them=True)
+        if not is_over():
+            break
+        seen += len(left)
+        if any(process.foreign for process in found):
+            send(PROC, left, signal.SIGKILL)
+        else:
+            for owner in {uid, *(process.owner for process in left)}:
+                kill_all_of(owner)
+        time.sleep(PAUSE_S)
+    return seen
+
+
+def kill_all_of(uid: int) -> None:
+    """Kill every process of a user number at once (kill(2): pid -1, sent by a process that may signal only these)."""
+    if uid < FIRST_UID:
+        return
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresuid(uid, uid, uid)
+            os.kill(-1, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
 def _alive(proc: Path, process: Process) -> bool:
     try:
         words = _read(proc / str(process.pid) / "stat").rpartition(b")")[2].split()
@@ -177,7 +231,7 @@ def _alive(proc: Path, process: Process) -> bool:
         return False
 
 
-def files_of(folders: Iterable[str], uid: int) -> list[tuple[str, bool]]:
+def files_of(folders: Iterable[str], uids: Sequence[range]) -> list[tuple[str, bool]]:
     """Return what an account owns directly in these folders: each path, and whether it is a folder."""
     found = []
     for name in folders:
@@ -185,12 +239,12 @@ def files_of(folders: Iterable[str], uid: int) -> list[tuple[str, bool]]:
             for entry in entries:
                 with suppress(OSError):
                     about = entry.stat(follow_symlinks=False)
-                    if about.st_uid == uid:
+                    if is_owned(about.st_uid, uids):
                         found.append((entry.path, stat.S_ISDIR(about.st_mode)))
     return found
 
 
-def remove_files(found: list[tuple[str, bool]], uid: int) -> int:
+def remove_files(found: list[tuple[str, bool]], uids: Sequence[range]) -> int:
     """Remove these entries, folders with all below, where they still are the account's; return how many. No link is followed.
 
     The folders in which they lie are root's and sticky: only the account and root can put something else in their place. rm opens folders
@@ -200,7 +254,7 @@ def remove_files(found: list[tuple[str, bool]], uid: int) -> int:
     removed = 0
     for path, is_folder in found:
         with suppress(OSError):
-            if os.lstat(path).st_uid != uid:
+            if not is_owned(os.lstat(path).st_uid, uids):
                 continue
             if is_folder:
                 still.append(path)
@@ -212,7 +266,9 @@ def remove_files(found: list[tuple[str, bool]], uid: int) -> int:
         words = still[first : first + MOST_WORDS]
         left_s = deadline - time.monotonic()
         if left_s <= 0 or run(["rm", "-rf", "--one-file-system", "--", *words], left_s) is None:
-            syslog.syslog(syslog.LOG_WARNING, f"what uid {uid} left was not removed within {REMOVE_S:.0f} s, {words[0]!r} among it")
+            syslog.syslog(
+                syslog.LOG_WARNING, f"what uid {uids[0].start} left was not removed within {REMOVE_S:.0f} s, {words[0]!r} among it"
+            )
             break
         removed += len(words)
     return removed
@@ -271,17 +327,23 @@ def main() -> int:
         return 0
     try:
         # First what there is, then the jobs: of a job that begins in between, nothing is among what there is.
-        found, files = processes(PROC, uid, job, owned_uids(uid, account(uid))), files_of(SHARED, uid)
+        numbers = owned_uids(uid, account(uid))
+        found, files = processes(PROC, uid, job, numbers), files_of(SHARED, numbers)
         last = not settings.login and is_last(uid, job)
         chosen = doomed(found, all_of_them=last)
         end(PROC, chosen)
+        ended = len(chosen)
+        if last and not is_contained():
+            ended += end_rest(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
         # A job may have begun by now that uses what an earlier one left.
-        removed = remove_files(files, uid) if files and last and not any(process.foreign for process in found) and is_last(uid, job) else 0
+        removed = 0
+        if files and last and not any(process.foreign for process in found) and is_last(uid, job):
+            removed = remove_files(files, numbers)
     except Exception as error:  # noqa: BLE001 - slurmd drains a node whose epilog fails, and a user's files must not bring that about
         syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
-    if chosen or removed:
-        syslog.syslog(syslog.LOG_NOTICE, f"job {job} of uid {uid} left {len(chosen)} processes and {removed} files; they were removed")
+    if ended or removed:
+        syslog.syslog(syslog.LOG_NOTICE, f"job {job} of uid {uid} left {ended} processes and {removed} files; they were removed")
     return 0
 
 

@@ -97,7 +97,8 @@ def look(check: Check, config: dict[str, Any], locks: Path) -> list[Record]:
 
 def run_check(name: str, device: str, settings: dict[str, Any], timeout_s: float, locks: Path) -> list[Finding]:
     """Run one check as a process of its own and wait for it, but not for ever."""
-    locks.mkdir(mode=0o755, parents=True, exist_ok=True)
+    locks.mkdir(mode=0o700, parents=True, exist_ok=True)
+    locks.chmod(0o700)  # whoever can open a lock may hold it
     with (locks / f"{name}{device.replace('/', '-')}.lock").open("w") as lock:
         try:
             # The check inherits it: as long as one that cannot be killed lives, no second one piles up behind it.

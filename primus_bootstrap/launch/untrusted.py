@@ -1,0 +1,46 @@
+"""Text and JSON that users wrote, for programs of others: no terminal obeys it, and no depth of it ends a program."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+_COLOUR = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
+
+
+def printable(text: str) -> str:
+    """Return one line of text: control characters, line breaks among them, become U+FFFD, since a terminal would act on them."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
+
+
+def printable_log(text: str) -> str:
+    """Return the text of a log: line breaks, tabs and colours stay; all else that a terminal would act on becomes U+FFFD."""
+    parts = _COLOUR.split(text)
+    return "".join(part if number % 2 else _lines(part) for number, part in enumerate(parts))
+
+
+def _lines(text: str) -> str:
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
+
+
+def printable_data(value: Any) -> Any:
+    """Return plain data with every string in it as `printable` gives it."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_data(key): printable_data(item) for key, item in value.items()}
+    return [printable_data(item) for item in value] if isinstance(value, list) else value
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return what a JSON text holds.
+
+    Raises:
+        ValueError: It is no JSON, or nested so deeply that Python cannot hold it.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error

@@ -1,0 +1,49 @@
+"""Text and JSON of users."""
+
+from __future__ import annotations
+
+import pytest
+
+from primus_bootstrap.launch.untrusted import parse_json, printable, printable_data, printable_log
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("loss 2.5, Zürich, 日本", "loss 2.5, Zürich, 日本"),
+        ("a\x1b[2Jb", "a\ufffd[2Jb"),
+        ("one\r\ntwo\ttabs", "one\ufffd\ufffdtwo\ufffdtabs"),
+        ("\x9b31m\u202egnp", "\ufffd31m\ufffdgnp"),
+    ],
+)
+def test_one_line_has_nothing_that_a_terminal_acts_on(text: str, shown: str) -> None:
+    """No escape sequence, no second line, no change of direction; letters of every script stay."""
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m\n\tnext", "\x1b[1;31mred\x1b[0m\n\tnext"),
+        ("10 %\r20 %\r\n", "10 %\n20 %\n"),
+        ("\x1b]0;title\x07 \x1b[2J\x1b[8m", "\ufffd]0;title\ufffd \ufffd[2J\x1b[8m"),
+    ],
+)
+def test_a_log_keeps_its_lines_and_colours_only(text: str, shown: str) -> None:
+    """A progress bar becomes lines; the title, the screen and the keyboard are not reached."""
+    assert printable_log(text) == shown
+
+
+def test_data_is_made_printable_at_every_depth() -> None:
+    """Keys and values, in lists and objects; numbers stay numbers."""
+    assert printable_data({"a\n": ["\x1b", {"b": 1, "c": None}]}) == {"a\ufffd": ["\ufffd", {"b": 1, "c": None}]}
+
+
+def test_json_without_end_is_an_error_like_any_other() -> None:
+    """Three million brackets end no program."""
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json("[" * 3_000_000)
+    with pytest.raises(ValueError, match="Expecting"):
+        parse_json("x")
+
+    assert parse_json('{"a": [1]}') == {"a": [1]}
