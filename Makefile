@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint test test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
@@ -25,19 +25,36 @@ lab: setup ## Bring up three local hosts and make them a cluster: inventory/lab/
 lab-down: setup ## Remove the local hosts
 	@$(BIN)/primus-bootstrap lab down
 
-lint: setup-tests ## ruff, mypy, import-linter, yamllint, ansible-lint
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/yamllint .
-	$(BIN)/ansible-lint
+# Tiers, cheapest first; CONTRIBUTING.md has what each may do and how long it may take.
+UNIT := $(BIN)/pytest tests/unit -n auto
+CONTRACT := $(BIN)/pytest tests/contract tests/golden tests/packaging -n auto --dist loadfile
+INTEGRATION := $(BIN)/pytest tests/integration -n auto --dist loadfile
 
-# Two parts at a time: the labs wait for their hosts, the others want a core. What fails does not keep the others from being seen.
+lint: setup-tests ## All linters on everything: ruff, mypy, import-linter, yamllint, ansible-lint
+	tools/lint.sh all
+
+test-quick: setup-tests ## While writing: linters on what changed, unit and contract tests (at most 3 minutes)
+	tools/lint.sh quick
+	$(UNIT)
+	$(CONTRACT)
+
+# Two parts at a time: the lab waits for its hosts, the others want a core. What fails does not keep the others from being seen.
 # tests/workloads has a process of its own: torch and Ansible each patch the interpreter in ways that the other does not bear.
-test: setup-tests ## Everything that must hold on every commit (the aim: 30 minutes on two cores)
-	$(MAKE) --keep-going --jobs=2 all-units test-lab lint all-workloads test-kubernetes
+test: setup-tests ## What must hold on every commit (the aim: 15 minutes on two cores)
+	$(MAKE) --keep-going --jobs=2 test-lab lint-changed test-unit test-contract all-workloads test-integration test-kubernetes
 	tools/molecule.sh changed
+
+lint-changed:
+	tools/lint.sh changed
+
+test-unit:
+	$(UNIT)
+
+test-contract:
+	$(CONTRACT)
+
+test-integration:
+	$(INTEGRATION)
 
 test-lab:
 	$(BIN)/pytest tests/lab
@@ -63,7 +80,9 @@ all-job-faults:
 	$(BIN)/pytest $(REST) tests/lab/test_workload_*.py --all-faults
 
 all-units:
-	$(BIN)/pytest tests/unit tests/contract tests/golden tests/packaging
+	$(UNIT)
+	$(CONTRACT)
+	$(INTEGRATION)
 
 all-workloads:
 	$(BIN)/pytest tests/workloads

@@ -1,4 +1,4 @@
-"""What all tests share: `--all-faults`, and the rule which fault tests run without it."""
+"""What all tests share: `--all-faults`, and the rule which fault tests run without it. CONTRIBUTING.md has the tiers of the tests."""
 
 from __future__ import annotations
 

@@ -21,27 +21,15 @@ die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 
 all_roles() { find roles -mindepth 4 -maxdepth 4 -path '*/molecule/*/molecule.yml' 2> /dev/null | cut -d/ -f2 | sort -u; }
 
-# The commit to compare with: where we left main, or, on main itself, the state before its last merge.
-base_commit() {
-    local main base
-    for main in origin/main main; do
-        base=$(git merge-base HEAD "$main" 2> /dev/null) || continue
-        [ "$base" != "$(git rev-parse HEAD)" ] || base=$(git rev-parse --verify --quiet 'HEAD^1') || return 1
-        printf '%s\n' "$base"
-        return 0
-    done
-    return 1
-}
-
 # The roles that stand on a role: their tasks or their scenarios include it.
 users_of() { grep -rlE "^ +(name: |ansible.builtin.(include|import)_role: *\{name: )$1( *[,}]|\$)" roles --include='*.yml' | cut -d/ -f2 | sort -u; }
 
-# The roles that differ from a commit, and those that stand on them.
+# The roles that differ from a commit (from the main branch without one), and those that stand on them.
 roles_since() {
-    local base=$1 files role
-    files=$(git diff --name-only --no-renames "$base" && git ls-files --others --exclude-standard) || return 1
+    local files role
+    files=$(tools/changed.sh "$@") || return 1
     if grep -qE "$SHARED" <<< "$files"; then
-        echo "molecule: what all scenarios share changed since ${base:0:12}; all roles" >&2
+        echo 'molecule: what all scenarios share changed; all roles' >&2
         all_roles
         return
     fi
@@ -51,14 +39,9 @@ roles_since() {
 }
 
 changed_roles() {
-    local base
-    if base=$(base_commit); then
-        echo "molecule: roles that changed since ${base:0:12}" >&2
-        roles_since "$base"
-    else
-        echo 'molecule: nothing to compare with; all roles' >&2
-        all_roles
-    fi
+    roles_since && return
+    echo 'molecule: nothing to compare with; all roles' >&2
+    all_roles
 }
 
 remaining_roles() {

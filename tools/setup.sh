@@ -115,13 +115,14 @@ make_environment() {
         rm -rf .venv
         "$python" -m venv .venv
     fi
-    local extras=dev
+    local wanted=.
     if [ "$MODE" = tests ]; then
         install_torch
-        extras=dev,workloads
+        wanted='.[dev,workloads]'
     fi
     say 'installing Python packages into .venv'
-    timeout 1800 .venv/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[$extras]" --constraint constraints.txt ||
+    # Twice quiet: errors, no warnings.
+    timeout 1800 .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable "$wanted" --constraint constraints.txt ||
         die 'pip could not install the packages' "see the lines above; pip's own settings (index, proxy, certificates) are used as they are"
 }
 

@@ -14,12 +14,13 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.inventory import load_cluster
 from primus_bootstrap.inventory.values import value_of
+from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
     from primus_bootstrap.inventory import Cluster
     from primus_bootstrap.inventory.merged import Merged
 
-TOPOLOGIES = sorted(path.parent for path in content.topologies_dir().glob("*/hosts.yaml"))
+TOPOLOGIES = sorted(path.parent for path in inventory_files())
 
 # Every way to set a variable that Ansible knows, each overriding the one before.
 PRECEDENCE = {

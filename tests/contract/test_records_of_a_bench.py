@@ -18,9 +18,9 @@ from primus_bootstrap.bench.policy import BENCHMARKS, GROUP_BENCHMARKS
 from primus_bootstrap.bench.results import MOST_SAMPLES, parse_lines
 from primus_bootstrap.bench.settings import Settings
 from primus_bootstrap.bench.station import ask_again, finish
+from tests.integration.test_launch_direct import needs_torch
 from tests.unit.bench_judge_rig import STACK, Fleet
 from tests.unit.role_module import load_role_module
-from tests.unit.test_launch_direct import needs_torch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,10 @@ from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.ini_import import _NAMES
 from primus_bootstrap.inventory.names import is_known_variable
 from primus_bootstrap.inventory.reference import json_schema, markdown, markdown_groups, select_options
+from tests.shipped import inventory_files
 
 DOCS = Path(__file__).parents[2] / "docs"
-VARIABLE_FILES = sorted(path for path in content.topologies_dir().glob("*/*_vars/**/*.yml") if ".primus" not in path.parts)
+VARIABLE_FILES = inventory_files("*/*_vars/**/*.yml")
 
 
 def test_variables_are_as_generated() -> None:

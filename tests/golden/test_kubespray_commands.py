@@ -27,6 +27,7 @@ from primus_bootstrap.kubernetes import commands, course, gate
 from primus_bootstrap.kubernetes.commands import Command, Place
 from primus_bootstrap.kubernetes.course import State
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
+from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 GOLDEN = Path(__file__).parent / "kubespray"
 TOPOLOGIES = sorted(
     path.parent.name
-    for path in content.topologies_dir().glob("*/hosts.yaml")
+    for path in inventory_files()
     if load_cluster(path).groups.get("kube_control_plane") and gate.provider(load_cluster(path)) == "kubespray"
 )
 RELEASE = os.environ.get("PRIMUS_KUBESPRAY_DIR", "")

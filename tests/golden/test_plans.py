@@ -16,9 +16,10 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.inventory.load import load_cluster
+from tests.shipped import inventory_files
 
 PLANS = Path(__file__).parent / "plans"
-TOPOLOGIES = sorted(path.parent.name for path in content.topologies_dir().glob("*/hosts.yaml"))
+TOPOLOGIES = sorted(path.parent.name for path in inventory_files())
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)

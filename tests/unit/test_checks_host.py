@@ -2,88 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap.launch.checks.data import table
 from primus_bootstrap.launch.checks.host.kernel_messages import judge_lines
-from tests.unit.checks_rig import ACS_REDIRECTS, NVME_GOOD, amd_machine, config_space, plain_machine
+from tests.unit.checks_rig import ACS_REDIRECTS, amd_machine, config_space, plain_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 EDAC = "sys/devices/system/edac/mc/mc0"
 MOUNTS = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 {0},errors=remount-ro\n30 22 7:0 / /snap/x ro - squashfs /dev/loop0 ro"
-
-# record, path, what it then holds (None: it is gone), verdict
-WRONG = [
-    ("memory_size", "proc/meminfo", "MemTotal: 1800000000 kB", "fail"),
-    ("memory_size", "proc/meminfo", "nothing", "unknown"),
-    ("memory_nodes", "sys/devices/system/node/node1/meminfo", "Node 1 MemTotal: 800000000 kB", "fail"),
-    ("memory_nodes", "sys/devices/system/node/node1/meminfo", "", "unknown"),
-    ("memory_nodes", "sys/devices/system/node/node1/cpulist", "", "skipped"),
-    ("memory_errors", f"{EDAC}/ue_count", 1, "fail"),
-    ("memory_errors", f"{EDAC}/ce_count", 11, "fail"),
-    ("memory_errors", f"{EDAC}/ce_count", 9, "pass"),
-    ("memory_errors", f"{EDAC}/ce_count", None, "unknown"),
-    ("numa_balancing", "proc/sys/kernel/numa_balancing", 1, "fail"),
-    ("numa_balancing", "proc/sys/kernel/numa_balancing", "?", "unknown"),
-    ("numa_balancing", "proc/sys/kernel/numa_balancing", None, "skipped"),
-    ("transparent_hugepages", "sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never", "fail"),
-    ("transparent_hugepages", "sys/kernel/mm/transparent_hugepage/enabled", "always madvise never", "unknown"),
-    ("hugepages", "proc/meminfo", "MemTotal: 1000 kB\nHugetlb: 100 kB", "fail"),
-    ("hugepages", "proc/meminfo", "MemTotal: 100000 kB\nHugePages_Total: 10\nHugepagesize: 2048 kB", "fail"),
-    ("swap", "proc/swaps", "Filename Type Size Used Priority\n/dev/sda2 partition 8388604 0 -2", "fail"),
-    ("swap", "proc/swaps", None, "unknown"),
-    ("cpu_governor", "sys/devices/system/cpu/cpu2/cpufreq/scaling_governor", "powersave", "fail"),
-    ("disk_writable", "proc/1/mountinfo", MOUNTS.format("ro"), "fail"),
-    ("disk_writable", "proc/1/mountinfo", MOUNTS.format("rw"), "pass"),
-    ("disk_writable", "proc/1/mountinfo", "rubbish", "unknown"),
-    ("nvme_state", "sys/class/nvme/nvme0/state", "dead", "fail"),
-    ("nvme_state", "sys/class/nvme/nvme0/state", None, "unknown"),
-    ("kernel_taint", "proc/sys/kernel/tainted", 12289 | 1 << 4, "fail"),
-    ("kernel_taint", "proc/sys/kernel/tainted", "", "unknown"),
-]
-
-
-@pytest.mark.parametrize(("record", "path", "content", "verdict"), WRONG, ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(WRONG)])
-def test_one_thing_wrong(record: str, path: str, content: object, verdict: str, tmp_path: Path) -> None:
-    """Each check sees what it is for, and what cannot be read is never good or bad."""
-    machine = plain_machine(tmp_path)
-    if content is None:
-        (machine.root / path).unlink()
-    else:
-        machine.write(path, content)
-    found = machine.look(record)
-    worst = next((item for item in found if item.verdict != "pass"), found[0])
-
-    assert worst.verdict == verdict
-    assert bool(worst.fix) == (verdict in {"fail", "unknown"})
-
-
-EXPECTED = [
-    ("numa_balancing", {"numa_balancing": True}, "fail"),
-    ("transparent_hugepages", {"transparent_hugepages": "madvise"}, "fail"),
-    ("cpu_governor", {"cpu_governor": "schedutil"}, "fail"),
-    ("kernel_version", {"kernel": "6.8.0-61-generic"}, "fail"),
-    ("kernel_version", {"kernel": "6.8.0-60-generic"}, "pass"),
-    ("bios_version", {"bios": "1.7.5"}, "pass"),
-    ("nvme_state", {"nvme_disks": 2}, "fail"),
-    ("memory_size", {"ram_gib": 2048}, "fail"),
-]
-
-
-@pytest.mark.parametrize(("record", "values", "verdict"), EXPECTED)
-def test_the_inventory_decides_what_is_expected(record: str, values: dict[str, object], verdict: str, tmp_path: Path) -> None:
-    """An expectation of the inventory takes the place of the default and is named as the source."""
-    machine = plain_machine(tmp_path)
-    machine.values.update(values)
-    first = machine.look(record)[0]
-
-    assert (first.verdict, "the test" in first.source) == (verdict, True)
 
 
 def test_an_expected_version_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
@@ -102,61 +33,6 @@ def test_a_file_system_that_fstab_wants_read_only_is_no_fault(tmp_path: Path) ->
     machine.write("etc/fstab", "# root\n/dev/sda1 / ext4 ro,errors=remount-ro 0 1")
 
     assert machine.look("disk_writable")[0].verdict == "pass"
-
-
-SMART = [
-    (NVME_GOOD, "pass"),
-    ('{"critical_warning": 4, "media_errors": 0, "percent_used": 3}', "fail"),
-    ('{"critical_warning": 0, "media_errors": 7, "percent_used": 3}', "fail"),
-    ('{"critical_warning": 0, "media_errors": 0, "percentage_used": 101}', "fail"),
-    ('{"critical_warning": 0}', "unknown"),
-    ("Permission denied", "unknown"),
-]
-
-
-@pytest.mark.parametrize(("text", "verdict"), SMART)
-def test_smart_values_decide_on_a_disk(text: str, verdict: str, tmp_path: Path) -> None:
-    """A warning, errors of the medium or wear is a fail; another answer is unknown; the disk's serial number is in the record."""
-    machine = plain_machine(tmp_path)
-    machine.says("nvme", text)
-    (record,) = machine.look("nvme_smart")
-
-    assert (record.verdict, record.device, record.serial) == (verdict, "nvme0", "S6XX")
-
-
-def test_without_its_tool_a_disk_is_alive_and_its_smart_values_are_unknown(tmp_path: Path) -> None:
-    """One question of a check does not take the other along."""
-    machine = plain_machine(tmp_path)
-    (machine.tools / "nvme").unlink()
-
-    assert (machine.look("nvme_state")[0].verdict, machine.look("nvme_smart")[0].fix) == ("pass", "install nvme-cli")
-
-
-CLOCKS = [
-    ("Leap status : Normal\nSystem time : 2.5 seconds fast of NTP time", "fail", "2.5"),
-    ("Leap status : Not synchronised\nSystem time : 0.0 seconds fast of NTP time", "unknown", "Not synchronised"),
-    ("506 Cannot talk to daemon", "unknown", ""),
-]
-
-
-@pytest.mark.parametrize(("text", "verdict", "found"), CLOCKS)
-def test_a_clock_is_judged_by_its_offset(text: str, verdict: str, found: str, tmp_path: Path) -> None:
-    """Far off is a fail; a clock that nobody keeps is unknown."""
-    machine = plain_machine(tmp_path)
-    machine.says("chronyc", text)
-    (record,) = machine.look("clock")
-
-    assert (record.verdict, record.found) == (verdict, found)
-
-
-@pytest.mark.parametrize(("answer", "verdict"), [("yes", "pass"), ("no", "unknown")])
-def test_without_chrony_systemd_is_asked(answer: str, verdict: str, tmp_path: Path) -> None:
-    """A clock that systemd says is synchronised passes; any other answer is unknown."""
-    machine = plain_machine(tmp_path)
-    machine.tool("chronyc", "exit 1")
-    machine.says("timedatectl", answer)
-
-    assert machine.look("clock")[0].verdict == verdict
 
 
 def test_a_bridge_that_redirects_fails(tmp_path: Path) -> None:
@@ -210,27 +86,6 @@ def test_corrected_errors_and_faults_of_programs_are_no_broken_hardware() -> Non
     found = {name for name, entry in table("kernel_messages").items() if judge_lines(HARMLESS, entry, "1 h").verdict != "pass"}
 
     assert found == set()
-
-
-def test_the_kernel_log_is_read_through_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Xid of this boot fails the GPUs' record; the other kinds pass and say how many lines they read."""
-    machine = plain_machine(tmp_path)
-    machine.says("journalctl", f"{time.time():.6f} node1 kernel: {LINES['gpu']}\n{time.time():.6f} node1 kernel: usb 1-1: new device")
-    monkeypatch.setenv("PATH", f"{machine.tools}:{os.environ['PATH']}")
-    gpu, memory = machine.look("kernel_gpu")[0], machine.look("kernel_memory")[0]
-
-    assert (gpu.verdict, memory.verdict, memory.found) == ("fail", "pass", "0 of 2")
-    assert "fallen off the bus" in gpu.reason
-
-
-def test_a_kernel_log_without_a_line_has_not_been_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that keeps its records but shows no line of this boot is no proof of health."""
-    machine = plain_machine(tmp_path)
-    machine.tool("journalctl", 'case "$*" in *--lines=1*) echo x;; esac')
-    monkeypatch.setenv("PATH", f"{machine.tools}:{os.environ['PATH']}")
-    records = [machine.look(f"kernel_{name}")[0] for name in table("kernel_messages")]
-
-    assert {record.verdict for record in records} == {"unknown"}
 
 
 def test_in_a_container_the_machine_is_not_judged(tmp_path: Path) -> None:

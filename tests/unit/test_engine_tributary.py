@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import threading
-import time
 from typing import TYPE_CHECKING
 
-from primus_bootstrap import content
-from primus_bootstrap.engine.events import Event, HostResult, TaskStarted
-from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.engine.runner import Tributary
-from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from primus_bootstrap.engine.runner import RawEvent
-
-FOREIGN = {
-    "event": "runner_on_failed",
-    "event_data": {"host": "w1", "task": "Unpack the images", "role": "kubespray", "res": {"msg": "no space left on w1"}},
-}
-ENDED = {"event": "playbook_on_stats", "event_data": {"failures": {"w1": 1}, "dark": {}}}
-STARTS_ANOTHER = """---
-- name: Start another Ansible
-  hosts: all
-  gather_facts: false
-  any_errors_fatal: true
-  tasks:
-    - name: Run it
-      ansible.builtin.shell: {command}
-      run_once: true
-      changed_when: false
-"""
 
 
 def test_lines_are_handed_on_once_and_whole(tmp_path: Path) -> None:
@@ -55,25 +27,3 @@ def test_lines_are_handed_on_once_and_whole(tmp_path: Path) -> None:
     follow.read()
     follow.read()
     assert [event["event"] for event in seen] == ["a", "b"]
-
-
-def test_a_failure_is_the_hosts_own_also_where_all_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads is away while both Ansibles end: what the second said still comes before the recap of the first, and names the host."""
-    said = "".join(json.dumps(event) + "\n" for event in (FOREIGN, ENDED))
-    command = f'printf "%s" {shlex.quote(said)} >> "$PRIMUS_LINES"; exit 1'
-    playbooks = write_playbooks(tmp_path, {"check": STARTS_ANOTHER.format(command=json.dumps(command))})
-    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
-    cluster = make_cluster(tmp_path, {"nodes": ["cp1", "w1", "w2"]}, dict.fromkeys(["cp1", "w1", "w2"], LOCAL))
-    seen: list[Event] = []
-
-    def slowly(event: Event) -> None:
-        if isinstance(event, TaskStarted) and event.task == "Run it":
-            time.sleep(6)  # longer than the rest of the run takes
-        seen.append(event)
-
-    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=slowly, cancel=threading.Event())
-
-    assert [event.host for event in seen if isinstance(event, HostResult)] == ["w1", "cp1"]
-    causes = {host.host: [failure.cause for failure in host.failures] for host in report.hosts}
-    assert (causes["w1"], causes["w2"]) == (["no space left on w1"], [])
-    assert report.exit_code == 4

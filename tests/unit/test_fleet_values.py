@@ -59,22 +59,6 @@ def test_the_inventory_wins_over_the_configuration(tmp_path: Path) -> None:
     assert (route.identities_only, route.key_name, route.user) == (True, "alias", "joe")
 
 
-def test_ssh_config_is_asked_of_ssh_itself(tmp_path: Path) -> None:
-    """The real ssh resolves names, ports and users of a configuration file that the arguments name."""
-    config = tmp_path / "config"
-    config.write_text("Host box\n  HostName 192.0.2.7\n  Port 2022\n  User joe\n")
-
-    route = route_of(Target("box", "box", ssh_arguments=("-F", str(config))))
-
-    assert (route.address, route.port, route.user, route.key_name) == ("192.0.2.7", 2022, "joe", "192.0.2.7")
-
-
-def test_what_ssh_does_not_accept_is_its_own_words() -> None:
-    """A mistake in the arguments is shown as ssh says it."""
-    with pytest.raises(ValueError, match=r"(?i)bad configuration option: nosuch"):
-        route_of(Target("box", "box", ssh_arguments=("-o", "NoSuch=1")))
-
-
 def test_a_quiet_configuration_costs_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without arguments and without a configuration of the user's, ssh is not started at all."""
     monkeypatch.setattr(ssh_config, "configuration_matters", lambda: False)

@@ -33,11 +33,6 @@ def link(root: Path, path: str, target: str) -> None:
     file.symlink_to(target)
 
 
-def snapshot(root: Path) -> dict[str, str]:
-    """Return every file with its text."""
-    return {str(file.relative_to(root)): file.read_text() for file in sorted(root.rglob("*")) if file.is_file()}
-
-
 def outcomes(host: Any) -> dict[str, str]:
     """Return verdict by check."""
     return {record["check"].removeprefix("baseline."): record["verdict"] for record in host.verdicts}
@@ -65,38 +60,6 @@ def test_blanks_between_numbers_are_no_difference(tmp_path: Path) -> None:
 
     assert outcomes(host) == {"sysctl.net.ipv4.tcp_rmem": "pass"}
     assert [diff["after_header"] for diff in host.diffs] == ["/etc/sysctl.d/90-primus.conf"]
-
-
-def test_check_mode_writes_nothing_and_says_what_differs(tmp_path: Path) -> None:
-    """In check mode every file stays as it is, the differences are listed, and no program that changes something runs."""
-    put(tmp_path, "/proc/sys/vm/max_map_count", "65530\n")
-    put(tmp_path, "/proc/swaps", "Filename Type\n/dev/sda2 partition\n")
-    put(tmp_path, "/etc/fstab", "/dev/sda2 none swap sw 0 0\n")
-    put(tmp_path, "/usr/sbin/update-grub", "")
-    before = snapshot(tmp_path)
-    host = make_host(tmp_path, check=True)
-    tuning.tune(
-        host,
-        {
-            "files": [{"path": "/etc/chrony.conf", "content": "pool x\n", "tell": "chrony", "create": True}],
-            "blocks": [{"path": "/etc/hosts", "content": "10.0.0.1 cp1\n"}],
-            "masked_units": ["apt-daily.timer"],
-            "sysctl": {"vm.max_map_count": 1048576},
-            "kernel_modules": ["ib_umad"],
-            "limits": {"nofile": {"soft": 10, "hard": 20, "scale": 1}},
-            "swap_off": True,
-            "kernel_arguments": ["iommu=pt"],
-            "timezone": "Etc/UTC",
-            "time_service": "chrony.service",
-        },
-    )
-
-    assert snapshot(tmp_path) == before
-    assert {call.split()[1] for call in host.run.calls} == {"show"}
-    changed = {diff["after_header"] for diff in host.diffs}
-    assert {"/etc/chrony.conf", "/etc/hosts", "/etc/fstab", "swap", "sysctl.vm.max_map_count", "kernel_module.ib_umad"} <= changed
-    assert outcomes(host)["sysctl.vm.max_map_count"] == "fail"
-    assert host.broken == []
 
 
 def test_a_container_leaves_the_shared_kernel_alone(tmp_path: Path) -> None:
@@ -220,16 +183,6 @@ def test_a_limit_that_root_cannot_raise_is_not_written(tmp_path: Path) -> None:
 
     assert outcomes(host) == {"limit.memlock": "skipped", "limit.nofile": "pass"}
     assert "memlock" not in (tmp_path / "etc/security/limits.d/90-primus.conf").read_text()
-
-
-def test_whether_a_limit_can_be_raised_is_tried() -> None:
-    """The hard limit in force can be taken, one above the kernel's own bound cannot, and the trial leaves no trace."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    bound = int(Path("/proc/sys/fs/nr_open").read_text(encoding="utf-8"))
-
-    assert tuning.can_set_limit(resource.RLIMIT_NOFILE, before[1], before[1])
-    assert not tuning.can_set_limit(resource.RLIMIT_NOFILE, bound + 1, bound + 1)
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
 
 def test_a_run_killed_before_the_reload_is_finished_by_the_next(tmp_path: Path) -> None:

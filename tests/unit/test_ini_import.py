@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,14 +28,6 @@ def imported(folder: Path, text: str) -> tuple[Any, str, str]:
     return yaml.safe_load(result.text), result.text, "\n".join(f"{change.line}: {change.what}" for change in result.changes)
 
 
-def listed(path: Path, plugin: str) -> dict[str, Any]:
-    """Return what Ansible itself reads in an inventory."""
-    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
-    environment = {"ANSIBLE_INVENTORY_ENABLED": plugin, "PATH": "/usr/bin:/bin", "HOME": str(path.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
-    return dict(json.loads(done.stdout))
-
-
 @pytest.mark.parametrize("name", ["kubespray", "kubespray_old", "deepops"])
 def test_result_is_as_recorded(name: str) -> None:
     """The files in the shape of the known projects give exactly the hosts.yaml and the list of changes beside them."""
@@ -47,20 +36,6 @@ def test_result_is_as_recorded(name: str) -> None:
 
     assert result.text == (DATA / f"{name}.yaml").read_text()
     assert changes == (DATA / f"{name}.changes").read_text()
-
-
-def test_ansible_reads_the_same_in_both(tmp_path: Path) -> None:
-    """Hosts, groups, their order and every variable are for Ansible what they were, where nothing had to be renamed."""
-    source = tmp_path / "hosts.ini"
-    source.write_text((DATA / "kubespray.ini").read_text().replace("v1.34.3", "1.34.3").replace("true", "True"))
-    target = tmp_path / "hosts.yaml"
-    write_import(import_ini(source), target)
-    before, after = listed(source, "ini"), listed(target, "yaml")
-
-    assert after["_meta"]["hostvars"] == before["_meta"]["hostvars"]
-    assert {name: group for name, group in after.items() if name not in ("all", "_meta")} == {
-        name: group for name, group in before.items() if name not in ("all", "_meta")
-    }
 
 
 def test_old_spellings_meet_the_new_one(tmp_path: Path) -> None:

@@ -67,19 +67,6 @@ def test_another_file_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
         reach.look(str(tmp_path / "file"), "")
 
 
-def test_an_expired_certificate_is_told_before_the_server_is_asked(tmp_path: Path) -> None:
-    """The server would answer 401 without a reason; the kubeconfig itself tells for how long it has been too late."""
-    with pytest.raises(reach.ReachError, match=r"the client certificate expired 30\.0 days ago. Fix: renew"):
-        reach.look(kubeconfig(tmp_path, days=-30), "")
-
-
-@pytest.mark.timeout(30)
-def test_a_server_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
-    """Its address stands in the message; nothing is tried again and again."""
-    with pytest.raises(reach.ReachError, match=r"the API server https://127.0.0.1:\d+ does not answer: .*refused"):
-        reach.look(kubeconfig(tmp_path, days=30), "")
-
-
 @pytest.mark.parametrize(
     ("found", "least", "old"), [((1, 20), "1.25", True), ((1, 30), "1.30", False), ((1, 9), "1.10", True), ((1, 20), "", False)]
 )

@@ -9,7 +9,6 @@ import pytest
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes import gate
-from primus_bootstrap.kubernetes.commands import Command, Place
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,27 +67,3 @@ def test_the_environment_leads_no_other_python_astray(monkeypatch: pytest.Monkey
     assert "PYTHONPATH" not in got
     assert "ANSIBLE_CALLBACK_PLUGINS" not in got
     assert got["ANSIBLE_SSH_ARGS"] == "-o StrictHostKeyChecking=yes"
-
-
-def programs(folder: Path, text: str) -> Place:
-    """Return a place whose `ansible-playbook` is a script."""
-    program = folder / "ansible-playbook"
-    program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-    program.chmod(0o755)
-    return Place(folder, folder, folder / "hosts.yaml", folder / "generated", folder / "facts")
-
-
-def test_the_releases_own_words_are_told(tmp_path: Path) -> None:
-    """What its asserts refuse comes out as host, task and message, and nothing was contacted."""
-    said = '{"plays": [{"tasks": [{"task": {"name": "Stop"}, "hosts": {"cp1": {"failed": true, "msg": "too old"}}}]}]}'
-    with pytest.raises(PlanError, match="refuses this inventory: cp1: Stop: too old") as caught:
-        gate.check(programs(tmp_path, f"echo '{said}'; exit 2"), (), {})
-
-    assert "no host was contacted" in caught.value.fix
-
-
-def test_a_playbook_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """Its error line is told, not the warnings around it."""
-    text = 'case "$*" in *--syntax-check*) echo "[WARNING]: x" >&2; echo "ERROR! no role" >&2; exit 4;; esac'
-    with pytest.raises(PlanError, match=r"cannot read its playbook scale\.yml: ERROR! no role"):
-        gate.check(programs(tmp_path, text), (Command("why", "scale.yml"),), {})

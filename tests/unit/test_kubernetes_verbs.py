@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -15,11 +13,12 @@ from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.node_rules import check_leaving
-from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_part, refuse_step
+from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MI300X = content.topologies_dir() / "mi300x/hosts.yaml"
-LAB = content.topologies_dir() / "lab/hosts.yaml"
 NEWEST = load_release().newest
 MINOR = int(NEWEST.split(".")[1])
 CONTROL_PLANES = ("cp1", "cp2", "cp3")
@@ -37,12 +36,6 @@ def write(folder: Path, **more: str) -> Path:
     return path
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line, with nobody to ask."""
-    argv = [sys.executable, "-m", "primus_bootstrap", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
-
-
 @pytest.mark.parametrize("playbook", ["backup_etcd", "restore_etcd"])
 def test_etcd_concerns_its_members_and_the_control_planes(playbook: str) -> None:
     """And no worker: none is contacted."""
@@ -56,45 +49,6 @@ def test_certificates_are_renewed_one_control_plane_at_a_time() -> None:
 
     assert (renewing["hosts"], renewing["serial"], renewing["any_errors_fatal"]) == ("kube_control_plane", 1, True)
     assert len(make_plan(load_cluster(MI300X), playbook="day2/renew_certificates.yml").hosts) == 67
-
-
-def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
-    """With the groups that would change that."""
-    done = run("backup", "etcd", str(LAB))
-
-    assert done.returncode == 3
-    assert "kube_control_plane" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("words", [("backup", "etcd"), ("restore", "etcd"), ("renew", "certificates"), ("upgrade", "kubernetes")])
-def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """kubernetes_provider existing ends in exit 3, before any host is contacted; plain Ansible refuses it as well."""
-    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
-    done = run(*words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else []))
-
-    assert done.returncode == 3, done.stderr
-    assert "kubernetes_provider is existing" in done.stderr
-
-
-def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
-    """The first play of each playbook contacts nobody."""
-    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/backup_etcd.yml")]
-    done = subprocess.run(argv, cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
-
-    assert done.returncode == 2
-    assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
-
-
-def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
-    """Another name, or none and nobody to ask: exit 3, and nothing was touched."""
-    path = str(write(tmp_path))
-    done = [run("restore", "etcd", path, "--confirm", "prod"), run("restore", "etcd", path)]
-
-    assert [one.returncode for one in done] == [3, 3]
-    assert "--confirm demo" in done[0].stderr
-    assert "--confirm demo" in done[1].stderr
 
 
 @pytest.mark.parametrize(
@@ -141,42 +95,3 @@ def test_machines_of_somebody_elses_kubernetes_are_neither_added_nor_removed(tmp
     refuse_foreign_machine(cluster, ("gpu_node", "slurm_node"), "node add")
     with pytest.raises(PlanError, match="node remove: kubernetes_provider is existing"):
         refuse_foreign_machine(cluster, ("gpu_node", "kube_node"), "node remove")
-
-
-def test_a_member_of_etcd_leaves_by_kubespray_first() -> None:
-    """The verb and plain Ansible say the same: a host that hosts.yaml takes out of its groups beforehand would stay in etcd for ever."""
-    with pytest.raises(PlanError) as caught:
-        check_leaving(load_cluster(MI300X), "cp3")
-    argv = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "-i",
-        str(MI300X),
-        str(content.playbooks_dir() / "day2/remove_node.yml"),
-    ]
-    words = ["-e", "node=cp3", "-e", f"confirm={load_cluster(MI300X).name}"]
-    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
-
-    first = "have Kubespray take it out: playbooks/day2/node/kubernetes.yml -e node=cp3 (docs/kubernetes-day2.md), then take cp3 out of"
-    assert first in caught.value.fix
-    assert first in " ".join(done.stdout.split())
-    assert "etcd must keep an odd number of members" in done.stdout
-    assert done.returncode == 2
-
-
-def test_a_part_of_kubernetes_is_not_reset(tmp_path: Path) -> None:
-    """Kubespray's reset wipes every host whatever --limit says: the verb refuses a part, and so does the playbook before it touches any."""
-    path = write(tmp_path)
-    cluster = load_cluster(path)
-    refuse_part(cluster, ("cp1", "gpu1"))
-    refuse_part(cluster, ())
-    with pytest.raises(PlanError, match="1 of 2 hosts of Kubernetes are left out"):
-        refuse_part(cluster, ("gpu1",))
-    refuse_part(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
-    path = write(tmp_path)
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/reset.yml")]
-    words = ["-e", "confirm=demo", "--limit", "gpu1"]
-    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
-
-    assert done.returncode == 2
-    assert "`node remove gpu1` takes one host out" in " ".join(done.stdout.split())
-    assert "Wipe it" not in done.stdout

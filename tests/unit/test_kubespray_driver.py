@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from primus_bootstrap import content
-from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes import commands, drive, gate
 from primus_bootstrap.kubernetes.commands import Place
-from primus_bootstrap.kubernetes.cordons import read_note
 from primus_bootstrap.kubernetes.course import State
-from primus_bootstrap.kubernetes.node_marks import is_cordoned
-from tests.unit.engine_rig import make_cluster, write_playbooks
-from tests.unit.kube_nodes_rig import node
-from tests.unit.kubespray_rig import PROGRAMS, Site, api, joining, make_site, playbook
+from tests.unit.engine_rig import make_cluster
+from tests.unit.kubespray_rig import joining
 from tests.unit.kueue_rig import plugin
 
 if TYPE_CHECKING:
@@ -30,75 +20,6 @@ if TYPE_CHECKING:
 
 # Ansible starts five times for one run of Kubespray: alone some ten seconds, minutes where many tests share two cores.
 pytestmark = pytest.mark.timeout(900)
-RENEWED = 'upgrade-cluster.yml -b --limit etcd,kube_control_plane -e {"drain_nodes": false, "system_upgrade": false}'
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Give a cluster of one control plane and one worker, of which nothing ran."""
-    made = make_site(tmp_path)
-    made.write(["cp1"], ["w1"])
-    return made
-
-
-def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
-    """The full play, noted when it ended well; then nothing; then the new worker's own facts and its join, limited to it."""
-    first = site.play()
-
-    assert first.returncode == 0, first.stdout + first.stderr
-    assert "changed=1" in first.stdout
-    assert site.calls() == ["cluster.yml -b"]
-    assert set(site.done()["hosts"]) == {"cp1", "w1"}
-    second = site.play()
-    assert "changed=0" in second.stdout
-    assert site.calls() == []
-    site.write(["cp1"], ["w1", "w2"])
-    third = site.play("-e", "node=w2")
-    assert third.returncode == 0, third.stdout + third.stderr
-    assert site.calls() == [
-        "playbooks/facts.yml -b --limit w2,kube_control_plane[0]",
-        'scale.yml -b --limit w2 -e {"download_run_once": false}',
-    ]
-    assert set(site.done()["hosts"]) == {"cp1", "w1", "w2"}
-
-
-def test_after_a_member_of_etcd_was_taken_out_the_next_apply_tells_the_others(site: Site) -> None:
-    """The removal runs remove-node.yml alone, because the full play would name the host again while hosts.yaml does."""
-    site.write(["cp1", "cp2", "cp3"], ["w1"])
-    assert site.play().returncode == 0
-    site.calls()
-
-    removed = site.play("-e", "node=cp3", tasks="remove")
-
-    assert removed.returncode == 0, removed.stdout + removed.stderr
-    variables = '{"node": "cp3", "skip_confirmation": true}'
-    assert site.calls() == [f"remove-node.yml -b --limit cp3,kube_control_plane[0],etcd[0] -e {variables}"]
-    assert site.done()["left"] == {"cp3": ["kube_control_plane", "etcd"]}
-    site.write(["cp1", "cp2", "cp4"], ["w1"])  # the number stays odd
-    with api("https://10.0.0.1:6443", site.state / "artifacts/admin.conf", {"cp1": node("cp1")}):
-        replaced = site.play()
-    assert replaced.returncode == 0, replaced.stdout + replaced.stderr
-    assert site.calls() == ['cluster.yml -b -e {"etcd_retries": 10}', RENEWED]
-    assert site.done()["left"] == {}
-
-
-def test_an_upgrade_that_ends_early_is_finished_by_the_next(site: Site) -> None:
-    """What it had cordoned takes pods again before Kubespray looks, who was cordoned before stays so; a host that is away is not asked."""
-    site.write(["cp1"], ["w1", "w2", "w3"], site_full=["w1"])
-    nodes = {name: node(name) for name in ("cp1", "w1", "w3")} | {"w2": node("w2", unschedulable=True)}
-    with api("https://10.0.0.1:6443", site.state / "artifacts/admin.conf", nodes):
-        failed = site.play(tasks="upgrade")
-        left = read_note(site.state / "cordons.json")
-        nodes["w1"]["spec"]["unschedulable"] = True
-        site.write(["cp1"], ["w1", "w2", "w3"])
-        done = site.play(tasks="upgrade")
-
-    assert failed.returncode != 0
-    assert left == {"taking": ["w1"], "unfinished": ["w1", "w2"]}, failed.stdout
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [name for name, one in nodes.items() if is_cordoned(one)] == ["w2"]
-    assert not (site.state / "cordons.json").exists()
-    assert site.calls()[0] == "playbooks/facts.yml -b --limit all,!w3"
 
 
 def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,19 +43,6 @@ def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypat
     drive.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
 
 
-def test_hosts_that_join_are_sent_to_the_first_control_plane(site: Site) -> None:
-    """Of old kubeadm wrote the one that was first then; the whole role puts it right after Kubespray, and a second run changes nothing."""
-    with api("https://10.0.0.77:6443", site.state / "artifacts/admin.conf") as data:
-        first = site.play(tasks="main")
-        assert first.returncode == 0, first.stdout + first.stderr
-        assert "changed=2" in first.stdout
-        assert yaml.safe_load(data["kubeconfig"])["clusters"] == [{"name": "it", "cluster": {"server": "https://10.0.0.1:6443"}}]
-        second = site.play(tasks="main")
-
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert "changed=0" in second.stdout
-
-
 @pytest.mark.parametrize(
     ("server", "addresses", "wanted"),
     [
@@ -150,64 +58,3 @@ def test_an_address_that_is_not_the_firsts_is_put_right(server: str, addresses: 
     found = plugin("kubespray", "kubespray").kubespray_cluster_info(joining(server), addresses)
 
     assert found == (joining(wanted) if wanted else "")
-
-
-def test_a_host_that_fails_is_named_with_its_cause(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the report and the journal of `apply`, as its own Ansible says it; nothing is noted, so that the next run repeats it."""
-    site.write(["cp1"], ["w1", "w2"], site_full=["w1"])
-    (tmp_path / "phases").mkdir()
-    playbooks = write_playbooks(tmp_path / "phases", {"kubernetes": playbook("install")})
-    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
-    for name, value in site.environment().items():
-        monkeypatch.setenv(name, value)
-    cluster = load_cluster(tmp_path / "hosts.yaml")
-
-    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=lambda _: None, cancel=threading.Event())
-
-    causes = {host.host: [failure.cause for failure in host.failures] for host in report.hosts}
-    assert report.exit_code == 4
-    assert "no space left on w1" in causes["w1"]
-    assert not any("no space left" in cause for cause in causes["w2"])
-    journal = next((tmp_path / ".primus/demo/runs").glob("*/journal.jsonl")).read_text(encoding="utf-8")
-    assert "Unpack the images" in journal
-    assert "no space left on w1" in journal
-    assert site.calls() == ["cluster.yml -b"]
-    assert not (site.state / "done.json").exists()
-
-
-def test_check_mode_says_what_would_run_and_runs_nothing(site: Site) -> None:
-    """Nor does a run whose inventory the release itself refuses; its own words are passed on."""
-    checked = site.play("--check", "--diff")
-
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "changed=1" in checked.stdout
-    assert "+cluster.yml -b: bring the hosts of the cluster to what hosts.yaml says" in checked.stdout
-    site.write(["cp1"], ["w1"], site_bad=True)
-    refused = site.play()
-    assert "refuses this inventory: cp1: Check the network" in " ".join(refused.stdout.split())
-    assert refused.returncode != 0
-    assert site.calls() == []
-    assert not (site.state / "done.json").exists()
-
-
-def test_a_secret_reaches_kubespray_and_stands_nowhere_afterwards(site: Site, tmp_path: Path) -> None:
-    """One under Vault is opened there; neither it, Vault's password nor what `-e` gives is in a file, a log or an argument."""
-    (tmp_path / "password").write_text("of-the-vault\n")
-    argv = [str(PROGRAMS / "ansible-vault"), "encrypt_string", "--vault-password-file", str(tmp_path / "password"), "--name", "site_secret"]
-    sealed = subprocess.run([*argv, "hush-hush"], env=site.environment(), capture_output=True, text=True, timeout=300, check=True)
-    (tmp_path / "group_vars").mkdir()
-    (tmp_path / "group_vars/all.yml").write_text(f"{sealed.stdout}\nsite_expected: \"{{{{ 'hush' ~ '-hush' }}}}\"\n")
-    more = ["-e", "ansible_become_password=of-sudo", "-e", "site_token=by-hand"]
-
-    done = site.play("--vault-password-file", str(tmp_path / "password"), *more)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    log = next((site.state / "logs").glob("*-cluster.log"))
-    assert "Log in to the registry" in log.read_text()
-    assert log.stat().st_mode & 0o077 == 0
-    assert "--vault-id" in (tmp_path / "calls").read_text()
-    (tmp_path / "password").unlink()
-    kept = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for secret in (b"hush-hush", b"of-the-vault", b"of-sudo", b"by-hand"):
-        assert [str(path) for path, text in kept.items() if secret in text] == []
-        assert secret.decode() not in done.stdout + done.stderr

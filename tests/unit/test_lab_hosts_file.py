@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
-import sys
 from ipaddress import IPv4Network
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
@@ -19,6 +14,9 @@ from primus_bootstrap.lab.hosts_text import hosts_text
 from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 ANY = Request()
 SUBNET = subnet_candidates(DEFAULT_NAME)[0]
 
@@ -26,21 +24,6 @@ SUBNET = subnet_candidates(DEFAULT_NAME)[0]
 def a_lab(folder: Path, count: int = 3, subnet: IPv4Network = SUBNET, spares: int = 0) -> Lab:
     """Lay out a lab in a folder."""
     return make_lab(DEFAULT_NAME, folder, subnet=subnet, count=count, suites=("bookworm",), spares=spares)
-
-
-def look_up(lab: Lab, words: str) -> str:
-    """Return what Ansible makes of an expression on the lab's first host, without contacting it."""
-    ansible = shutil.which("ansible", path=str(Path(sys.executable).parent))
-    assert ansible, "the package depends on ansible"
-    done = subprocess.run(
-        [ansible, "-i", str(lab.hosts_file), "node1", "-c", "local", "-m", "ansible.builtin.debug", "-a", f"msg={words!r}"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return str(json.loads(done.stdout.partition("=>")[2])["msg"])
 
 
 def test_the_committed_inventory_is_what_lab_up_writes() -> None:
@@ -72,30 +55,6 @@ def test_the_first_host_serves_and_the_others_compute(tmp_path: Path, count: int
     serving = ("redis", "juicefs_store", "slurm_controller", "slurm_accounting", "slurm_login")
     assert [members[group] for group in serving] == [["node1"]] * len(serving)
     assert members["juicefs_client"] == [f"node{number}" for number in range(1, count + 1)]
-
-
-def test_no_secret_stands_in_the_file_and_each_is_made_once(tmp_path: Path) -> None:
-    """Reading a secret makes a file that only its owner can read, in a folder that only its owner can enter, and then keeps it."""
-    lab = a_lab(tmp_path / "my lab")
-    ensure_hosts_file(lab, ANY)
-    first, again = (look_up(lab, "{{ redis_password }}") for _ in range(2))
-    path = lab.own_state / "secrets/redis_password"
-
-    assert re.fullmatch("[A-Za-z0-9]{40}", first)
-    assert first == again == path.read_text().strip()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert path.parent.stat().st_mode & 0o777 == 0o700
-    assert first not in lab.hosts_file.read_text()
-
-
-def test_ansible_reads_it_and_names_key_and_pins_with_any_folder_name(tmp_path: Path) -> None:
-    """Ansible's own reading gives paths beside the file, also where the folder's name has a space."""
-    lab = a_lab(tmp_path / "my lab")
-    ensure_hosts_file(lab, ANY)
-    said = look_up(lab, "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}")
-
-    assert f"{lab.key_file}|-o 'UserKnownHostsFile=" in said
-    assert str(lab.known_hosts) in said
 
 
 def test_it_is_written_once(tmp_path: Path) -> None:

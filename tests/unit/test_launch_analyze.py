@@ -9,7 +9,6 @@ import pytest
 
 from primus_bootstrap.launch import analyze, rank_log, snapshot
 from primus_bootstrap.launch.errors import UsageError
-from tests.unit.launch_plans import plan, project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,15 +69,6 @@ def test_a_failed_run_ends_with_its_cause(tmp_path: Path, capsys: pytest.Capture
     assert "ranks       2 of 2 on 1 node: 1 done, 1 failed" in out
     assert "\n\nrank 1 on n1 failed first" in out
     assert "cause: a disk is full (disk_full)" in out
-
-
-def test_the_command_of_the_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As it was typed."""
-    folder = project(tmp_path / "job")
-    snapshot.take(plan(folder), folder / "A")
-    analyze.main([str(folder / "A")])
-
-    assert "command     primus-cli direct --output A --script train.py -- --config x.yaml\n" in capsys.readouterr().out
 
 
 def test_several_runs_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

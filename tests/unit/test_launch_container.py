@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shlex
-import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +12,7 @@ from primus_bootstrap.launch.direct_plan import Asked
 from primus_bootstrap.launch.errors import PlanError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.settings import Given, Places, resolve
-from tests.unit.launch_cli_rig import ROOT, User, wait_for
+from tests.unit.launch_cli_rig import User
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,154 +33,6 @@ given = [word.partition("=")[2] for word in words[:start] if word.startswith("--
 environment = {name: os.environ[name] for name in given if name in os.environ}
 os.execvpe(words[start + 1], words[start + 1 :], {**environment, "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]})
 """
-
-
-def calls(user: User) -> list[list[str]]:
-    """Return every call of the engine."""
-    return [line.split("\x1f") for line in (user.home / "engine.log").read_text().splitlines()]
-
-
-def planned(user: User, *words: str, **environment: str) -> list[str]:
-    """Return the words of the engine in a plan."""
-    done = user.cli(
-        "--dry-run", "--output", str(user.run_dir), "container", "--image", "img", *words, "--", "train", "pretrain", **environment
-    )
-    assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("execute ")]
-    return shlex.split(line)[1:]
-
-
-def test_docker_gets_the_same_words_inside(tmp_path: Path) -> None:
-    """The working folder and the run folder are there, nothing of the host is asked for that it does not have."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    limit = ("--ulimit", "stack=8388608")
-    words = planned(user, "--shm-size", "64g", "--engine-arg=--init", "--volume", str(user.home), *limit, "--nproc", "2")
-    inside = words[words.index("img") + 1 :]
-
-    assert words[1:3] == ["run", "--rm"]
-    assert {"--ipc=host", "--network=host", "--ulimit=memlock=-1", "--shm-size=64g", "--init"} <= set(words)
-    assert [word for word in words if word.startswith("--ulimit=stack")] == ["--ulimit=stack=8388608"]
-    assert {f"--volume={folder}:{folder}" for folder in (user.project, user.run_dir, user.home)} <= set(words)
-    assert not [word for word in words if word.startswith(("--device", "--gpus", "--privileged"))]
-    assert inside[:2] == ["python3", f"{user.run_dir}/primus-cli.pyz"]
-    assert inside[2:] == ["--only-flags", "direct", f"--output={user.run_dir}", "--nproc=2", "--python=python3", "--", "train", "pretrain"]
-    assert not user.run_dir.exists()
-
-
-def test_variables_go_in_by_name_and_no_value_is_on_a_command_line(tmp_path: Path) -> None:
-    """Patterns choose what passes; settings of primus-cli itself do not, they are resolved already."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    environment = {"NCCL_IB_TC": "106", "HF_TOKEN": "geheim12345", "UNRELATED": "x", "PRIMUS_CLI_DIRECT_GRACE": "9"}
-    words = planned(user, "--env", "WANDB_API_KEY=geheim6789", "--env", "MODEL=small", **environment)
-    text = " ".join(words)
-
-    assert {"--env=NCCL_IB_TC", "--env=HF_TOKEN", "--env=WANDB_API_KEY", "--env=MODEL"} <= set(words)
-    assert "UNRELATED" not in text
-    assert "PRIMUS_CLI" not in text
-    assert "--grace=9" in words
-    assert "geheim" not in text
-
-
-def test_apptainer_gets_its_own_words(tmp_path: Path) -> None:
-    """Binds instead of volumes, a clean environment, and nothing of docker's."""
-    user = User(tmp_path)
-    user.stand_in("apptainer", ENGINE)
-    words = planned(user, "--volume", f"{user.home}:/data:ro", "--engine", "apptainer")
-
-    assert words[1:4] == ["exec", "--cleanenv", f"--pwd={user.project}"]
-    assert f"--bind={user.home}:/data:ro" in words
-    assert not [word for word in words if word.startswith(("--volume", "--env", "--ulimit"))]
-
-
-def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_path: Path) -> None:
-    """The order is docker, podman, Apptainer; without any, the message names them."""
-    user = User(tmp_path)
-    nothing = {"PATH": str(user.programs)}
-    none = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
-    user.stand_in("podman", ENGINE)
-    podman = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
-    user.stand_in("docker", ENGINE)
-    docker = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
-
-    assert none.returncode == 3
-    assert "none of these is installed here: docker, podman, apptainer" in none.stderr
-    assert "engine: podman" in podman.stdout
-    assert "engine: docker" in docker.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--volume", "/nowhere/at/all"), "--volume /nowhere/at/all: there is no /nowhere/at/all"),
-        (("--script", "nowhere.py"), "--script nowhere.py: there is no such file"),
-        (("--clean",), "--clean: no such option"),
-    ],
-)
-def test_what_is_wrong_ends_before_an_engine_is_called(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    """A missing folder would be made by the engine, as root; there is no option that touches other containers."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    done = user.cli("container", "--image", "i", *words, "--", "train", "pretrain")
-
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert not (user.home / "engine.log").exists()
-
-
-def test_no_image_is_said(tmp_path: Path) -> None:
-    """There is no hidden default image."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-
-    assert "container: there is no image" in user.cli("container", "--", "train", "pretrain").stderr
-
-
-def test_a_run_in_a_container_is_the_run_on_the_host(tmp_path: Path) -> None:
-    """The program runs inside with the variables, its exit code comes back, and only the run's own container is removed."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    script = user.program(
-        "p.py", "import os, sys\nprint('got', os.environ['MODEL'], os.environ['HF_TOKEN'][:3], sys.argv[1:])\nsys.exit(7)\n"
-    )
-    words = (
-        "--output",
-        str(user.run_dir),
-        "container",
-        "--image",
-        "img",
-        "--single",
-        "--script",
-        str(script),
-        "--env",
-        "MODEL=s",
-        "--env",
-        "HF_TOKEN",
-    )
-    done = user.cli(*words, "--", "a b", HF_TOKEN="geheim12345")
-    called = calls(user)
-    plan = json.loads((user.run_dir / "plan.json").read_text())
-
-    assert done.returncode == 7, done.stdout + done.stderr
-    assert re.search(r"\[.*/0\] got s geh \['a b'\]", done.stdout)
-    assert called[1:] == [["rm", "--force", "c0ffee"]]
-    assert plan["command"][2:4] == ["container", "--image"]
-    assert not [path for path in user.run_dir.rglob("*") if path.is_file() and b"geheim12345" in path.read_bytes()]
-
-
-def test_sigterm_reaches_the_program_inside(tmp_path: Path) -> None:
-    """The engine's client hands the signal to the run inside, which ends with a checkpoint."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    text = "import os, signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(75))\nopen('ready', 'w').close()\ntime.sleep(60)\n"
-    script = user.program("p.py", text)
-    child = user.start("--output", str(user.run_dir), "container", "--image", "img", "--single", "--script", str(script), "--")
-    wait_for(user.project / "ready")
-    os.kill(child.pid, signal.SIGTERM)
-    output, _ = child.communicate(timeout=60)
-
-    assert child.returncode == 75, output
 
 
 def card(vendor: str) -> Gpu:
@@ -228,58 +73,6 @@ def test_the_vendor_is_never_guessed() -> None:
         with pytest.raises(PlanError, match="not clear"):
             container_devices.vendor("auto", found)
         assert container_devices.vendor("amd", found) == "amd"
-
-
-@pytest.mark.parametrize("name", ["2026-11-22T10:15:00", "a,b"])
-def test_a_folder_whose_name_would_be_two_mounts_is_refused(tmp_path: Path, name: str) -> None:
-    """An engine would mount something else, or say what nobody understands."""
-    user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
-    done = user.cli("--output", name, "container", "--image", "i", "--", "preflight")
-
-    assert (done.returncode, f"{user.project}/{name} cannot be mounted" in done.stderr) == (2, True), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("    sys.exit(0)", '    os.system("rm -r " + os.environ["RUN"])\n    sys.exit(0)', ""),
-        ('open(word.partition("=")[2], "w").write("c0ffee")', 'os.mkdir(word.partition("=")[2])', "cannot be read (Is a directory)"),
-    ],
-    ids=["removed", "not to be read"],
-)
-def test_a_run_folder_that_fails_at_the_end_hides_no_exit_code(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """The run has ended with 7, whatever becomes of the file with the container's id."""
-    user = User(tmp_path)
-    assert old in ENGINE
-    user.stand_in("docker", ENGINE.replace(old, new).replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
-    done = user.cli("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight", RUN=str(user.run_dir))
-
-    assert done.returncode == 7, done.stderr
-    assert "Traceback" not in done.stderr
-    assert said in done.stderr
-
-
-def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> None:
-    """The container that may be left is named, with the command that removes it."""
-    user = User(tmp_path)
-    text = ENGINE.replace('if words[0] == "rm":', 'if words[0] == "rm":\n    __import__("time").sleep(60)')
-    user.stand_in("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
-    code = "import primus_bootstrap.launch.container as c; c._REMOVE_TIMEOUT_S = 1; from primus_bootstrap.launch.cli import main"
-    words = ("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}; sys.exit(main({words!r}))"],
-        cwd=user.project,
-        env=user.full_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-
-    assert done.returncode == 7, done.stderr
-    assert "its container may still run\n  fix: " in done.stderr
-    assert "docker rm --force c0ffee" in done.stderr
 
 
 @pytest.mark.parametrize(("enforced", "words"), [(True, ["--security-opt=label=disable"]), (False, [])])

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import characters, from_regex
 
-from primus_bootstrap.launch import diagnose, diagnose_causes, kernel_log, rank_log
+from primus_bootstrap.launch import diagnose, diagnose_causes, rank_log
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
 NAMES = sorted(path.name for path in SAMPLES.iterdir())
@@ -412,18 +412,6 @@ def test_a_run_that_ended_well_or_unfinished_has_no_failure(tmp_path: Path, code
 def test_an_empty_folder_is_no_failure_and_no_success(tmp_path: Path) -> None:
     """Nothing is known, and that is said."""
     assert diagnose.diagnose(tmp_path).text() == "no rank has left a record: nothing was started, or this is not the run's folder\n"
-
-
-def test_after_a_failure_the_kernel_log_and_the_diagnosis_are_kept(tmp_path: Path) -> None:
-    """Somebody who was not there can read it later; a kernel log that cannot be read is kept as such."""
-    sample("disk_full", tmp_path)
-    found = diagnose.after_failure(tmp_path, 2, time.time() - 60, "gpu003")
-    kept = json.loads((tmp_path / "failure.json").read_text())
-    log = next(log for log in kernel_log.read_all(tmp_path) if log.node == "gpu003")
-
-    assert kept == json.loads(json.dumps(found.to_json()))
-    assert kept["cause"]["name"] == "disk_full"
-    assert all(at > time.time() - 120 for at, _ in log.lines)
 
 
 def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:

@@ -4,35 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap.launch import files, host_env, site
-from primus_bootstrap.launch.render import envfiles
 from tests.unit.launch_rig import expand, run
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-AWKWARD = [
-    "plain",
-    "",
-    "=bond0.20",
-    " two  spaces ",
-    'a "b"',
-    "it's",
-    "$HOME `id` \\ \\\\ \\n",
-    "# no comment",
-    "; x",
-    "%i %n",
-    "ä 😀",
-    "!1",
-    "a=b",
-    "~",
-    "*",
-]
 
 
 @pytest.fixture
@@ -98,29 +78,6 @@ def test_a_link_in_the_way_is_replaced_and_its_target_kept(machine: Path, tmp_pa
 
     assert target.read_text() == "keep\n"
     assert not link.is_symlink()
-
-
-@pytest.mark.parametrize("value", AWKWARD)
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_every_shell_reads_the_value_that_was_given(
-    value: str, shell: str, machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """profile.d and a sourced env file both give the value back, unchanged."""
-    out = run(capsys, machine, tmp_path / "out", variables={"ODD": value}).out
-    for script in (out / envfiles.PROFILE_SCRIPT, out / envfiles.env_path("site")):
-        command = [shell, "-u", "-c", f'. {script}; printf %s "$ODD"']
-        done = subprocess.run(command, capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8"}, timeout=120)
-
-        assert (done.stdout, done.stderr) == (value, "")
-
-
-def test_the_users_own_value_wins_in_a_login_shell(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the environment has is kept, also where it is empty on purpose."""
-    out = run(capsys, machine, tmp_path / "out").out
-    command = ["sh", "-c", f'. {out / envfiles.PROFILE_SCRIPT}; printf \'%s|%s\' "$NCCL_DEBUG" "$NCCL_IB_HCA"']
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env={"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": ""}, timeout=120)
-
-    assert done.stdout == "INFO|"
 
 
 def test_a_later_layer_wins_and_the_origin_is_kept(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch import follow, rank_log
-from tests.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,22 +15,6 @@ def log(run_dir: Path, rank: int) -> Path:
     path = rank_log.log_path(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def test_lines_come_while_they_are_written_with_node_and_rank(tmp_path: Path) -> None:
-    """A log that is not there yet is waited for; other ranks stay silent."""
-    shown: list[str] = []
-    follower = follow.Follower(tmp_path, "gpu001", (8,), shown.append)
-    follower.start()
-    log(tmp_path, 8).write_text("step 1\nstep")
-    log(tmp_path, 9).write_text("not shown\n")
-    seen_before_the_end = list(until(lambda: shown, "the first line"))
-    with log(tmp_path, 8).open("a") as file:
-        file.write(" 2\nno line break")
-    follower.stop()
-
-    assert seen_before_the_end == ["[gpu001/8] step 1"]
-    assert shown == ["[gpu001/8] step 1", "[gpu001/8] step 2", "[gpu001/8] no line break"]
 
 
 def test_what_a_log_holds_from_before_is_not_shown_again(tmp_path: Path) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch import bundle, rank, rank_log
+from primus_bootstrap.launch import rank, rank_log
 from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,19 +30,6 @@ def run(run_dir: Path, *program: str, **environment: str) -> subprocess.Complete
     )
 
 
-def start(run_dir: Path, script: str) -> subprocess.Popen[bytes]:
-    """Start one rank with a Python program that says `ready`, and wait for that."""
-    process = subprocess.Popen(words(run_dir, sys.executable, "-c", script))
-    wait_for(run_dir, "ready")
-    return process
-
-
-def wait_for(run_dir: Path, text: str, number: int = 0) -> None:
-    """Wait until a rank's log holds a text."""
-    path = rank_log.log_path(run_dir, number)
-    until(lambda: path.is_file() and text in path.read_text(), f"{text} in {path}")
-
-
 def record(run_dir: Path, number: int = 0) -> rank_log.RankRecord:
     """Return the record of a rank."""
     found = rank_log.parse_record(rank_log.record_path(run_dir, number).read_text())
@@ -56,173 +41,6 @@ def ended(run_dir: Path) -> rank_log.RankRecord:
     """Wait for the last record of rank 0."""
     until(lambda: record(run_dir).ended is not None, "the end of the record", limit_s=20)
     return record(run_dir)
-
-
-def gone(pid: int) -> bool:
-    """Return whether a process that is not our child has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
-def test_both_streams_land_in_the_log_of_the_rank_and_with_times_beside_it(tmp_path: Path) -> None:
-    """The plain log holds what was said in its order; each line of the JSON beside it says when, where and by whom."""
-    before = time.time()
-    done = run(tmp_path, "bash", "-c", "echo out; echo err >&2; printf last", RANK="3", WORLD_SIZE="4", PRIMUS_NODE="n1")
-    events = [json.loads(line) for line in rank_log.events_path(tmp_path, 3).read_text().splitlines()]
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert rank_log.log_path(tmp_path, 3).read_text() == "out\nerr\nlast\n"
-    assert [(event["node"], event["rank"], event["text"]) for event in events] == [("n1", 3, text) for text in ("out", "err", "last")]
-    assert all(before - 1 < event["time"] < time.time() + 1 for event in events)
-
-
-@pytest.mark.parametrize(("script", "code", "number"), [("exit 3", 3, 0), ("kill -SEGV $$", 128 + SEGV, SEGV), ("exit 75", 75, 0)])
-def test_the_record_says_how_the_program_ended(tmp_path: Path, script: str, code: int, number: int) -> None:
-    """Exit code and signal are kept, and passed on as a shell does."""
-    done = run(tmp_path, "bash", "-c", script)
-    kept = record(tmp_path)
-
-    assert (done.returncode, kept.exit_code, kept.signal) == (code, code, number)
-    assert kept.ended is not None
-    assert kept.started <= kept.ended
-
-
-def test_a_program_that_does_not_exist_ends_with_127_and_says_so(tmp_path: Path) -> None:
-    """As in a shell, and with the reason in the rank's log."""
-    done = run(tmp_path, "/no/such/program")
-
-    assert (done.returncode, record(tmp_path).exit_code) == (127, 127)
-    assert "/no/such/program cannot be started: No such file or directory\n  fix:" in rank_log.log_path(tmp_path, 0).read_text()
-
-
-def test_a_secret_of_the_environment_reaches_neither_file(tmp_path: Path) -> None:
-    """A program that prints its environment must not publish the token in it."""
-    run(tmp_path, "env", API_TOKEN="s3cr3t-value-1", PRIVATE_KEY="line-one-of-it\nline-two-of-it")
-    written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
-
-    assert "API_TOKEN=***" in written
-    assert not [secret for secret in ("s3cr3t", "line-one", "line-two") if secret in written]
-
-
-def test_a_progress_bar_is_kept_as_it_looks_in_the_end(tmp_path: Path) -> None:
-    """A line that was written over a hundred times is one line."""
-    run(tmp_path, "bash", "-c", r"printf ' 1%%\r 2%%\r100%%\r\ndone\n'")
-
-    assert rank_log.log_path(tmp_path, 0).read_text() == "100%\ndone\n"
-
-
-def test_output_of_a_megabyte_without_a_line_break_is_kept_whole(tmp_path: Path) -> None:
-    """Nothing waits for a line break for ever, and nothing is lost in a burst."""
-    run(tmp_path, sys.executable, "-c", "import sys; sys.stdout.write('x' * 1000000)")
-
-    assert rank_log.log_path(tmp_path, 0).read_text().replace("\n", "") == "x" * 1000000
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_once_and_the_program_may_finish(tmp_path: Path, number: signal.Signals) -> None:
-    """Two requests to stop are one to the program, which writes its checkpoint and ends with 75."""
-    script = (
-        "import signal, sys, time\n"
-        "asked = []\n"
-        f"signal.signal({int(number)}, lambda *_: (asked.append(1), print('asked', len(asked))))\n"
-        "print('ready')\n"
-        "while not asked: time.sleep(0.01)\n"
-        "time.sleep(0.7); sys.exit(75)\n"
-    )
-    process = start(tmp_path, script)
-    process.send_signal(number)
-    wait_for(tmp_path, "asked 1")
-    process.send_signal(number)
-
-    assert process.wait(20) == 75
-    assert "asked 2" not in rank_log.log_path(tmp_path, 0).read_text()
-    assert record(tmp_path).stopped_at is not None
-
-
-def test_a_program_that_is_ended_by_the_signal_is_known_as_ended_by_others(tmp_path: Path) -> None:
-    """When one fails, torchrun stops the others: those must not be taken for the cause."""
-    process = start(tmp_path, "import time; print('ready'); time.sleep(60)")
-    process.send_signal(signal.SIGTERM)
-
-    assert process.wait(20) == 128 + TERM
-    assert record(tmp_path).ended_by_others
-
-
-def test_the_program_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """A rank that does not stop is killed by torchrun: its program may not stay behind with the GPU."""
-    process = start(tmp_path, "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(60)")
-    process.kill()
-    process.wait(20)
-
-    until(lambda: gone(record(tmp_path).pid), "the end of the program", limit_s=10)
-
-
-def test_the_rank_ends_with_what_started_it(tmp_path: Path) -> None:
-    """Somebody may kill torchrun itself: its ranks are asked to stop by the kernel."""
-    command = words(tmp_path, sys.executable, "-c", "import time; print('ready'); time.sleep(60)")
-    parent = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"])
-    wait_for(tmp_path, "ready")
-    parent.kill()
-    parent.wait(20)
-
-    until(lambda: gone(record(tmp_path).pid), "the end of the program", limit_s=10)
-    assert ended(tmp_path).exit_code == 128 + TERM
-
-
-def test_a_grandchild_that_keeps_the_pipe_open_does_not_keep_the_rank(tmp_path: Path) -> None:
-    """A helper that a program leaves behind must not hold the whole job."""
-    started = time.monotonic()
-    done = run(tmp_path, "bash", "-c", "sleep 30 & echo bye")
-
-    assert (done.returncode, rank_log.log_path(tmp_path, 0).read_text()) == (0, "bye\n")
-    assert time.monotonic() - started < 10
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_full_disk_stops_the_log_and_not_the_program(tmp_path: Path) -> None:
-    """The program runs to its end; the record, which has its block from the start, says what could not be written."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], check=False, capture_output=True).returncode:
-        pytest.skip("this machine does not let us mount")
-    try:
-        done = run(
-            disk,
-            "bash",
-            "-c",
-            "echo first; sleep 1; for i in $(seq 1999); do echo line $i of the output; done; echo the last words; exit 5",
-        )
-        kept = record(disk)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-    assert (done.returncode, kept.exit_code) == (5, 5)
-    assert "No space left on device" in kept.problem
-    assert kept.last_lines[-1] == "the last words"
-    assert kept.lines == 2001
-    assert 0 < kept.dropped < kept.lines
-
-
-def test_a_run_folder_that_is_used_again_keeps_what_it_had(tmp_path: Path) -> None:
-    """The second start appends, and reading gives the newest start alone."""
-    run(tmp_path, "echo", "first")
-    run(tmp_path, "echo", "second")
-    lines = rank_log.read_lines(tmp_path, record(tmp_path), limit_bytes=1000)
-
-    assert rank_log.log_path(tmp_path, 0).read_text() == "first\nsecond\n"
-    assert [(line.number, line.text) for line in lines] == [(1, "second")]
-
-
-def test_only_the_end_of_a_long_log_is_read_and_lines_keep_their_numbers(tmp_path: Path) -> None:
-    """A log of gigabytes costs no more than its last part."""
-    run(tmp_path, "seq", "1000")
-    lines = rank_log.read_lines(tmp_path, record(tmp_path), limit_bytes=400)
-
-    assert [(line.number, line.text) for line in lines][-1] == (1000, "1000")
-    assert all(line.text == str(line.number) for line in lines)
-    assert 2 < len(lines) < 20
 
 
 def stored(run_dir: Path, number: int, code: int | None, **changes: object) -> None:
@@ -278,25 +96,6 @@ def test_records_of_an_earlier_and_larger_start_are_left_out(tmp_path: Path) -> 
 def test_a_record_that_was_cut_off_is_none(text: str) -> None:
     """A node that lost its power leaves such files."""
     assert rank_log.parse_record(text) is None
-
-
-def test_the_prefix_starts_a_rank_from_the_zipapp_without_this_checkout(tmp_path: Path) -> None:
-    """What is shipped to nodes is one file."""
-    bundle.write_bundle(tmp_path / "launch.pyz")
-    imported = f"import sys; sys.path.insert(0, {str(tmp_path / 'launch.pyz')!r}); from primus_bootstrap.launch import rank"
-    code = f"{imported}; print(*rank.prefix('R', 'PY'), sep='\\n')"
-    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
-
-    assert done.stdout.splitlines() == ["PY", "-I", str(tmp_path / "launch.pyz"), "rank", "--run-dir", "R", "--"]
-
-
-def test_the_prefix_and_a_program_run_as_they_stand(tmp_path: Path) -> None:
-    """The words that torchrun gets do what they say, from whatever folder."""
-    command = [*rank.prefix(str(tmp_path), sys.executable), "bash", "-c", "echo from rank $RANK; exit 4"]
-    done = subprocess.run(command, cwd="/", env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"}, check=False, timeout=LIMIT_S)
-
-    assert done.returncode == 4
-    assert rank_log.log_path(tmp_path, 1).read_text() == "from rank 1\n"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--run-dir", "x"], ["--run-dir", "x", "--"], ["x", "y", "--", "z"]])

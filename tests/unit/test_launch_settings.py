@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
 from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.settings import Given, Places, find_places, resolve, schema
-from tests.unit.launch_cli_rig import ROOT, User
+from primus_bootstrap.launch.settings import Given, Places, find_places, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -171,29 +168,6 @@ def test_a_named_pipe_in_place_of_settings_does_not_hold_the_program(tmp_path: P
     assert resolve(Places(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NOWHERE, {}).items
 
 
-def test_config_show_prints_every_setting_with_its_origin_and_no_secret(tmp_path: Path) -> None:
-    """A secret in a settings file is shown as `***`, its origin stays."""
-    user = User(tmp_path)
-    (user.project / ".primus.yaml").write_text("direct:\n  grace: 7\n  env: {HF_TOKEN: abcdefgh, MODEL: small}\n")
-    done = user.cli("config", "show", "--origin")
-    as_json = json.loads(user.cli("config", "show", "--json").stdout)
-
-    assert f"direct.grace: 7  # project {user.project / '.primus.yaml'}:2" in done.stdout.splitlines()
-    assert as_json["direct.env"]["value"] == {"HF_TOKEN": "***", "MODEL": "small"}
-    assert set(as_json) == set(schema())
-    assert "abcdefgh" not in done.stdout + done.stderr
-
-
-def test_a_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A mistyped --config does not run with defaults."""
-    done = User(tmp_path).cli("--config", "nowhere.yaml", "config", "show")
-
-    assert (done.returncode, done.stderr) == (
-        2,
-        "primus-cli: --config nowhere.yaml: there is no such file\n  fix: give the path of a YAML file\n",
-    )
-
-
 def test_a_section_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     """YAML would forget the first one in silence."""
     with pytest.raises(UsageError, match=r"user\.yaml:2: direct is there more than once"):
@@ -213,17 +187,3 @@ def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
     found = resolve(places(tmp_path, user=text), {})["direct.env"]
 
     assert found == {"A": "010", "B": "1.30", "C": "1e-4", "D": "2026-11-22", "F": True, "G": "07"}
-
-
-def test_the_proof_of_the_role_needs_nothing_that_the_settings_name(tmp_path: Path) -> None:
-    """The role proves primus-cli on a host where the virtual environment and the hooks of the site's settings are not there yet."""
-    (proof,) = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
-    tasks = proof["block"]
-    (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]
-    user = User(tmp_path)
-    settings = "direct: {venv: /nowhere, python: /nowhere/bin/python, hooks: [/none], patch: [none.sh]}\n"
-    (user.project / ".primus.yaml").write_text(settings)
-    done = user.cli(*[word.replace("{{ __primus_cli_folder['path'] }}", str(tmp_path)) for word in argv[1:]])
-
-    assert done.returncode == 0, done.stderr
-    assert "ran through primus-cli" in done.stdout

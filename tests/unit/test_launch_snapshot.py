@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap.launch import snapshot, snapshot_code, snapshot_machine, sysfs
 from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.plan import Variable
-from tests.unit.launch_plans import SECRETS, git, plan, project
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def taken(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Take a snapshot of a project's run and return its main part."""
-    place = snapshot.take(plan(folder, **changes), folder / "A")
-    return snapshot.read(place, snapshot.MAIN)
-
-
-def everything(folder: Path) -> str:
-    """Return all that was written below a folder."""
-    return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def test_the_command_settings_code_and_machine_are_kept(tmp_path: Path) -> None:
-    """Months later the folder alone says what ran, from which code, where."""
-    folder = project(tmp_path / "job")
-    data = taken(folder)
-    machine = snapshot.read(folder / "A/snapshot", snapshot.machine_name(0))
-
-    assert data["command"] == ["direct", "--output", "A", "--script", "train.py", "--", "--config", "x.yaml"]
-    assert data["settings"]["direct.nproc"] == {"value": 2, "origin": "flag --nproc"}
-    assert (data["git"][0]["root"], data["git"][0]["commit"], data["git"][0]["dirty"]) == (
-        str(folder),
-        git(folder, "rev-parse", "HEAD"),
-        False,
-    )
-    assert machine["python"]["packages"]["PyYAML"]
-    assert machine["cpus"]
-    assert (folder / "A/snapshot/files/01-x.yaml").read_text() == "train: {steps: 4}\n"
-
-
-def test_no_secret_value_lands_in_any_file(tmp_path: Path) -> None:
-    """Neither from the environment, nor from the command line, a configuration file, a patch, a remote's address or a hook's result."""
-    folder = project(tmp_path / "job")
-    git(folder, "remote", "add", "origin", "https://mia:hunter2hunter2@git.example/x.git")
-    (folder / "train.py").write_text(f"token = '{SECRETS['HF_TOKEN']}'\napi_key = 'only-in-the-patch'\n")
-    (folder / "x.yaml").write_text("wandb_api_key: only-in-the-file-1\npassword: 'only-in-the-file-2'\nsteps: 5\n")
-    (folder / "A/logs").mkdir(parents=True)
-    (folder / "A/logs/steps-0.jsonl").write_text(json.dumps({"variables": {"X": f"--password={SECRETS['DB_PASSWORD']}"}}) + "\n")
-    arguments = (
-        "--config",
-        "x.yaml",
-        "data.token=only-in-the-arguments",
-        "--password",
-        "only-behind-an-option",
-        f"a={SECRETS['HF_TOKEN']}",
-    )
-    environment = (Variable("WANDB_API_KEY", "only-in-the-plan", "user"), Variable("URL", "https://u:in-a-url@host/", "user"))
-    taken(folder, program_arguments=arguments, words=arguments, command=("direct", "--", *arguments), environment=environment)
-    written = everything(folder / "A/snapshot")
-    secrets = [line for value in SECRETS.values() for line in value.splitlines()]
-
-    assert "WANDB_API_KEY" in written
-    assert [secret for secret in (*secrets, "hunter2", "only-in", "only-behind", "in-a-url") if secret in written] == []
 
 
 def test_what_is_no_secret_is_kept_as_it_is() -> None:
@@ -77,76 +19,6 @@ def test_what_is_no_secret_is_kept_as_it_is() -> None:
     text = "tokenizer: gpt2\neos_token_id: 50256\npad_token: <pad>\nkey_path: /etc/key\nmonkey: bananas-and-more\nnum_key_value_heads: 8\n"
 
     assert snapshot_code.mask_settings(text, ()) == text
-
-
-def test_the_difference_to_the_commit_is_kept_and_can_be_applied(tmp_path: Path) -> None:
-    """Code that was never committed is the usual reason why a result cannot be had again."""
-    folder = project(tmp_path / "job")
-    (folder / "train.py").write_text("print('training differently')\n")
-    data = taken(folder)
-    git(folder, "checkout", "-q", "train.py")
-    git(folder, "apply", str(folder / "A/snapshot" / data["git"][0]["patch"]))
-
-    assert (data["git"][0]["dirty"], data["git"][0]["patch_masked"]) == (True, False)
-    assert (folder / "train.py").read_text() == "print('training differently')\n"
-
-
-def test_a_patch_beyond_the_bound_is_named_and_left_out(tmp_path: Path) -> None:
-    """A data file that was added by mistake must not fill every run folder."""
-    folder = project(tmp_path / "job")
-    (folder / "train.py").write_text("x = 1\n" * (snapshot_code.PATCH_BYTES // 6 + 1))
-    data = taken(folder)["git"][0]
-
-    assert (data["patch"], data["patch_left_out"]) == ("", True)
-    assert data["patch_bytes"] > snapshot_code.PATCH_BYTES
-    assert "x = 1" not in everything(folder / "A/snapshot").replace((folder / "train.py").read_text(), "")
-
-
-def test_a_file_beyond_the_bound_is_named_with_its_digest(tmp_path: Path) -> None:
-    """Data are not copied, and still a changed one can be told."""
-    folder = project(tmp_path / "job")
-    (folder / "tokens.bin").write_bytes(b"\0" * (snapshot_code.COPY_BYTES + 1))
-    kept = {item["path"]: item for item in taken(folder, program_arguments=("data.files=tokens.bin",))["files"]}
-
-    assert kept[str(folder / "tokens.bin")]["copy"] == ""
-    assert kept[str(folder / "tokens.bin")]["sha256"] == snapshot_code.file_sha256(folder / "tokens.bin")
-
-
-def test_a_folder_outside_of_git_has_a_digest_of_its_code(tmp_path: Path) -> None:
-    """A change of the program shows also where nobody keeps versions."""
-    folder = tmp_path / "job"
-    folder.mkdir()
-    (folder / "train.py").write_text("x = 1\n")
-    first = snapshot_code.folder_digest(folder)
-    (folder / "train.py").write_text("x = 2\n")
-
-    assert snapshot_code.repositories([folder], ()) == ()
-    assert snapshot_code.folder_digest(folder)["sha256"] != first["sha256"]
-    assert first["files"] == 1
-
-
-def test_nodes_write_their_machines_and_the_first_one_the_rest(tmp_path: Path) -> None:
-    """All nodes of a run share one folder, and none overwrites another's file."""
-    folder = project(tmp_path / "job")
-    made = plan(folder)
-    snapshot.take(replace(made, topology=replace(made.topology, nnodes=2, node_rank=1)), folder / "A")
-    after_the_second = sorted(path.name for path in (folder / "A/snapshot").iterdir())
-    snapshot.take(replace(made, topology=replace(made.topology, nnodes=2)), folder / "A")
-
-    assert after_the_second == ["machine-00001.json"]
-    assert (folder / "A/snapshot/machine-00000.json").is_file()
-    assert (folder / "A/snapshot/snapshot.json").is_file()
-
-
-def test_a_run_that_goes_on_keeps_how_it_was_started_before(tmp_path: Path) -> None:
-    """A resumed run may have other settings; both stay known."""
-    folder = project(tmp_path / "job")
-    taken(folder)
-    taken(folder, program_arguments=("--config", "x.yaml", "steps=9"))
-    earlier = json.loads((folder / "A/snapshot/earlier/001-snapshot.json").read_text())
-
-    assert earlier["program_arguments"] == ["--config", "x.yaml"]
-    assert snapshot.read(folder / "A/snapshot", snapshot.MAIN)["program_arguments"][-1] == "steps=9"
 
 
 def test_gpus_drivers_and_ports_are_read_from_the_machine(tmp_path: Path) -> None:
@@ -160,15 +32,6 @@ def test_gpus_drivers_and_ports_are_read_from_the_machine(tmp_path: Path) -> Non
     assert found["gpu_drivers"]["amdgpu"] == "6.12.12"
     assert found["rdma_ports"]
     assert found["python"] == {"problem": "the program has no interpreter that is known here"}
-
-
-def test_an_interpreter_that_does_not_answer_is_unknown_with_its_reason(tmp_path: Path) -> None:
-    """Packages that could not be asked for are not the same as none."""
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\nexit 3\n")
-    broken.chmod(0o755)
-
-    assert "exit status 3" in snapshot_machine.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]
 
 
 @pytest.mark.parametrize(

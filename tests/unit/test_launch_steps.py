@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch.errors import StepError, UsageError
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.hooks import find_hooks
-from primus_bootstrap.launch.plan import PlannedStep
-from primus_bootstrap.launch.process import Signals, descendants
-from primus_bootstrap.launch.steps import StepResult, StepRunner, require
-from tests.unit.launch_cli_rig import User
-
-
-class Rig:
-    """A run folder and a runner of steps in it."""
-
-    def __init__(self, folder: Path, *, timeout_s: float = 30, signals: Signals | None = None) -> None:
-        """Make the folder."""
-        self.folder = folder
-        (folder / "logs").mkdir(exist_ok=True)
-        self.shown: list[str] = []
-        self.runner = StepRunner(folder, 0, "python3", ("train", "pretrain", "x=1"), timeout_s, self.shown.append, signals or Signals())
-
-    def step(self, name: str, text: str, phase: str = "before", **environment: str) -> StepResult:
-        """Write a hook and run it."""
-        path = self.folder / name
-        path.write_text(text)
-        return self.runner.run(PlannedStep(phase, str(path), "project"), {"PATH": os.environ["PATH"], **environment})
 
 
 def test_hooks_run_general_ones_first_and_by_name(tmp_path: Path) -> None:
@@ -65,110 +40,3 @@ def test_a_folder_of_hooks_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """A mistyped --hooks does not run without them."""
     with pytest.raises(UsageError, match="--hooks nowhere"):
         find_hooks("x", tmp_path, ["nowhere"], tmp_path)
-
-
-def test_a_shell_hook_changes_variables_and_arguments_by_its_output(tmp_path: Path) -> None:
-    """Only whole lines of the contract count; everything is shown and kept."""
-    rig = Rig(tmp_path)
-    text = 'echo "env.A=1 2=3"\necho "extra.optimizer.lr=3e-4"\necho "see env.B=2"\necho "$PRIMUS_PHASE $1 $3" >&2\n'
-    result = rig.step("10_a.sh", text)
-    require(result)
-
-    assert (result.variables, result.extras, result.outcome) == ({"A": "1 2=3"}, {"optimizer.lr": "3e-4"}, "done")
-    assert "[before-10_a] before train x=1" in rig.shown
-    assert (tmp_path / "logs/step-0-before-10_a.log").read_text().splitlines()[2] == "see env.B=2"
-
-
-def test_a_python_hook_gets_the_plan_and_returns_its_changes(tmp_path: Path) -> None:
-    """hook(plan) is a function from data to data; a module beside the hook can be imported."""
-    (tmp_path / "plan.json").write_text(json.dumps({"topology": {"nnodes": 4}}))
-    (tmp_path / "site_rules.py").write_text("FACTOR = 2\n")
-    changes = "{'env': {'N': plan['topology']['nnodes'] * FACTOR}, 'extra': {'a.b': 1}}"
-    text = f"from site_rules import FACTOR\n\ndef hook(plan):\n    return {changes}\n"
-    result = Rig(tmp_path).step("10_a.py", text, PRIMUS_PLAN=str(tmp_path / "plan.json"))
-
-    assert (result.variables, result.extras, result.code) == ({"N": "8"}, {"a.b": "1"}, 0)
-
-
-def test_a_python_script_without_the_function_is_run_as_it_is(tmp_path: Path) -> None:
-    """The contract of lines holds for it as for the shell; it sees the task's words."""
-    result = Rig(tmp_path).step("10_a.py", "import sys\nprint('env.W=' + '-'.join(sys.argv[1:]))\nsys.exit(0)\n")
-
-    assert result.variables == {"W": "train-pretrain-x=1"}
-
-
-def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path) -> None:
-    """A misspelt key of the changes is no silent loss."""
-    (tmp_path / "plan.json").write_text("{}")
-    result = Rig(tmp_path).step("10_a.py", "def hook(plan):\n    return {'enw': {}}\n", PRIMUS_PLAN=str(tmp_path / "plan.json"))
-    with pytest.raises(StepError, match="return env and extra only"):
-        require(result)
-
-
-@pytest.mark.parametrize(("code", "outcome"), [(0, "applied"), (2, "skipped"), (1, "failed"), (3, "failed")])
-def test_a_patch_is_applied_skipped_or_stops_the_run(tmp_path: Path, code: int, outcome: str) -> None:
-    """Exit 0 and 2 go on, everything else ends the run with the patch's last words."""
-    result = Rig(tmp_path).step("fix.sh", f"echo why\nexit {code}\n", phase="patch")
-
-    assert result.outcome == outcome
-    if outcome == "failed":
-        with pytest.raises(StepError, match=f"it ended with {code}\n  . why"):
-            require(result)
-    else:
-        require(result)
-
-
-def test_exit_2_of_a_hook_is_a_failure(tmp_path: Path) -> None:
-    """Only patches may be skipped."""
-    with pytest.raises(StepError, match="it ended with 2"):
-        require(Rig(tmp_path).step("10_a.sh", "exit 2\n"))
-
-
-def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    """The time limit ends a hook that ignores SIGTERM, and its children."""
-    started = time.monotonic()
-    rig = Rig(tmp_path, timeout_s=3)
-    with pytest.raises(StepError, match="timed out") as raised:
-        require(rig.step("10_a.sh", "trap '' TERM\nsleep 60 &\necho waiting\nsleep 60\n"))
-
-    assert "waiting" in str(raised.value)
-    assert "--hook-timeout-s" in raised.value.fix
-    assert time.monotonic() - started < 10
-    assert descendants(os.getpid()) == ()
-
-
-def test_a_signal_ends_a_hook(tmp_path: Path) -> None:
-    """SIGTERM during a hook does not wait for it."""
-    signals = Signals()
-    with signals:
-        os.kill(os.getpid(), signal.SIGTERM)
-        result = Rig(tmp_path, signals=signals).step("10_a.sh", "sleep 60\n")
-
-    assert result.outcome == "stopped"
-
-
-def test_secrets_of_a_hook_are_in_the_environment_and_in_no_file(tmp_path: Path) -> None:
-    """A hook may fetch a token: it is set, and neither shown nor written."""
-    rig = Rig(tmp_path)
-    result = rig.step("10_a.sh", 'echo "env.HF_TOKEN=topsecret1"\necho "old $OLD_TOKEN and topsecret1"\n', OLD_TOKEN="oldsecret1")
-    everything = "".join(path.read_text() for path in (tmp_path / "logs").iterdir()) + "\n".join(rig.shown)
-
-    assert result.variables == {"HF_TOKEN": "topsecret1"}
-    assert "secret1" not in everything
-    assert "env.HF_TOKEN=***" in everything
-
-
-def test_a_name_that_is_no_variable_is_refused(tmp_path: Path) -> None:
-    """env.a.b=c is a slip for extra.a.b=c."""
-    with pytest.raises(StepError, match=r"'a\.b' is no variable's name"):
-        require(Rig(tmp_path).step("10_a.sh", "echo env.a.b=c\n"))
-
-
-def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:
-    """Half of it would be set, and the rest lost in the log."""
-    user = User(tmp_path)
-    user.program("hooks/10_two.py", "def hook(plan):\n    return {'env': {'CERT': 'a\\nb'}}\n")
-    done = user.run(user.program("p.py", "print('started')\n"))
-
-    assert (done.returncode, "started" in done.stdout) == (4, False), done.stdout
-    assert "hook() returned env.CERT with a line break" in done.stdout

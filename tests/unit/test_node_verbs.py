@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,21 +10,19 @@ from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli.main import app
-from primus_bootstrap.cli.node_changes import accept_key
-from primus_bootstrap.engine.hostkeys import pin_host_keys, pinned_key
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
-from primus_bootstrap.engine.run import Options
 from primus_bootstrap.errors import InventoryError, PlanError, PrimusError
 from primus_bootstrap.inventory.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
 from primus_bootstrap.inventory.edit import NewHost, host_variables, with_host, without_host
 from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.node_rules import WORKER_GROUPS, inherited
-from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd
+from tests.unit.engine_rig import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from pathlib import Path
 
 # Charts of Kubernetes: a host is in their group through kube_control_plane, which is listed.
 _CHARTS = {
@@ -154,74 +147,14 @@ def test_a_removal_wants_the_name_of_the_cluster(hosts: Path) -> None:
     assert hosts.read_text() == CLUSTER
 
 
-def test_a_silent_host_is_not_waited_for(hosts: Path) -> None:
-    """Nothing listens there: said before anything is drained, with the way to remove a dead host."""
-    error = refused("remove", hosts, "odd9", "--confirm", "small")
-
-    assert "odd9 does not answer" in error.what
-    assert "--dead" in error.fix
-    assert hosts.read_text() == CLUSTER
-
-
 def test_a_replacement_wants_an_old_host(hosts: Path) -> None:
     """Neither name in hosts.yaml: a slip."""
     assert "no host gpu77" in refused("replace", hosts, "gpu77", "gpu78", "--confirm", "small").what
 
 
-def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None:
-    """The new host does not answer: nothing is drained, forgotten or stopped after it, and hosts.yaml has both."""
-    output = node("replace", hosts, "gpu01", "new10", "--host", "127.0.0.10", "--confirm", "small", "--dead", "--json")
-    report = json.loads(output[output.index("{\n") :])
-
-    assert report["exit_code"] == 4
-    assert {phase["phase"] for phase in report["phases"] if phase["state"] != "not_reached"} == {"preflight"}
-    assert {"gpu01", "new10"} <= set(load_cluster(hosts).groups["gpu_node"])
-
-
-def test_a_reinstalled_host_must_show_its_key(hosts: Path) -> None:
-    """A host that does not answer shows none, and the pinned one stays."""
-    assert "shows no host key" in refused("replace", hosts, "odd9", "odd9").what
-
-
 def test_a_host_that_serves_is_not_brought_back_like_a_worker(hosts: Path) -> None:
     """Its data went with the old system."""
     assert "its data" in refused("replace", hosts, "kv1", "kv1").what
-
-
-@pytest.fixture
-def reinstalled(tmp_path: Path) -> Iterator[tuple[Path, PrivateSshd]]:
-    """A cluster of one host behind a real sshd, whose key was pinned and is another one by now."""
-    if not has_sshd():
-        pytest.skip("needs root and /usr/sbin/sshd (Debian: openssh-server)")
-    sshd = PrivateSshd(tmp_path, free_port())
-    sshd.start()
-    path = tmp_path / "hosts.yaml"
-    variables = {**sshd.variables(), "host_key": sshd.public_key}
-    inventory = {"all": {"vars": {"cluster_name": "one"}, "children": {"gpu_node": {"hosts": {"n1": variables}}}}}
-    path.write_text(yaml.safe_dump(inventory), encoding="utf-8")
-    pin_host_keys(load_cluster(path), ("n1",))
-    sshd.change_host_key()
-    yield path, sshd
-    sshd.stop()
-
-
-def test_a_new_host_key_is_pinned_where_somebody_vouches_for_it(reinstalled: tuple[Path, PrivateSshd]) -> None:
-    """Another key than the one shown, or none, changes nothing; the right one is pinned, and host_key in hosts.yaml follows."""
-    path, sshd = reinstalled
-    cluster = load_cluster(path)
-    before = pinned_key(cluster, "n1")
-
-    assert "another key" in refused("replace", path, "n1", "n1", "--host-key", before).what
-    assert f"--host-key '{sshd.public_key}'" in refused("replace", path, "n1", "n1").fix
-    assert pinned_key(cluster, "n1") == before
-
-    change = accept_key(cluster, "n1", Options(), address="", given=sshd.public_key)
-
-    assert pinned_key(cluster, "n1") == sshd.public_key
-    assert change.before
-    assert change.before.cluster.connection("n1").host_key == sshd.public_key
-    write_draft(change.before)
-    assert accept_key(load_cluster(path), "n1", Options(), address="", given="").before is None
 
 
 def test_hosts_yaml_may_be_left_out(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,32 +246,6 @@ def test_a_playbook_for_one_node_only_wires(name: str) -> None:
     for part in (content.playbooks_dir() / "day2" / "node").glob("*.yml"):
         assert len(part.read_text(encoding="utf-8").splitlines()) <= 40, part
         assert "when:" not in part.read_text(encoding="utf-8"), part
-
-
-def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / "day2" / playbook)]
-    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode != 0
-    return " ".join((done.stdout + done.stderr).split())
-
-
-@pytest.mark.parametrize(
-    ("playbook", "arguments", "said"),
-    [
-        ("add_node.yml", [], "hosts.yaml has no host (none given)"),
-        ("add_node.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
-        ("remove_node.yml", ["-e", "node=odd9"], "that is not confirmed. Fix: -e confirm=<cluster_name>"),
-        ("remove_node.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "ctl1 serves others: it is in slurm_controller"),
-        ("replace_node.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
-    ],
-)
-def test_plain_ansible_refuses_before_a_host_is_touched(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
-    """The same refusals without primus-bootstrap; nobody but the controller was asked anything."""
-    output = _ansible(hosts, playbook, *arguments)
-
-    assert said in output
-    assert "UNREACHABLE" not in output
 
 
 def test_a_successor_takes_over_what_is_not_of_one_machine(hosts: Path) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from primus_bootstrap import content
-from tests.unit.envoy_rig import KEY, certificate, envoy_program, filters, stated, wishes
-
-__all__ = ["envoy_program"]
+from tests.unit.envoy_rig import KEY, filters, stated, wishes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,38 +17,10 @@ if TYPE_CHECKING:
 values: Any = filters.envoy_values
 
 
-def validate(program: str, static: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Have the real Envoy look through a configuration."""
-    path = folder / "static.json"
-    path.write_text(static)
-    command = [program, "--mode", "validate", "--log-level", "error", "-c", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-
-
 def table(made: dict[str, Any], listener: str) -> dict[str, Any]:
     """Return the virtual hosts of a listener's routes by name."""
     document = json.loads(made["documents"][f"routes-{listener}"])
     return {host["name"]: host for host in document["resources"][0]["virtual_hosts"]}
-
-
-@pytest.mark.timeout(300)
-def test_the_real_envoy_takes_it(tmp_path: Path, envoy_program: str) -> None:
-    """A gateway that uses most of what there is passes `envoy --mode validate`."""
-    done = validate(envoy_program, wishes(tmp_path)["static"], tmp_path)
-
-    assert (done.returncode, "OK" in done.stdout) == (0, True), done.stderr[-2000:]
-
-
-@pytest.mark.timeout(300)
-def test_the_real_envoy_refuses_what_is_wrong(tmp_path: Path, envoy_program: str) -> None:
-    """What these tests stand on: a route to a cluster that is not there, and a certificate with another's key, do not pass."""
-    made = wishes(tmp_path)
-    lost = validate(envoy_program, made["static"].replace('"cluster": "web"', '"cluster": "wed"'), tmp_path)
-    (tmp_path / "edge.key").write_text(certificate("api.example.com")[1])
-    mixed = validate(envoy_program, made["static"], tmp_path)
-
-    assert (lost.returncode, mixed.returncode) == (1, 1)
-    assert "wed" in lost.stderr
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:

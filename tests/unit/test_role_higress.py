@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.inventory.role_code import load_filters
-from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HIGRESS = load_filters("higress")
-EFFECTS = load_role_module("higress", "higress_effects")
 ROUTE: dict[str, Any] = {"name": "api", "host": "api.example.com", "service": "api", "port": 80, "clients": ["notebook"]}
 CLIENTS: list[dict[str, Any]] = [
     {"name": "notebook", "key": "key-of-notebook-0001", "rate_limit": {"requests": 60}},
@@ -147,37 +145,3 @@ def gateway(keys: dict[str, int], bare: int) -> Iterator[int]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def verdict(port: int, addresses: list[str], **route: Any) -> tuple[str, str]:
-    """Judge one route."""
-    tried = HIGRESS.tried([{**ROUTE, **route}], CLIENTS, "")[0]
-    params = {"host": "cp1", "addresses": addresses, "http_port": port, "https_port": port, "header": "x-api-key", "ca_file": ""}
-    found = EFFECTS.judge(params, tried)
-    return found["verdict"], found["reason"]
-
-
-def test_a_route_that_lets_strangers_in_fails() -> None:
-    """Without a key, and with a made-up one, only 401 is right; a public route must not ask."""
-    with gateway({}, 200) as port:
-        open_to_all = verdict(port, ["127.0.0.1"])
-        public = verdict(port, ["127.0.0.1"], public=True, clients=[])
-    with gateway({}, 401) as port:
-        closed = verdict(port, ["127.0.0.1"])
-        asking = verdict(port, ["127.0.0.1"], public=True, clients=[])
-
-    assert open_to_all[0] == "fail"
-    assert "without a key it answers 200, not 401; with a key that nobody has it answers 200" in open_to_all[1]
-    assert (public[0], closed[0], asking[0]) == ("pass", "pass", "fail")
-
-
-def test_a_gateway_that_does_not_answer_is_unknown() -> None:
-    """No address, and a port where nobody listens, are neither good nor bad."""
-    assert verdict(1, [])[0] == "unknown"
-    assert verdict(1, ["127.0.0.1"])[0] == "unknown"
-
-
-def test_a_key_is_sent_to_nobody_whose_certificate_is_not_checked() -> None:
-    """Over plain http no key of a client leaves this machine."""
-    with gateway({str(one["key"]): 500 for one in CLIENTS}, 401) as port:
-        assert verdict(port, ["127.0.0.1"])[0] == "pass"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.unit.role_module import load_role_module
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 quotas: Any = load_role_module("juicefs", "account_quotas")
 Limit = quotas.Limit
@@ -80,22 +77,6 @@ def test_the_exact_limit_counts_where_it_is_the_one_shown() -> None:
     assert quotas.exact(rounded, Limit(20 * GIB, 40)) == rounded
     assert quotas.exact(rounded, Limit(0, 40)) == rounded
     assert quotas.exact(rounded, None) == rounded
-
-
-def test_exact_limits_are_kept_in_a_folder_of_roots(tmp_path: Path) -> None:
-    """What is written is read again; a record that is none counts as nothing, and a link in its place is refused."""
-    volume = quotas.Volume({"by": "user", "record_folder": str(tmp_path)})
-    before = volume.noted()
-    volume.note({"uid:7": Limit(1500 * GIB, 40)})
-    written = volume.noted()
-    (tmp_path / quotas.RECORD).write_text("[1", encoding="utf-8")
-    broken = volume.noted()
-    (tmp_path / quotas.RECORD).unlink()
-    (tmp_path / quotas.RECORD).symlink_to("/etc/passwd")
-
-    assert (before, written, broken) == ({}, {"uid:7": Limit(1500 * GIB, 40)}, {})
-    with pytest.raises(OSError, match="a symbolic link"):
-        volume.noted()
 
 
 def test_exceptions_replace_one_number_or_both() -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -101,21 +98,6 @@ def test_check_mode_changes_no_password(tmp_path: Path) -> None:
 
     assert module.take(server.call, NEW, FORMER, tmp_path / "applied", check=True)
     assert server.passwords == [FORMER]
-
-
-@pytest.mark.parametrize(("check", "said"), [(True, ("changed", False)), (False, ("failed", True))])
-@pytest.mark.parametrize("config", [None, "port 6379\n"])
-def test_a_look_before_the_first_apply_finds_nothing_to_forget(
-    tmp_path: Path, config: str | None, *, check: bool, said: tuple[str, bool]
-) -> None:
-    """No file of the role is there yet, or the distribution's own one without a password; a real run, which has written them, fails."""
-    if config:
-        (tmp_path / "redis.conf").write_text(config)
-    paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}
-    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"do": "forget", **paths, "_ansible_check_mode": check}})
-    done = subprocess.run([sys.executable, module.__file__], input=given, capture_output=True, text=True, timeout=60, check=False)
-
-    assert said in json.loads(done.stdout).items(), done.stdout + done.stderr
 
 
 def test_a_refusal_holds_no_password() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.launch import safe_files
-from primus_bootstrap.launch.safe_files import Folder, UnsafePathError, open_folder, read_regular, read_tail, trusted_folder, within
+from primus_bootstrap.launch.safe_files import Folder, UnsafePathError, open_folder, read_regular, read_tail
 
 ME, MY_GROUP = os.geteuid(), os.getegid()
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders to other accounts")
@@ -276,74 +276,11 @@ def test_a_link_is_never_given_a_mode(folder: Folder, tmp_path: Path) -> None:
 # --- Time ---
 
 
-def test_a_call_within_its_time_returns_or_raises() -> None:
-    """Values and errors come back from the child as they are, also large ones."""
-
-    def refuse() -> None:
-        raise UnsafePathError("/x", "is a socket")
-
-    assert within(30, lambda: b"x" * 300_000) == b"x" * 300_000
-    with pytest.raises(UnsafePathError, match="is a socket") as error:
-        within(30, refuse)
-    assert error.value.path == "/x"
-
-
-def test_a_call_that_hangs_is_given_up() -> None:
-    """The child is killed and collected; the caller goes on."""
-    started = time.monotonic()
-    with pytest.raises(TimeoutError, match="no answer"):
-        within(0.2, lambda: time.sleep(60))
-
-    assert time.monotonic() - started < 20
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-
-
-def test_a_child_that_dies_is_no_answer() -> None:
-    """A crash is told apart from a value."""
-    with pytest.raises(TimeoutError):
-        within(30, lambda: os._exit(3))
-
-
-def test_an_error_that_cannot_travel_is_told_in_words() -> None:
-    """Its text comes back as an OSError."""
-
-    class LocalError(Exception):
-        """A class that the parent could not find again."""
-
-    def fail() -> None:
-        raise LocalError("what happened")
-
-    with pytest.raises((OSError, LocalError), match="what happened"):
-        within(30, fail)
-
-
-@root_only
-def test_a_call_can_be_made_with_the_rights_of_an_account(tmp_path: Path) -> None:
-    """Without supplementary groups; what only root may read stays closed."""
-    (tmp_path / "secret").write_text("x")
-    (tmp_path / "secret").chmod(0o600)
-
-    assert within(30, lambda: (os.getuid(), os.getgid(), os.getgroups()), become=(OTHER, OTHER)) == (OTHER, OTHER, [])
-    with pytest.raises(PermissionError):
-        within(30, (tmp_path / "secret").read_bytes, become=(OTHER, OTHER))
-    assert os.geteuid() == 0
-
-
 def test_a_refusal_can_be_pickled() -> None:
     """`within` hands it from the child to the parent."""
     again = pickle.loads(pickle.dumps(UnsafePathError("/x", "is a link")))  # noqa: S301 - made here
 
     assert (again.path, again.problem, str(again)) == ("/x", "is a link", "/x: is a link")
-
-
-def test_a_trusted_folder_is_opened_once_it_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Storage that hangs is found in the child; the caller itself is not held."""
-    with trusted_folder(tmp_path) as opened:
-        assert opened.path == str(tmp_path)
-    monkeypatch.setattr(safe_files, "open_folder", lambda *_, **__: time.sleep(60))
-    with pytest.raises(TimeoutError), trusted_folder(tmp_path, timeout_s=0.2):
-        pass
 
 
 def test_every_kind_has_a_name() -> None:

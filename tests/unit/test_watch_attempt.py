@@ -7,7 +7,6 @@ import os
 import pwd
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,24 +71,6 @@ def launcher(folder: JobFolder) -> Iterator[subprocess.Popen[bytes]]:
     if child.poll() is None:
         child.kill()
         child.wait(LIMIT_S)
-
-
-def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
-    """Ranks included; the record says why, so that nobody waits for the node."""
-    states.save(folder.state_file, replace(starting(), revoked=True))
-
-    assert launcher.wait(10) == NOT_ITS_TURN
-    (record,) = node_record.read_all(folder.attempt(1)).values()
-    assert (record.exit_code, record.note) == (NOT_ITS_TURN, "attempt 1 has lost its lease to attempt 1, or is to end")
-
-
-def test_a_launcher_ends_when_its_lease_cannot_be_read(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
-    """A node that has lost its storage cannot know what the others do."""
-    began = time.monotonic()
-    folder.state_file.rename(folder.path / "away.json")
-
-    assert launcher.wait(20) == NOT_ITS_TURN
-    assert 4 <= time.monotonic() - began <= 10
 
 
 def test_a_launcher_that_comes_late_does_not_start(folder: JobFolder, capsys: pytest.CaptureFixture[str]) -> None:

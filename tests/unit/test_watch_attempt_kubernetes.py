@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.launch.errors import PlanError
-from primus_bootstrap.launch.watch import attempt, node_record
+from primus_bootstrap.launch.watch import attempt
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,19 +49,6 @@ def test_a_pod_without_its_environment_is_none_of_the_watchers(folder: JobFolder
         monkeypatch.setenv(name, value)
     with pytest.raises(PlanError, match="this is no pod of rank 2"):
         attempt.run(folder, 1, None)
-
-
-def test_a_rank_that_waits_for_rank_0_ends_with_its_lease(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says so in its record, with its node and address; nothing was started."""
-    for name, value in POD.items():
-        monkeypatch.setenv(name, value)
-    looks = attempt.Lease.look
-    monkeypatch.setattr(attempt.Lease, "problem", property(lambda lease: (looks(lease), "its lease is gone")[1]))
-
-    assert attempt.run(folder, 1, None) == NOT_ITS_TURN
-    record = node_record.read_all(folder.attempt(1))[1]
-    assert (record.host, record.address, record.pod, record.note) == ("gpu1", "10.1.0.4", "a-000000-1-r0", "its lease is gone")
-    assert record.target_id == "primus-job-a-000000-1"
 
 
 def test_every_rank_is_told_the_same_address_and_port(folder: JobFolder) -> None:

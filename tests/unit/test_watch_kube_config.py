@@ -70,9 +70,3 @@ def test_a_file_that_is_no_kubeconfig_is_said(tmp_path: Path, text: str) -> None
         read_access(path)
     with pytest.raises(ApiSilentError, match="cannot be used as a kubeconfig"):
         Api(path).get("/apis")
-
-
-def test_a_port_where_nobody_listens_gives_no_answer(tmp_path: Path) -> None:
-    """That is unknown, and said with what the system calls it."""
-    with pytest.raises(ApiSilentError, match="no answer: ConnectionRefusedError"):
-        Api(written(tmp_path, {}, {"token": "abc"})).get("/apis")

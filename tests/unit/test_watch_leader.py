@@ -14,18 +14,11 @@ from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import policy
 from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.attempt import Lease
-from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.leader import Leader, LockedError
-from primus_bootstrap.launch.watch.loop import Watcher
-from primus_bootstrap.launch.watch.policy import Decision, Moment
-from primus_bootstrap.launch.watch.program import make_target
+from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.spec import Host, Job
-from tests.unit.watch_rig import Site, needs_sshd, steps
-from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from primus_bootstrap.launch.watch.folder import JobFolder
@@ -40,15 +33,6 @@ def folder(tmp_path: Path) -> JobFolder:
     found = folders.JobFolder(tmp_path)
     states.save(found.state_file, STATE)
     return found
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    """Give a site with one node."""
-    made = Site(tmp_path)
-    made.start("node1")
-    yield made
-    made.end()
 
 
 def test_a_watcher_of_another_host_that_still_writes_is_left_alone(folder: JobFolder) -> None:
@@ -73,36 +57,6 @@ def test_a_watcher_that_is_gone_is_replaced(folder: JobFolder) -> None:
     assert Leader(folder).name != mine.name
 
 
-@needs_sshd
-def test_a_watcher_whose_job_another_one_has_taken_writes_no_more(site: Site) -> None:
-    """Both would start attempts, where locks do not reach from host to host; the job itself runs on."""
-    folder = site.submit(site.job(words=["500", "0.2"]))
-    watcher = site.watch(folder)
-    until(lambda: len(steps(folder)) >= 2)
-    state = folder.state()
-    assert state is not None
-    taken = replace(state, watcher="elsewhere/boot/1", updated=1.0)
-    states.save(folder.state_file, taken)
-
-    assert watcher.wait(60) == 5
-    assert folder.state() == taken
-    assert site.nodes["node1"].launchers()
-
-
-@needs_sshd
-def test_a_watcher_that_was_away_touches_nothing_of_the_attempt_of_another(site: Site) -> None:
-    """It wanted to start the next attempt; the other one has, and its logs stay where they are."""
-    folder = site.submit(site.job())
-    (folder.run / "logs").mkdir()
-    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
-    states.save(folder.state_file, replace(STATE, job=folder.path.name, attempt=2))
-    mine = replace(STATE, phase=states.WAITING, attempt=1, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
-    with pytest.raises(LockedError):
-        watcher._step(mine)
-
-    assert (folder.run / "logs").is_dir()
-
-
 def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
     """The host before was an hour ahead: nobody waits for that hour, and the lease of nodes that must end counts from now."""
     ahead = 4600.0
@@ -115,42 +69,6 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
     assert (found.revoked_at, found.step_at, found.since, found.unknown, found.failing_since) == (1000.0, 1000.0, 1000.0, (), 0.0)
     assert found.not_before == 1000.0 + 300
     assert found.deadline == 1000.0 + JOB.grace_s + policy.AFTER_GRACE_S
-
-
-@needs_sshd
-def test_the_time_to_end_counts_from_when_nodes_can_read_that_they_must(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow storage shows them the end of their lease later than it was decided; the next attempt must wait for that as well."""
-    folder = site.submit(site.job())
-    watcher = Watcher(folder.job(), folder, make_target(folder.job(), folder, Broker(site.socket)))
-    before = replace(STATE, job=folder.path.name, watcher=watcher.leader.name, attempts=(states.Attempt(1),))
-    states.save(folder.state_file, before)
-    save = states.save
-
-    def slow(path: Path, state: states.State) -> None:
-        time.sleep(0.5)
-        save(path, state)
-
-    monkeypatch.setattr(states, "save", slow)
-    decided = time.time()
-    after = watcher._take(before, Decision(replace(before, revoked=True, revoked_at=decided)))
-
-    assert after.revoked_at >= decided + 0.5
-
-
-def test_a_lease_counts_from_before_it_was_read(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that was long under way is as old as the question."""
-    read = states.load
-
-    def slow(path: Path) -> states.State | None:
-        found = read(path)
-        time.sleep(1.2)
-        return found
-
-    monkeypatch.setattr(states, "load", slow)
-    lease = Lease(folder, 0, 1.0)
-    lease.look()
-
-    assert lease.problem.startswith("the lease could not be read for 1")
 
 
 def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
-import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import unit
-from primus_bootstrap.launch.watch.ssh import SCHEMA
 from tests.unit import watch_rig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
 
 pytestmark = watch_rig.needs_sshd
-NOBODY = 65534
 
 
 @pytest.fixture
@@ -40,62 +32,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[watch_rig.
     made.end()
 
 
-def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> unit.Site:
-    """Return the administrator's settings."""
-    return unit.Site(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
-
-
-def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
-    """Return a request that is entitled."""
-    return {"schema": SCHEMA, "verb": verb, "job": folder.path.name, "attempt": 1, "key": folder.key(), **changes}
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"key": "0" * 64}, "the key is not that of the job"),
-        ({"key": ""}, "names no job, attempt and key"),
-        ({"job": "../small-0a1b2c"}, "names no job, attempt and key"),
-        ({"job": "small-0a1b2c;reboot"}, "names no job, attempt and key"),
-        ({"job": "other-0a1b2c"}, "there is no such job"),
-        ({"attempt": 0}, "names no job, attempt and key"),
-        ({"attempt": True}, "names no job, attempt and key"),
-        ({"attempt": "1"}, "names no job, attempt and key"),
-        ({"user": "daemon"}, "and daemon asks"),
-        ({"verb": "restart"}, "no request that is known"),
-        ({"schema": "primus.unit/0"}, "no request that is known"),
-        ({"verb": "start", "rank": 1}, "is no node of the job"),
-    ],
-)
-def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
-    """Nothing is started, and no word of it reaches a command."""
-    folder = site.submit(site.job())
-    with pytest.raises(LaunchError, match=said):
-        unit.answer_request(request(folder, **changes), allowed(site))
-
-    assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
-
-
-def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Others, and those that sudo gives a right, may look at and stop what runs, and start nothing."""
-    folder = site.submit(site.job())
-    named = allowed(site)
-    sudo = tmp_path / "sudo"
-    sudo.write_text('#!/bin/sh\necho "User $5 may run the following commands on node1:"\n')
-    sudo.chmod(0o755)
-    for wrong, said in (
-        (replace(named, accounts=("bob",)), "may have no jobs on this host"),
-        (replace(named, accounts=None), "has not been told which accounts may have jobs"),
-        (replace(named, refuse_sudo=True), "has rights through sudo"),
-    ):
-        monkeypatch.setattr(unit, "_SUDO", str(sudo))
-        with pytest.raises(LaunchError, match=said):
-            unit.answer_request(request(folder, "start", rank=0), wrong)
-        assert unit.answer_request(request(folder), wrong)["state"] == "absent"
-
-    assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
-
-
 def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> None:
     """Between two phases of an apply a host has the new program and the old settings; jobs that run are still looked at."""
     path = tmp_path / "workload.json"
@@ -107,86 +43,6 @@ def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> Non
         path.write_text(json.dumps(data))
         with pytest.raises(LaunchError, match="this program reads"):
             unit._site(path)
-
-
-def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
-    """The owner of the folder decides whose processes run; accounts of the system are refused."""
-    folder = site.submit(site.job())
-    with pytest.raises(LaunchError, match="is no folder of a user's"):
-        unit.answer_request(request(folder), allowed(site, min_uid=1000))
-
-
-def test_a_link_to_a_jobs_folder_is_no_jobs_folder(site: watch_rig.Site) -> None:
-    """It is not followed, whoever owns what it leads to."""
-    folder = site.submit(site.job())
-    (site.jobs / "link-0a1b2c").symlink_to(folder.path)
-    with pytest.raises(LaunchError, match="link-0a1b2c: is a symbolic link"):
-        unit.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
-
-
-def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
-    """A key that links to a file of root's proves nothing, although this program runs as root."""
-    root = Path(tempfile.mkdtemp())
-    try:
-        root.chmod(0o755)
-        (root / "secret").write_text("root's secret")
-        (root / "secret").chmod(0o600)
-        folder = root / "small-0a1b2c"
-        folder.mkdir()
-        (folder / "key").symlink_to(root / "secret")
-        os.chown(folder, NOBODY, NOBODY)
-        asked = {"schema": SCHEMA, "verb": "status", "job": "small-0a1b2c", "attempt": 1, "key": "root's secret"}
-        with pytest.raises(LaunchError, match="key: is a symbolic link"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
-        (folder / "key").unlink()
-        os.mkfifo(folder / "key")
-        with pytest.raises(LaunchError, match="key: is a named pipe"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
-        (folder / "key").unlink()
-        os.link(root / "secret", folder / "key")
-        with pytest.raises(LaunchError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
-    finally:
-        shutil.rmtree(root)
-
-
-def test_an_older_attempt_is_ended_before_a_newer_one_starts_and_never_comes_back(site: watch_rig.Site) -> None:
-    """Whatever state.json says: what systemd knows here is enough."""
-    folder = site.submit(site.job())
-    older = ["systemd-run", "--collect", "--uid=0", "--unit=primus-job-small-0a1b2c-1.service", "--", "sleep", "300"]
-    unit._run(older)
-    assert len(site.nodes["node1"].launchers()) == 1
-    started = unit.answer_request(request(folder, "start", attempt=2, rank=0), allowed(site))
-    words = json.loads((site.nodes["node1"].folder / "units" / "primus-job-small-0a1b2c-2.service").read_text())["words"]
-
-    assert started["state"] == "started"
-    assert {"--collect", "--property=KillMode=mixed", "--property=LimitNOFILE=1024", "--property=TimeoutStopSec=35"} <= set(words)
-    assert words[-7:] == ["attempt", "--folder", str(folder.path), "--attempt", "2", "--rank", "0"]
-    assert not unit._active("primus-job-small-0a1b2c-1.service")
-
-
-def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
-    """Another job's unit here refuses the start; the probe names it."""
-    folder = site.submit(site.job(gpus_per_node=8))
-    other = "primus-job-other-0a1b2c-1.service"
-    unit._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
-    with pytest.raises(LaunchError, match=r"primus-job-other-0a1b2c-1\.service runs here, and GPUs are not shared"):
-        unit.answer_request(request(folder, "start", rank=0), allowed(site))
-
-    assert unit.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
-
-
-def test_two_jobs_do_not_start_at_once_on_a_host(site: watch_rig.Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both would find it free; the second one is told to ask again."""
-    monkeypatch.setattr(unit, "_LOCK", tmp_path / "lock")
-    monkeypatch.setattr(unit, "_LOCK_S", 0.3)
-    folder = site.submit(site.job())
-    with (tmp_path / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(LaunchError, match="another job is being started here"):
-            unit.answer_request(request(folder, "start", rank=0), allowed(site))
-
-    assert unit.answer_request(request(folder, "start", rank=0), allowed(site))["state"] == "started"
 
 
 def test_a_host_in_quarantine_is_not_healthy(tmp_path: Path) -> None:

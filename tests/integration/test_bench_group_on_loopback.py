@@ -17,9 +17,9 @@ from primus_bootstrap import content
 from primus_bootstrap.bench.desk import Asked, group_words
 from primus_bootstrap.bench.group_runs import Run, read_ran
 from primus_bootstrap.bench.policy import Step
+from tests.integration.test_launch_direct import needs_torch
+from tests.integration.test_role_bench_node_real import lives
 from tests.unit.role_module import load_role_module
-from tests.unit.test_launch_direct import needs_torch
-from tests.unit.test_role_bench_node import lives
 from tests.waiting import until
 
 if TYPE_CHECKING:

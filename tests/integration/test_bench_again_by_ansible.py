@@ -16,7 +16,7 @@ import yaml
 from primus_bootstrap.bench.finished import last_run
 from primus_bootstrap.bench.policy import SHIPPED
 from primus_bootstrap.bench.settings import Settings
-from tests.unit.test_bench_rounds_by_ansible import PREFLIGHT, executable, play
+from tests.integration.test_bench_rounds_by_ansible import PREFLIGHT, executable, play
 from tests.unit.test_bench_station import gemm
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from primus_bootstrap.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.names import is_known_variable
+from tests.shipped import inventory_files
 
-TOPOLOGIES = sorted(path.parent for path in content.topologies_dir().glob("*/hosts.yaml"))
+TOPOLOGIES = sorted(path.parent for path in inventory_files())
 FILES = sorted(
     path.relative_to(content.topologies_dir())
     for topology in TOPOLOGIES

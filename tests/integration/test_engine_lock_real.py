@@ -1,0 +1,74 @@
+"""The lock of a cluster, with real processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
+from primus_bootstrap.errors import LockedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from primus_bootstrap.engine.lock import cluster_lock
+with cluster_lock(Path(sys.argv[1]), verb="apply", run="r1"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_dead_holder_s_lock_is_taken_over(tmp_path: Path) -> None:
+    """While it lives, a second is refused and told the pid; once killed, the lock is free at once."""
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(LockedError, match=f"pid {holder.pid}"), cluster_lock(tmp_path, verb="apply", run="r2"):
+            pass
+        holder.kill()
+
+    with cluster_lock(tmp_path, verb="apply", run="r2"):
+        found = read_holder(tmp_path)
+    assert found is not None
+    assert found.run == "r2"
+
+
+def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
+    """A new run begins only once the last Ansible process of the old one has let go; for how long at most is bounded."""
+    script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    argv = [sys.executable, "-c", script, str(children_lock(tmp_path))]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        with pytest.raises(LockedError, match=r"still there after 0 s"), cluster_lock(tmp_path, verb="apply", run="r", wait_s=0.2):
+            pass
+        began = time.monotonic()
+        threading.Timer(1.0, child.stdin.close).start()
+        with cluster_lock(tmp_path, verb="apply", run="r"):
+            waited = time.monotonic() - began
+
+    assert 1.0 <= waited < 10
+
+
+"""The lock of a cluster, with real processes."""
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])
+def test_a_holder_that_left_half_a_line_still_holds(tmp_path: Path, text: str) -> None:
+    """Without a readable holder the second is refused all the same, in words."""
+    with cluster_lock(tmp_path, verb="apply", run="r1"):
+        (tmp_path / "lock").write_text(text, encoding="utf-8")
+
+        assert read_holder(tmp_path) is None
+        with pytest.raises(LockedError, match="just starting or ending"), cluster_lock(tmp_path, verb="apply", run="r2"):
+            pass

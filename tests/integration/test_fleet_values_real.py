@@ -1,0 +1,29 @@
+"""What the fleet decides without a host: routes, pinned keys, clocks, answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.fleet.ssh_config import route_of
+from primus_bootstrap.fleet.values import Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_ssh_config_is_asked_of_ssh_itself(tmp_path: Path) -> None:
+    """The real ssh resolves names, ports and users of a configuration file that the arguments name."""
+    config = tmp_path / "config"
+    config.write_text("Host box\n  HostName 192.0.2.7\n  Port 2022\n  User joe\n")
+
+    route = route_of(Target("box", "box", ssh_arguments=("-F", str(config))))
+
+    assert (route.address, route.port, route.user, route.key_name) == ("192.0.2.7", 2022, "joe", "192.0.2.7")
+
+
+def test_what_ssh_does_not_accept_is_its_own_words() -> None:
+    """A mistake in the arguments is shown as ssh says it."""
+    with pytest.raises(ValueError, match=r"(?i)bad configuration option: nosuch"):
+        route_of(Target("box", "box", ssh_arguments=("-o", "NoSuch=1")))

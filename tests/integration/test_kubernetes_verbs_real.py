@@ -1,0 +1,102 @@
+"""`backup`, `restore`, `renew`, `upgrade`: which hosts they concern, and what is refused before any is contacted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from primus_bootstrap import content
+from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.node_rules import check_leaving
+from primus_bootstrap.kubernetes.day2 import refuse_part
+from tests.unit.test_kubernetes_verbs import MI300X, NEWEST, write
+
+LAB = content.topologies_dir() / "lab/hosts.yaml"
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line, with nobody to ask."""
+    argv = [sys.executable, "-m", "primus_bootstrap", *words]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+
+
+def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
+    """With the groups that would change that."""
+    done = run("backup", "etcd", str(LAB))
+
+    assert done.returncode == 3
+    assert "kube_control_plane" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", [("backup", "etcd"), ("restore", "etcd"), ("renew", "certificates"), ("upgrade", "kubernetes")])
+def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """kubernetes_provider existing ends in exit 3, before any host is contacted; plain Ansible refuses it as well."""
+    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
+    done = run(*words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else []))
+
+    assert done.returncode == 3, done.stderr
+    assert "kubernetes_provider is existing" in done.stderr
+
+
+def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
+    """The first play of each playbook contacts nobody."""
+    path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/backup_etcd.yml")]
+    done = subprocess.run(argv, cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 2
+    assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
+
+
+def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
+    """Another name, or none and nobody to ask: exit 3, and nothing was touched."""
+    path = str(write(tmp_path))
+    done = [run("restore", "etcd", path, "--confirm", "prod"), run("restore", "etcd", path)]
+
+    assert [one.returncode for one in done] == [3, 3]
+    assert "--confirm demo" in done[0].stderr
+    assert "--confirm demo" in done[1].stderr
+
+
+def test_a_member_of_etcd_leaves_by_kubespray_first() -> None:
+    """The verb and plain Ansible say the same: a host that hosts.yaml takes out of its groups beforehand would stay in etcd for ever."""
+    with pytest.raises(PlanError) as caught:
+        check_leaving(load_cluster(MI300X), "cp3")
+    argv = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        str(MI300X),
+        str(content.playbooks_dir() / "day2/remove_node.yml"),
+    ]
+    words = ["-e", "node=cp3", "-e", f"confirm={load_cluster(MI300X).name}"]
+    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    first = "have Kubespray take it out: playbooks/day2/node/kubernetes.yml -e node=cp3 (docs/kubernetes-day2.md), then take cp3 out of"
+    assert first in caught.value.fix
+    assert first in " ".join(done.stdout.split())
+    assert "etcd must keep an odd number of members" in done.stdout
+    assert done.returncode == 2
+
+
+def test_a_part_of_kubernetes_is_not_reset(tmp_path: Path) -> None:
+    """Kubespray's reset wipes every host whatever --limit says: the verb refuses a part, and so does the playbook before it touches any."""
+    path = write(tmp_path)
+    cluster = load_cluster(path)
+    refuse_part(cluster, ("cp1", "gpu1"))
+    refuse_part(cluster, ())
+    with pytest.raises(PlanError, match="1 of 2 hosts of Kubernetes are left out"):
+        refuse_part(cluster, ("gpu1",))
+    refuse_part(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
+    path = write(tmp_path)
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/reset.yml")]
+    words = ["-e", "confirm=demo", "--limit", "gpu1"]
+    done = subprocess.run([*argv, *words], cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
+
+    assert done.returncode == 2
+    assert "`node remove gpu1` takes one host out" in " ".join(done.stdout.split())
+    assert "Wipe it" not in done.stdout

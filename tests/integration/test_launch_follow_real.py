@@ -1,0 +1,28 @@
+"""primus_bootstrap.launch.follow: what people see while ranks run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch import follow
+from tests.unit.test_launch_follow import log
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_lines_come_while_they_are_written_with_node_and_rank(tmp_path: Path) -> None:
+    """A log that is not there yet is waited for; other ranks stay silent."""
+    shown: list[str] = []
+    follower = follow.Follower(tmp_path, "gpu001", (8,), shown.append)
+    follower.start()
+    log(tmp_path, 8).write_text("step 1\nstep")
+    log(tmp_path, 9).write_text("not shown\n")
+    seen_before_the_end = list(until(lambda: shown, "the first line"))
+    with log(tmp_path, 8).open("a") as file:
+        file.write(" 2\nno line break")
+    follower.stop()
+
+    assert seen_before_the_end == ["[gpu001/8] step 1"]
+    assert shown == ["[gpu001/8] step 1", "[gpu001/8] step 2", "[gpu001/8] no line break"]

@@ -1,0 +1,123 @@
+"""primus_bootstrap.launch.env_show, node_preflight and numa: what a host says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch import host_profile, node_preflight
+from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.launch.gpus import find_gpus
+from primus_bootstrap.launch.sysfs import Host
+from tests.unit.launch_cli_rig import ROOT, User
+from tests.unit.launch_rig import expand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASH = shutil.which("bash") or "bash"
+
+
+def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) -> None:
+    """Every variable has its reason and source; a value of the environment that wins is said."""
+    done = User(tmp_path).cli("env", "show", NCCL_DEBUG="INFO")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("profile of ")
+    assert "NCCL_DEBUG=WARN  (base)\n    Prints only on errors" in done.stdout
+    assert "the environment has 'INFO', which wins" in done.stdout
+
+
+@pytest.mark.parametrize(("model", "variable"), [("MI300X", "GPU_MAX_HW_QUEUES"), ("H100", "PYTORCH_CUDA_ALLOC_CONF")])
+def test_env_show_of_a_model_needs_no_such_gpu(tmp_path: Path, model: str, variable: str) -> None:
+    """AMD and NVIDIA have values of their own, and what the network decides is left unset with the reason."""
+    shown = json.loads(User(tmp_path).cli("env", "show", "--gpu", model, "--json").stdout)
+
+    assert variable in {entry["variable"] for entry in shown["entries"]}
+    assert all(entry["reason"] and entry["source"] for entry in shown["entries"])
+    assert {item["variable"] for item in shown["unset"]} >= {"GLOO_SOCKET_IFNAME"}
+
+
+def test_no_other_models_profile_is_taken(tmp_path: Path) -> None:
+    """A misspelt model gets the nearest name."""
+    with pytest.raises(UsageError, match="did you mean MI300X"):
+        host_profile.model_profile("MI300x1")
+
+    assert User(tmp_path).cli("env", "show", "--gqu", "x").returncode == 2
+
+
+def test_env_export_is_for_a_shell_and_keeps_what_is_set(tmp_path: Path) -> None:
+    """Sourced, it sets what is not there and leaves what is."""
+    user = User(tmp_path)
+    lines = user.cli("env", "export", "--gpu", "MI300X").stdout
+    (tmp_path / "env.sh").write_text(lines)
+    command = [BASH, "-c", f"source {tmp_path}/env.sh; env"]
+    done = subprocess.run(
+        command, env={"NCCL_DEBUG": "INFO", "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert {"NCCL_DEBUG=INFO", "GPU_MAX_HW_QUEUES=2"} <= set(done.stdout.splitlines())
+
+
+def test_a_bound_process_runs_on_the_cpus_of_its_gpus_node(tmp_path: Path) -> None:
+    """The affinity is the node's CPUs that this process may use, and a rank without GPU is told."""
+    root = expand("mi300x-roce", tmp_path / "root")
+    gpu = find_gpus(Host(root)).gpus[0]
+    cpu = min(os.sched_getaffinity(0))
+    node = root / f"sys/devices/system/node/node{gpu.numa_node}"
+    node.mkdir(parents=True, exist_ok=True)
+    (node / "cpulist").write_text(f"{cpu}\n")
+    code = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from primus_bootstrap.launch import numa; "
+        f"print([numa.bind(Path({str(root)!r}), 0), numa.bind(Path({str(root)!r}), 99), sorted(os.sched_getaffinity(0))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+
+    assert done.stdout.strip() == str(["", "rank 99 of this node has no GPU", [cpu]])
+
+
+def test_preflight_is_a_task(tmp_path: Path) -> None:
+    """It runs as any task does, its exit code is 4 where something failed, and its records are in the run folder."""
+    user = User(tmp_path)
+    done = user.cli("--output", str(user.run_dir), "direct", "--", "preflight", "--min-free-gib", "1e9")
+    (file,) = user.run_dir.glob("preflight-*.jsonl")
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert {record["schema"] for record in records} == {"primus.verdict/1"}
+    assert "fail    preflight_space" in done.stdout
+
+
+"""primus_bootstrap.launch.env_show, node_preflight and numa: what a host says of itself."""
+
+
+def verdicts(root: Path, folder: Path, **options: float) -> dict[str, str]:
+    """Return each check's verdict."""
+    found = node_preflight.look(root, folder, {"MASTER_ADDR": "localhost"}, **options)  # type: ignore[arg-type]
+    return {record.check: record.verdict for record in found}
+
+
+def test_preflight_judges_what_it_can_see(tmp_path: Path) -> None:
+    """Unlimited space asked for fails, a missing folder is unknown, and no GPU is skipped where none is expected."""
+    good = verdicts(tmp_path, tmp_path, min_free_gib=0)
+    full = verdicts(tmp_path, tmp_path, min_free_gib=1e9)
+    gone = verdicts(tmp_path, tmp_path / "gone")
+
+    assert (good["preflight_space"], full["preflight_space"], gone["preflight_space"]) == ("pass", "fail", "unknown")
+    assert good["preflight_node_0"] == "pass"
+    assert good["preflight_gpus"] == "unknown"
+
+
+def test_preflight_counts_gpus(tmp_path: Path) -> None:
+    """Eight are eight; seven expected is a failure."""
+    root = expand("mi300x-roce", tmp_path / "root")
+    found = [verdicts(root, tmp_path, expected_gpus=count)["preflight_gpus"] for count in (8, 7)]
+
+    assert found == ["pass", "fail"]

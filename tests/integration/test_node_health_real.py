@@ -1,0 +1,231 @@
+"""The runner and the gate of the role `node_health`: what one writes, the other reads; nothing that went wrong is read as good."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primus_bootstrap.verdicts import Verdict, parse_verdict
+from tests.unit.health_rig import HEALTH, make_config, run_gate, run_runner, write
+from tests.unit.test_node_health import document, runner
+
+# A check that hangs, with a child that hangs as well and says where it can be found.
+HANGS = """import pathlib, subprocess, time
+pathlib.Path('{note}').write_text(str(subprocess.Popen(['sleep', '300']).pid))
+time.sleep(300)
+"""
+
+
+def with_checks(folder: Path, programs: dict[str, str]) -> Path:
+    """Return a copy of the role's programs in which some checks are others."""
+    copy = folder / "health"
+    shutil.copytree(HEALTH, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return write(copy, {f"check_{name}.py": text for name, text in programs.items()})
+
+
+def records(document: dict[str, Any], check: str) -> list[dict[str, Any]]:
+    """Return the records of one check."""
+    return [record for record in document["checks"] if record["check"] == check]
+
+
+def test_the_gate_reads_what_the_runner_writes(tmp_path: Path) -> None:
+    """The real runner's file of real checks passes the real gate, and every record is a whole verdict record."""
+    status, found = run_runner(tmp_path, make_config())
+
+    assert status == 0
+    assert {record["check"]: record["verdict"] for record in found["checks"]}["disk"] == "pass"
+    assert found["host"] == "n1"
+    assert [set(record) for record in found["checks"]] == [set(Verdict.__slots__)] * len(found["checks"])
+    assert [parse_verdict(record).to_json() for record in found["checks"]] == found["checks"]
+    assert run_gate(tmp_path / "health.json") == (0, "pass")
+    assert (tmp_path / "health.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_fault_on_the_host_reaches_the_gate_with_its_reason(tmp_path: Path) -> None:
+    """Mounts and room that are not there make the gate say fail, with what is wrong; the records say how to mend it."""
+    mounts = [{"path": "/no/such/mount", "fstype": "fuse.juicefs"}, {"path": "/proc", "fstype": "proc"}]
+    _, found = run_runner(tmp_path, make_config(mounts=mounts, disk={"min_free_gib": 1e9, "min_free_inodes_percent": 0.0}))
+
+    status, words = run_gate(tmp_path / "health.json")
+    assert found["verdict"] == "fail"
+    assert status == 1
+    assert "mount /no/such/mount: nothing is mounted at /no/such/mount" in words
+    assert "disk /: " in words
+    assert [record["verdict"] for record in records(found, "mount")] == ["fail", "pass"]
+    assert all(record["fix"] for record in found["checks"] if record["verdict"] == "fail")
+
+
+SYSTEMCTL = """#!/bin/sh
+# Says of each unit what a file of its name says, as `systemctl show` does.
+first=1; shift 3
+for unit; do
+  [ $first = 1 ] || echo
+  first=0
+  cat "{folder}/$unit" 2> /dev/null || printf 'LoadState=not-found\\nActiveState=inactive\\n'
+done
+"""
+
+
+def test_what_other_roles_bring_reaches_the_gate_only_once_it_is_lost(tmp_path: Path) -> None:
+    """The real programs on a host before storage and Slurm came, while they come, with them, and without them again."""
+    systemctl = write(tmp_path, {"bin/systemctl": SYSTEMCTL.format(folder=tmp_path / "units")}) / "bin/systemctl"
+    systemctl.chmod(0o755)
+    health = with_checks(tmp_path, {})
+    finding = health / "finding.py"
+    finding.write_text(finding.read_text(encoding="utf-8").replace('"PATH": "', f'"PATH": "{systemctl.parent}:'), encoding="utf-8")
+    config = make_config(
+        mounts=[{"path": "/no/such/mount", "fstype": "fuse.juicefs", "unit": "juicefs.service"}], brought_units=["munge.service"]
+    )
+
+    def gate_says(**states: str) -> tuple[int, str]:
+        for name, words in states.items():
+            lines = ["LoadState=loaded", "UnitFileState=enabled", *words.split()]
+            write(tmp_path / "units", {f"{name}.service": "\n".join(lines) + "\n"})
+        run_runner(tmp_path, config, health=health)
+        return run_gate(tmp_path / "health.json")
+
+    started, stopped = "InactiveExitTimestampMonotonic=7 ActiveState=active SubState=running", "ActiveState=inactive SubState=dead"
+    assert gate_says() == (0, "pass")
+    assert gate_says(munge=f"InactiveExitTimestampMonotonic=0 {stopped}")[0] == 3
+    assert gate_says(munge=started) == (0, "pass")
+    assert gate_says(juicefs=f"{started.partition(' ')[0]} {stopped} Job=9")[0] == 3
+    status, words = gate_says(juicefs=f"{started.partition(' ')[0]} {stopped}")
+    assert (status, words) == (1, "mount /no/such/mount: nothing is mounted at /no/such/mount: juicefs.service is inactive (dead)")
+    status, words = gate_says(munge="InactiveExitTimestampMonotonic=7 ActiveState=failed SubState=failed")
+    assert status == 1
+    assert "unit munge.service: munge.service is failed (failed)" in words
+
+
+def test_a_check_that_hangs_is_killed_with_its_children_and_is_unknown(tmp_path: Path) -> None:
+    """It costs its own time-out, and the other checks still give their verdicts."""
+    note = tmp_path / "child"
+    health = with_checks(tmp_path, {"disk": HANGS.format(note=note)})
+    started = time.monotonic()
+    _, found = run_runner(tmp_path, make_config(timeout_s=1, mounts=[{"path": "/proc", "fstype": ""}]), health=health)
+
+    assert time.monotonic() - started < 20
+    assert [(record["verdict"], record["device"]) for record in records(found, "disk")] == [("unknown", "/")]
+    assert "no answer within 1 s and was killed" in records(found, "disk")[0]["reason"]
+    assert records(found, "mount")[0]["verdict"] == "pass"
+    assert found["verdict"] == "unknown"
+    child = Path("/proc", note.read_text(encoding="utf-8"), "stat")
+    assert not child.exists() or child.read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_check_of_an_earlier_run_that_cannot_be_killed_is_not_started_again(tmp_path: Path) -> None:
+    """Its lock, which the process holds as long as it lives, makes the next run say unknown at once."""
+    (tmp_path / "locks").mkdir()
+    with (tmp_path / "locks" / "disk-.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        _, found = run_runner(tmp_path, make_config())
+    _, after = run_runner(tmp_path, make_config())
+
+    assert [record["verdict"] for record in records(found, "disk")] == ["unknown"]
+    assert "still hangs" in records(found, "disk")[0]["reason"]
+    assert [record["verdict"] for record in records(after, "disk")] == ["pass"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "raise SystemExit('no')",
+        "print('all is well')",
+        "print('{\"verdicts\": []}')",
+        'print(\'{"verdicts": [{"check": "disk", "verdict": "fine"}]}\')',
+        'print(\'{"verdicts": [{"check": "disk", "verdict": "pass"}]}\'); raise SystemExit(1)',
+    ],
+)
+def test_a_check_without_a_proper_answer_is_unknown(tmp_path: Path, program: str) -> None:
+    """A crash, another text, no record, an unknown word, and a pass from a program that failed are all unknown."""
+    _, found = run_runner(tmp_path, make_config(), health=with_checks(tmp_path, {"disk": program}))
+
+    assert [record["verdict"] for record in records(found, "disk")] == ["unknown"]
+    assert "run it by hand" in records(found, "disk")[0]["fix"]
+
+
+def test_a_check_that_the_site_skips_says_why(tmp_path: Path) -> None:
+    """It is not run, and its record is skipped with the site's reason."""
+    health = with_checks(tmp_path, {"disk": "raise SystemExit('it ran')"})
+    _, found = run_runner(tmp_path, make_config(skip={**make_config()["skip"], "disk": "no disk here"}), health=health)
+
+    assert [(record["verdict"], record["reason"]) for record in records(found, "disk")] == [("skipped", "no disk here")]
+    assert found["verdict"] == "pass"
+
+
+@pytest.mark.parametrize("config", ["", "[]", '{"host": "n1"}'])
+def test_a_broken_configuration_is_unknown_and_not_silence(tmp_path: Path, config: str) -> None:
+    """The file is written all the same, and the gate says unknown with the reason."""
+    status, found = run_runner(tmp_path, config)
+
+    assert (status, found["verdict"]) == (0, "unknown")
+    assert run_gate(tmp_path / "health.json")[0] == 3
+    assert "health_checks.json cannot be used" in run_gate(tmp_path / "health.json")[1]
+
+
+def test_a_file_that_cannot_be_written_keeps_the_old_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runner says so and ends with 1; what was there goes stale, and no torn file is left."""
+    write(tmp_path, {"config.json": json.dumps(make_config())})
+
+    status = runner.main(["--config", str(tmp_path / "config.json"), "--out", "/proc/health.json", "--locks", str(tmp_path)])
+    assert status == 1
+    assert "goes stale" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (None, "there is no "),
+        ("", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"verdict": "pass"}', "cannot be read"),
+        ({"written": "soon"}, "cannot be read"),
+        ({"schema": "primus.health/2"}, "is no primus.health/1"),
+        ({"verdict": "skipped"}, "is no primus.health/1"),
+        ({"boot_id": "another"}, "before this host last booted"),
+        ({"written": time.time() - 3600}, "s old, more than 60 s"),
+        ({"written": time.time() + 3600}, "s in the future"),
+        (
+            {"verdict": "unknown", "checks": [{"check": "clock", "verdict": "unknown", "reason": "nobody knows"}]},
+            "clock: nobody knows",
+        ),
+    ],
+)
+def test_what_the_gate_cannot_rely_on_is_unknown(tmp_path: Path, given: str | dict[str, Any] | None, reason: str) -> None:
+    """Missing, torn, of another shape, stale, of another boot, from the future: exit 3 with the reason, never 0 and never 1."""
+    path = tmp_path / "health.json"
+    if given is not None:
+        # Written now, not when the tests were collected: a document is good for a minute.
+        path.write_text(given if isinstance(given, str) else json.dumps(document(**given)), encoding="utf-8")
+    status, words = run_gate(path)
+
+    assert status == 3
+    assert reason in words
+
+
+def test_the_gates_reason_is_one_short_line(tmp_path: Path) -> None:
+    """A scheduler's reason field takes one line; only what failed stands in it."""
+    checks = [
+        {"check": "c", "verdict": "fail", "device": "d", "reason": "a\nb " * 200},
+        {"check": "other", "verdict": "pass", "reason": ""},
+    ]
+    path = write(tmp_path, {"health.json": json.dumps(document(verdict="fail", checks=checks))}) / "health.json"
+    status, words = run_gate(path)
+
+    assert status == 1
+    assert words.startswith("c d: a b a b")
+    assert len(words.splitlines()) == 1
+    assert len(words) == 300
+
+
+def test_the_gate_hands_over_the_records(tmp_path: Path) -> None:
+    """With --json, a program gets verdict, reason, time of writing and records at once."""
+    _, found = run_runner(tmp_path, make_config())
+    answer = json.loads(run_gate(tmp_path / "health.json", "--json")[1])
+
+    assert answer == {"verdict": "pass", "reason": "", "written": found["written"], "checks": found["checks"]}

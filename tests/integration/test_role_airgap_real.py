@@ -1,0 +1,44 @@
+"""What the role `airgap` does on hosts: a copy of a bundle that is never torn, one source for apt, and a proof that is not fooled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+def test_addresses_of_mirrors_are_what_the_inventory_says() -> None:
+    """Each host of the group in its order: its `ip`, else its `ansible_host`, else its name, and its own port."""
+    play = [
+        {
+            "hosts": "a",
+            "gather_facts": False,
+            "connection": "local",
+            "vars_files": ["playbooks/vars/airgap.yml"],
+            "tasks": [{"ansible.builtin.debug": {"var": "airgap_mirrors"}}],
+        }
+    ]
+    hosts = {"a": {"ip": "10.0.0.1", "ansible_host": "x"}, "b": {"ansible_host": "10.0.0.2", "airgap_port": 9000}, "c": None}
+    inventory = {"all": {"vars": {"airgap_bundle": "b"}, "children": {"airgap_mirror": {"hosts": hosts}}}}
+
+    assert said_by(play, inventory) == ["http://10.0.0.1:8187", "http://10.0.0.2:9000", "http://c:8187"]
+    inventory["all"]["vars"] = {}
+    assert said_by(play, inventory) == []
+
+
+def said_by(play: object, inventory: object) -> list[str]:
+    """Run a play of one debug task with plain Ansible; return what it shows."""
+    root = Path(__file__).resolve().parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        hosts, book = Path(folder) / "hosts.yaml", Path(folder) / "book.yml"
+        hosts.write_text(json.dumps(inventory))
+        text = json.dumps(play).replace("playbooks/vars", str(root / "playbooks" / "vars"))
+        book.write_text(text)
+        environment = {**os.environ, "ANSIBLE_CONFIG": str(root / "ansible.cfg"), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"}
+        argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(book)]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=True)
+    found: list[str] = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["a"]["airgap_mirrors"]
+    return found

@@ -1,0 +1,41 @@
+"""What the role `envoy` tells Envoy: pure functions, checked by their outcome and by the real Envoy."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.envoy_rig import certificate, wishes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def validate(program: str, static: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Have the real Envoy look through a configuration."""
+    path = folder / "static.json"
+    path.write_text(static)
+    command = [program, "--mode", "validate", "--log-level", "error", "-c", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.timeout(300)
+def test_the_real_envoy_takes_it(tmp_path: Path, envoy_program: str) -> None:
+    """A gateway that uses most of what there is passes `envoy --mode validate`."""
+    done = validate(envoy_program, wishes(tmp_path)["static"], tmp_path)
+
+    assert (done.returncode, "OK" in done.stdout) == (0, True), done.stderr[-2000:]
+
+
+@pytest.mark.timeout(300)
+def test_the_real_envoy_refuses_what_is_wrong(tmp_path: Path, envoy_program: str) -> None:
+    """What these tests stand on: a route to a cluster that is not there, and a certificate with another's key, do not pass."""
+    made = wishes(tmp_path)
+    lost = validate(envoy_program, made["static"].replace('"cluster": "web"', '"cluster": "wed"'), tmp_path)
+    (tmp_path / "edge.key").write_text(certificate("api.example.com")[1])
+    mixed = validate(envoy_program, made["static"], tmp_path)
+
+    assert (lost.returncode, mixed.returncode) == (1, 1)
+    assert "wed" in lost.stderr

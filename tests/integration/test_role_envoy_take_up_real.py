@@ -1,0 +1,45 @@
+"""The module `envoy_take_up`: in which order files are put, what is waited for, and what is said of a refusal; with the real Envoy too."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import time
+from typing import Any
+
+import pytest
+
+from tests.unit.envoy_rig import wishes
+from tests.unit.test_role_envoy_take_up import module
+from tests.unit.test_role_envoy_take_up import running as running
+
+
+@pytest.mark.timeout(300)
+def test_the_real_envoy_takes_files_and_names_a_port_that_it_cannot_have(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions are read as Envoy writes them; a port of somebody else's is named, and taken once it is free."""
+    folder, admin, made = running
+    monkeypatch.setattr(module.shutil, "chown", lambda *_: None)
+    files = module.Folder(folder / "dynamic", "nobody")
+
+    def look() -> Any:
+        return module.ask(admin, "/config_dump")
+
+    wanted = {name: module.version(text) for name, text in made["documents"].items()}
+    assert module.ask(str(folder / "other.sock"), "/config_dump") is None
+    assert module.await_versions(wanted, look, time.sleep) == []
+
+    with socket.socket() as squatter:
+        squatter.bind(("127.0.0.1", 0))
+        squatter.listen()
+        other = {
+            **made["values"],
+            "envoy_listeners": [{**made["values"]["envoy_listeners"][0], "name": "second", "port": squatter.getsockname()[1]}],
+        }
+        documents = wishes(folder, other)["documents"]
+        problems = module.settle(files, documents, look, time.sleep)
+    healed = module.settle(files, documents, look, time.sleep)
+
+    assert stat.filemode((folder / "admin.sock").stat().st_mode) == "srw-------"
+    assert module.ask(admin, "/quitquitquit") is None
+    assert problems == [f"cannot bind '127.0.0.1:{other['envoy_listeners'][0]['port']}': Address already in use"]
+    assert healed == []

@@ -1,0 +1,28 @@
+"""The module `account_quotas`: what each account may keep, and what happens to one that already keeps more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.test_role_juicefs_quotas import GIB, Limit, quotas
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_exact_limits_are_kept_in_a_folder_of_roots(tmp_path: Path) -> None:
+    """What is written is read again; a record that is none counts as nothing, and a link in its place is refused."""
+    volume = quotas.Volume({"by": "user", "record_folder": str(tmp_path)})
+    before = volume.noted()
+    volume.note({"uid:7": Limit(1500 * GIB, 40)})
+    written = volume.noted()
+    (tmp_path / quotas.RECORD).write_text("[1", encoding="utf-8")
+    broken = volume.noted()
+    (tmp_path / quotas.RECORD).unlink()
+    (tmp_path / quotas.RECORD).symlink_to("/etc/passwd")
+
+    assert (before, written, broken) == ({}, {"uid:7": Limit(1500 * GIB, 40)}, {})
+    with pytest.raises(OSError, match="a symbolic link"):
+        volume.noted()

@@ -1,0 +1,30 @@
+"""How a running Redis changes its password: both are taken until every client has the new one, and no password is in a message."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.test_role_redis_password import module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("check", "said"), [(True, ("changed", False)), (False, ("failed", True))])
+@pytest.mark.parametrize("config", [None, "port 6379\n"])
+def test_a_look_before_the_first_apply_finds_nothing_to_forget(
+    tmp_path: Path, config: str | None, *, check: bool, said: tuple[str, bool]
+) -> None:
+    """No file of the role is there yet, or the distribution's own one without a password; a real run, which has written them, fails."""
+    if config:
+        (tmp_path / "redis.conf").write_text(config)
+    paths = {"config": f"{tmp_path}/redis.conf", "client_env": f"{tmp_path}/client.env", "applied": f"{tmp_path}/applied"}
+    given = json.dumps({"ANSIBLE_MODULE_ARGS": {"do": "forget", **paths, "_ansible_check_mode": check}})
+    done = subprocess.run([sys.executable, module.__file__], input=given, capture_output=True, text=True, timeout=60, check=False)
+
+    assert said in json.loads(done.stdout).items(), done.stdout + done.stderr

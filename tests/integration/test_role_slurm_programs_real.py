@@ -1,0 +1,160 @@
+"""The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.test_role_slurm_programs import FILES, epilog
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def leftover() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Real processes that are gone after the test."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def start(environment: dict[str, str], code: str = "") -> subprocess.Popen[bytes]:
+    """Start a process that stays, with this environment alone; return once it runs its own program."""
+    program = f"{code}\nimport time; print(flush=True); time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    return process
+
+
+def test_what_an_account_left_in_shared_folders_is_removed_without_following_links(tmp_path: Path) -> None:
+    """Folders, files and links of the account and of its subordinate numbers go; where a link leads stays, and so does what others own."""
+    if os.geteuid():
+        pytest.skip("needs root, to have files of two accounts")
+    shared, kept = tmp_path / "shared", tmp_path / "kept"
+    (shared / "mine" / "below").mkdir(parents=True)
+    kept.mkdir()
+    (kept / "file").write_text("")
+    (shared / "mine" / "link").symlink_to(kept)
+    (shared / "link").symlink_to(kept)
+    (shared / "theirs").write_text("")
+    (shared / "from a namespace").mkdir()
+    for path in (shared / "mine", shared / "link", kept):
+        os.chown(path, 4999, 4999, follow_symlinks=False)
+    os.chown(shared / "from a namespace", 165599, 165599)
+    numbers = [range(4999, 5000), range(165536, 231072)]
+    found = epilog.files_of([str(shared), str(tmp_path / "none")], numbers)
+    removed = epilog.remove_files(found, numbers)
+
+    assert (removed, [path.name for path in shared.iterdir()]) == (3, ["theirs"])
+    assert (kept / "file").exists()
+
+
+def test_folders_below_each_other_without_end_do_not_fail_the_epilog(tmp_path: Path) -> None:
+    """An account may nest folders deeper than Python calls functions; a failed epilog would take the node out of service."""
+    (tmp_path / "deep").mkdir()
+    folder = os.open(tmp_path / "deep", os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("a", dir_fd=folder)
+        outer, folder = folder, os.open("a", os.O_RDONLY, dir_fd=folder)
+        os.close(outer)
+    os.close(folder)
+
+    assert epilog.remove_files([(str(tmp_path / "deep"), True)], [range(os.getuid(), os.getuid() + 1)]) == 1
+    assert not (tmp_path / "deep").exists()
+
+
+def test_the_epilog_ends_processes_politely_first(leftover: list[subprocess.Popen[bytes]]) -> None:
+    """A daemon of the job goes, also one that ignores SIGTERM; another job's and a plain process stay."""
+    job = {"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"}
+    mine, stubborn = start(job), start(job, "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)")
+    others = [start({**job, "SLURM_JOB_ID": "72"}), start({"SLURM_JOB_ID": "71"}), start({})]
+    leftover += [mine, stubborn, *others]
+    found = epilog.doomed(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
+    epilog.end(epilog.PROC, found)
+
+    assert [process.pid for process in found] == sorted([mine.pid, stubborn.pid])
+    assert (mine.wait(5), stubborn.wait(5)) == (-15, -9)
+    assert [process.poll() for process in others] == [None, None, None]
+
+
+def test_the_epilog_leaves_accounts_of_the_system_alone(leftover: list[subprocess.Popen[bytes]]) -> None:
+    """A job of root is nobody's leftover; the program ends well whatever it is given."""
+    mine = start({"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"})
+    leftover.append(mine)
+    for environment in ({"SLURM_JOB_ID": "71", "SLURM_JOB_UID": "0"}, {"SLURM_JOB_ID": "71"}, {}):
+        assert subprocess.run([sys.executable, "-I", FILES / "epilog.py"], env=environment, check=False, timeout=120).returncode == 0
+
+    assert mine.poll() is None
+
+
+def task_prolog(folder: Path, environment: dict[str, str]) -> list[str]:
+    """Return what the task prolog prints for a task with this environment, with the profile's files in a folder."""
+    text = (FILES / "task_prolog.sh").read_text(encoding="utf-8").replace("/etc/primus/env.d", str(folder))
+    done = subprocess.run(["/bin/sh"], input=text, capture_output=True, text=True, check=True, env=environment, timeout=120)
+    assert done.stderr == ""
+    return sorted(done.stdout.splitlines())
+
+
+def test_the_task_prolog_gives_the_profile_and_leaves_the_jobs_own_values(tmp_path: Path) -> None:
+    """Later files win, quotes are read as systemd does, and a variable that the task has, even empty, stays."""
+    (tmp_path / "10-base.env").write_text('# why\nNCCL_DEBUG="WARN"\nA_PATH="/x y"\nODD="a\\"b\\$c"\n', encoding="utf-8")
+    (tmp_path / "90-site.env").write_text('A_PATH="/z"\nKEPT="profile"\n', encoding="utf-8")
+    (tmp_path / "readme").write_text("NOT=read\n", encoding="utf-8")
+
+    assert task_prolog(tmp_path, {"NCCL_DEBUG": "", "KEPT": "job"}) == ["export A_PATH=/z", 'export ODD=a"b$c']
+
+
+def test_the_task_prolog_is_silent_where_there_is_no_profile(tmp_path: Path) -> None:
+    """A node without role gpu_env gives its tasks nothing, and no error."""
+    assert task_prolog(tmp_path / "absent", {}) == []
+
+
+"""The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
+
+
+# Starts its own successor and ends, again and again; each ignores SIGTERM. `counter` shows that it lives.
+CHAIN = """
+import os, signal, sys, time
+os.setgroups([])
+os.setresuid(*[int(sys.argv[2])] * 3)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    open(sys.argv[1], "w").write(str(time.monotonic()))
+    time.sleep(0.001)
+"""
+
+
+def test_a_chain_of_processes_that_start_each_other_is_ended(tmp_path: Path) -> None:
+    """Each lives for a millisecond, so that no list of them is right by the time it is worked off."""
+    if os.geteuid():
+        pytest.skip("needs root, to have processes of another account")
+    uid, counter = 64973, tmp_path / "counter"
+    counter.write_text("")
+    os.chown(counter, uid, uid)
+    for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
+        folder.chmod(0o755)
+    subprocess.run([sys.executable, "-I", "-c", CHAIN, counter, str(uid)], check=True, timeout=60)
+    until(counter.read_text, "the chain of processes")
+    epilog.end_rest(uid, lambda: epilog.processes(epilog.PROC, uid, "71"), lambda: True)
+    last = counter.read_text()
+    time.sleep(0.5)
+
+    assert counter.read_text() == last
+    assert epilog.processes(epilog.PROC, uid, "71") == []

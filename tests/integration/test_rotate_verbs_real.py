@@ -1,0 +1,31 @@
+"""`secrets rotate`: which hosts a secret concerns, the order, and what is refused. Contacts no host."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from primus_bootstrap import content
+from tests.unit.test_rotate_verbs import LAB, PLAYBOOK
+
+
+def test_what_is_no_secret_is_refused_with_those_that_there_are() -> None:
+    """Before any host is contacted."""
+    argv = [sys.executable, "-m", "primus_bootstrap", "secrets", "rotate", str(LAB), "reddis", "--yes"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+    assert done.returncode == 3
+    assert "fix: choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr
+
+
+def test_the_playbook_alone_refuses_it_as_well() -> None:
+    """Plain Ansible, with and without a word."""
+    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(LAB), str(PLAYBOOK)]
+    environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
+    runs = ([*argv, *more] for more in ([], ["-e", "secret=x"]))
+    said = [subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False) for words in runs]
+
+    assert ["Fix: -e secret=NAME with one of munge" in " ".join(done.stdout.split()) for done in said] == [True, True]
+    assert [done.returncode for done in said] == [2, 2]

@@ -1,0 +1,32 @@
+"""`secrets init`: generated values under Ansible's own Vault, nothing overwritten, nothing shown."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from primus_bootstrap.inventory.secrets import add_secrets, password_of
+from tests.unit.test_secrets import options as options
+from tests.unit.test_secrets import password as password
+
+if TYPE_CHECKING:
+    from primus_bootstrap.inventory.specs import Option
+
+
+def test_values_are_sealed_and_ansible_opens_them(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """The real `ansible-vault` opens the file with the password file; each value has 32 bytes or more of its own."""
+    path = tmp_path / "group_vars" / "all" / "vault.yml"
+    added = add_secrets(path, [options["demo_key"], options["demo_password"]], password_of(password))
+    command = [str(Path(sys.executable).with_name("ansible-vault")), "view", "--vault-password-file", str(password), str(path)]
+    shown = yaml.safe_load(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+    assert added == ("demo_key", "demo_password")
+    assert path.read_text().startswith("$ANSIBLE_VAULT;1.1;AES256\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert min(len(value) for value in shown.values()) >= 43
+    assert shown["demo_key"] != shown["demo_password"]

@@ -1,0 +1,37 @@
+"""primus_bootstrap.launch.watch.attempt: a node's launcher runs as long as it holds the lease, and no longer."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.launch.watch import node_record
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+from tests.unit.test_watch_attempt import folder as folder
+from tests.unit.test_watch_attempt import launcher as launcher
+from tests.unit.test_watch_attempt import starting
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from primus_bootstrap.launch.watch.folder import JobFolder
+
+
+def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
+    """Ranks included; the record says why, so that nobody waits for the node."""
+    states.save(folder.state_file, replace(starting(), revoked=True))
+
+    assert launcher.wait(10) == NOT_ITS_TURN
+    (record,) = node_record.read_all(folder.attempt(1)).values()
+    assert (record.exit_code, record.note) == (NOT_ITS_TURN, "attempt 1 has lost its lease to attempt 1, or is to end")
+
+
+def test_a_launcher_ends_when_its_lease_cannot_be_read(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:
+    """A node that has lost its storage cannot know what the others do."""
+    began = time.monotonic()
+    folder.state_file.rename(folder.path / "away.json")
+
+    assert launcher.wait(20) == NOT_ITS_TURN
+    assert 4 <= time.monotonic() - began <= 10

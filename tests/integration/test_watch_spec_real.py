@@ -1,0 +1,111 @@
+"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap.fleet import jobs
+from primus_bootstrap.launch.errors import LaunchError
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import program
+from primus_bootstrap.launch.watch import state as states
+from tests.unit.test_watch_spec import JOB, ME, SSH
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
+    """The same again changes nothing; another job with that id, or of somebody else, is refused; nothing half-made stays."""
+    first, changed = folders.create(tmp_path, json.dumps(JOB))
+    assert changed
+    assert first.key() == first.key()
+    assert folders.create(tmp_path, json.dumps(JOB)) == (first, False)
+    for wrong, said in (
+        ({**JOB, "words": ["other"]}, "another job with this id"),
+        ({**JOB, "id": "b-000000", "user": "nobody-here"}, "there is no account nobody-here"),
+    ):
+        with pytest.raises(LaunchError, match=said):
+            folders.create(tmp_path, json.dumps(wrong))
+    with pytest.raises(LaunchError, match="cannot be made"):
+        folders.create(tmp_path / "missing", json.dumps(JOB))
+
+    assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
+    assert first.path.stat().st_mode & 0o777 == 0o700
+    assert (first.path / "key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path: Path) -> None:
+    """The order of the hosts and who is left out are what a submission finds; what its user asks for must be the same."""
+    second = {"name": "n2", "address": "10.0.0.2"}
+    hosts: dict[str, Any] = {"hosts": [*JOB["direct"]["hosts"], second], "ssh": SSH}
+    first, _ = folders.create(tmp_path, json.dumps({**JOB, "direct": hosts}))
+    later = {**JOB, "direct": {**hosts, "hosts": hosts["hosts"][::-1]}, "left_out": [{"host": "n2", "reason": "is quarantined"}]}
+
+    assert folders.create(tmp_path, json.dumps(later)) == (first, False)
+    assert first.job().left_out == ()
+    with pytest.raises(LaunchError, match="another job"):
+        folders.create(tmp_path, json.dumps({**JOB, "direct": {**hosts, "hosts": [second]}}))
+
+
+def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before a watcher has looked at it there is no state; what is no job is left out of the list."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    (tmp_path / "something").mkdir()
+    folder.append("events.jsonl", {"time": 0, "kind": "submitted", "attempt": 0, "host": "", "reason": "", "step": None})
+
+    assert program.main(["show", "--folder", str(folder.path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert program.main(["show", "--folder", str(folder.path)]) == 0
+    text = capsys.readouterr().out
+    assert program.main(["show", "--folder", str(tmp_path / "something")]) == 2
+
+    assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
+    assert shown["job"]["words"] == ["train", "pretrain"]
+    assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "events": []}]}
+    assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
+
+
+def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes over SSH as a whole: no events, and of many attempts the newest."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    attempts = tuple(states.Attempt(number) for number in range(1, 51))
+    states.save(folder.state_file, states.State(JOB["id"], attempt=50, attempts=attempts))
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    (listed,) = json.loads(capsys.readouterr().out)["jobs"]
+
+    assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
+
+
+"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"updated": "x", "phase": "running"},
+        {"hosts": [1]},
+        {"attempts": 7},
+        {"unknown": [1]},
+        "[" * 200_000,
+        [],
+    ],
+)
+def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str], state: object) -> None:
+    """A user writes the state of the own job; on the host and on the controller the job is listed, and so are those of others."""
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    folders.create(tmp_path, json.dumps({**JOB, "id": "other-0a1b2d", "name": "other"}))
+    whole = {**states.State(JOB["id"]).to_json(), **state} if isinstance(state, dict) else state
+    folder.state_file.write_text(whole if isinstance(whole, str) else json.dumps(whole))
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    text = capsys.readouterr().out
+    assert program.main(["list", "--root", str(tmp_path)]) == 0
+
+    assert {job.id for job in jobs.read_list(text)} == {JOB["id"], "other-0a1b2d"}
+    assert len(capsys.readouterr().out.splitlines()) == 2

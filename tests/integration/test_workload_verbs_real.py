@@ -1,0 +1,329 @@
+"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from primus_bootstrap.bench.finished import write_run
+from primus_bootstrap.cli import workload_verbs as verbs
+from primus_bootstrap.errors import PlanError, RunError, UnknownError
+from primus_bootstrap.fleet import jobs
+from primus_bootstrap.launch import files
+from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import state as states
+from tests.unit.bench_report_rig import bench_run, value
+from tests.unit.test_workload_verbs import ID, ME
+from tests.unit.test_workload_verbs import cli as cli
+from tests.unit.test_workload_verbs import job as job
+from tests.unit.test_workload_verbs import program as program
+from tests.unit.test_workload_verbs import root as root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+# The verbs become root on the service host; here that is this machine.
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/bin/python3").exists() or shutil.which("runuser") is None,
+    reason="needs root and /usr/bin/python3: the service host is this machine",
+)
+
+
+def set_state(job: folders.JobFolder, **given: Any) -> None:
+    """Write a state as the watcher does, with some of it changed."""
+    fresh = states.State(job=ID, updated=time.time()).to_json()
+    files.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
+
+
+def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
+    """Exit 2 with every problem, by line; no run was begun."""
+    (tmp_path / "job.yml").write_text("workload_name: try\nworkload_nods: 2\nworkload_target: slrum\n")
+    done = cli("submit", "job.yml")
+
+    assert done.returncode == 2
+    assert "job.yml:2: workload_nods: no role has this variable" in done.stderr
+    assert "job.yml:3: workload_target must be one of" in done.stderr
+    assert "2 problems; nothing was touched" in done.stderr
+    assert not (tmp_path / ".primus").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", "debug-dense", "-e", "workload_nodes=1"), "workload_user is not set"),
+        (("submit", "debug-dense", "--user", "ada"), "workload_nodes is 2, and workload_node has 1 host"),
+        (("submit", "debug-dense", "--user", "ada", "-e", "workload_target=slurm"), "this cluster has no Slurm"),
+        (("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1", "--id", "other-0a1b2c"), "workload_id is 'other-0a1b2c'"),
+    ],
+)
+def test_what_the_cluster_lacks_is_said_in_json_too(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    """The same problems for programs, with the same exit code."""
+    done = cli(*words, "--json")
+
+    assert done.returncode == 2, done.stderr
+    assert [said in problem["what"] for problem in json.loads(done.stdout)["problems"]] == [True], done.stdout
+
+
+def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None:
+    """Exit 3 with what to do instead."""
+    unknown, wrong = cli("submit", "debug-dens"), cli("status", "try")
+
+    assert (unknown.returncode, wrong.returncode) == (3, 3)
+    assert "did you mean debug-dense?" in unknown.stderr
+    assert "workload list --all" in wrong.stderr
+
+
+@needs_root
+def test_what_a_submission_finds_reaches_the_job_through_ansible(cli: Cli, tmp_path: Path) -> None:
+    """The silent host is said and a spare takes its place, the slow one too, by the newest bench that can be read.
+
+    The role takes all of it as it is, and then finds that there is no such user.
+    """
+    path = tmp_path / "hosts.yaml"
+    inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
+    children = inventory["all"]["children"]
+    children["workload_node"]["hosts"] = {"here": None, "gone": {"ansible_host": "host.invalid"}, "two": {"ansible_connection": "local"}}
+    children["spare"] = {"hosts": {"two": None}}
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+    bench = tmp_path / ".primus/verbs/bench"
+    run = bench_run((), (), values=(value("here", "0", 400), *(value(host, "0", 600) for host in ("two", "gone"))))
+    write_run(bench, run, json.dumps(run.to_json()), now=1_800_000_000.0)
+    write_run(bench, run, "{torn", now=1_800_000_100.0)
+    done = cli("submit", "debug-dense", "--user", "nobody-of-that-name", "--json")
+    offer = json.loads(done.stdout)["offer"]
+
+    assert done.returncode == 4, done.stderr
+    assert "gone may be quarantined: it does not answer" in done.stderr
+    assert "; spare two takes its place\n" in done.stderr
+    assert (offer["hosts"], offer["spares"], [one["host"] for one in offer["left_out"]]) == (["here"], ["two"], ["gone"])
+    assert offer["slow"] == {"here": "gemm on 0: 67 % of its peers' median"}
+    assert "bench.json: is no JSON" in done.stderr
+    (report,) = (tmp_path / ".primus/verbs/runs").glob("*/report.json")
+    assert "There is no account nobody-of-that-name on here" in report.read_text(encoding="utf-8")
+
+
+def test_a_job_without_enough_hosts_in_service_is_refused_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
+    """Whether a host that does not answer is quarantined nobody knows; another one in service takes its place, else it is an error."""
+    path = tmp_path / "hosts.yaml"
+    inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # Nobody listens on port 1.
+    inventory["all"]["children"]["workload_node"]["hosts"] = {"gone": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
+    path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+    done = cli("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1")
+
+    assert done.returncode == 3, done.stderr
+    assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
+    assert "fix: mend those of which nothing is known (primus-bootstrap node list)" in done.stderr
+    assert not list((tmp_path / ".primus").rglob("plan.json"))
+
+
+@needs_root
+def test_a_job_that_there_is_not_is_said(cli: Cli) -> None:
+    """An id that nobody has is an error with a fix, in every verb."""
+    done = [cli(verb, ID) for verb in ("status", "logs", "cancel", "resume")]
+
+    assert [one.returncode for one in done] == [3] * 4, done
+    assert {one.stderr.splitlines()[0] for one in done} == {f"error: there is no job {ID}"}
+
+
+@needs_root
+def test_a_job_without_a_watcher_is_shown_as_submitted(cli: Cli, job: folders.JobFolder) -> None:
+    """Nothing is guessed: nobody has taken it up yet."""
+    found = json.loads(cli("status", ID, "--json").stdout)
+    listed = json.loads(cli("list", "--json").stdout)
+
+    assert (found["phase"], found["attempt"], found["step"]) == ("submitted", 0, None)
+    assert [one["id"] for one in listed["jobs"]] == [job.path.name]
+
+
+@needs_root
+def test_a_job_is_shown_with_its_hosts_steps_and_events(cli: Cli, job: folders.JobFolder) -> None:
+    """What the watcher wrote is what is shown, in the table, in full and for programs."""
+    set_state(job, phase="running", attempt=2, restarts=1, step=41, checkpoint=40, hosts=[{"name": "n1", "address": "10.0.0.1"}])
+    job.append("events.jsonl", {"time": 5.0, "kind": "node_lost", "attempt": 1, "host": "n2", "reason": "it is silent", "step": None})
+    shown, table, found = cli("status", ID), cli("list"), json.loads(cli("status", ID, "--json").stdout)
+
+    assert shown.stdout.startswith(f"{ID}: running")
+    assert "attempt 1  node_lost n2: it is silent" in shown.stdout
+    assert table.stdout.splitlines()[1].split()[:5] == [ID, ME, "slurm", "running", table.stdout.splitlines()[1].split()[4]]
+    assert (found["step"], found["checkpoint"], found["hosts"], found["restarts"]) == (41, 40, ["n1"], 1)
+
+
+@needs_root
+def test_a_job_whose_watcher_is_silent_is_unknown(cli: Cli, job: folders.JobFolder) -> None:
+    """An old state is never shown as if it were of now."""
+    set_state(job, phase="running", updated=time.time() - 3600)
+
+    assert f"{ID}: unknown (was running: its watcher is silent)" in cli("status", ID).stdout
+
+
+@needs_root
+def test_ended_jobs_are_listed_only_when_asked_for(cli: Cli, job: folders.JobFolder) -> None:
+    """The table is of what goes on."""
+    set_state(job, phase="failed", reason="three restarts without progress")
+
+    assert "no job is under way" in cli("list").stdout
+    assert "three restarts without progress" in cli("list", "--all").stdout
+
+
+@needs_root
+def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFolder) -> None:
+    """Events are printed once each; exit 4 says that the job was given up, 0 that it is done."""
+    set_state(job, phase="running")
+    job.append("events.jsonl", {"time": 5.0, "kind": "attempt_starting", "attempt": 1, "host": "", "reason": "", "step": None})
+
+    def end() -> None:
+        job.append("events.jsonl", {"time": 6.0, "kind": "failed", "attempt": 1, "host": "", "reason": "no progress", "step": None})
+        set_state(job, phase="failed", reason="no progress")
+
+    timer = threading.Timer(4.0, end)
+    timer.start()
+    failed = cli("status", ID, "--follow", "--json")
+    timer.join()
+    set_state(job, phase="done")
+    done = cli("status", ID, "--follow")
+
+    assert (failed.returncode, done.returncode) == (4, 0)
+    assert [json.loads(line).get("kind", json.loads(line).get("phase")) for line in failed.stdout.splitlines()] == [
+        "attempt_starting",
+        "failed",
+        "failed",
+    ]
+
+
+@needs_root
+def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> None:
+    """The rank and the number of lines choose; a file that is not there is an error that names it."""
+    logs = job.run / "logs"
+    logs.mkdir(parents=True)
+    (logs / "rank-00003.log").write_text("one\ntwo\nthree\n")
+    shown, missing = cli("logs", ID, "--rank", "3", "--lines", "2"), cli("logs", ID)
+
+    assert shown.stdout == "two\nthree\n"
+    assert missing.returncode == 4
+    assert "rank-00000.log: rank 0 has written nothing yet" in missing.stderr
+    assert f"see `workload status {ID}`" in missing.stderr
+
+
+@needs_root
+def test_cancelling_asks_the_watcher_once_and_an_ended_job_never(cli: Cli, job: folders.JobFolder) -> None:
+    """The request is a file that the watcher finds; for a job at its end there is nothing to do, and that is no error."""
+    set_state(job, phase="running")
+    first = cli("cancel", ID, "--json")
+    asked = job.requests()
+    job.answered("cancel")
+    set_state(job, phase="cancelled")
+    second = cli("cancel", ID)
+
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert sorted(asked) == ["cancel"]
+    assert sorted(job.requests()) == []
+    assert json.loads(first.stdout)["asked"] is True
+    assert "nothing to do" in second.stdout
+
+
+@needs_root
+def test_a_finished_job_is_not_resumed(cli: Cli, job: folders.JobFolder) -> None:
+    """There is nothing to go on with."""
+    set_state(job, phase="done")
+
+    assert cli("resume", ID).stdout == f"nothing to do: {ID} is done\n"
+    assert job.requests() == frozenset()
+
+
+@needs_root
+def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: folders.JobFolder, root: Path) -> None:
+    """A job that disappears from the list would be taken for one that there is not."""
+    job.state_file.write_text('{"schema": "primus.job-st')
+    (root / "removed-0a1b2c").mkdir()
+    listed = cli("list", "--json")
+    (found,) = json.loads(listed.stdout)["jobs"]
+
+    assert (found["id"], found["phase"]) == (ID, "unknown")
+    assert "this is no state of a job" in found["reason"]
+
+
+def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None:
+    """What resume runs on the service host is one line that a shell takes; the program itself gives root's rights up."""
+    place = jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
+    line = jobs.resume_line(place, ID)
+    watch = "/usr/bin/python3 -I /usr/local/bin/primus-cli watch"
+
+    assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
+    assert line.startswith(
+        f"owner=$({watch} owner --folder /jfs/primus/jobs/{ID}) && {watch} request --folder /jfs/primus/jobs/{ID} resume"
+    )
+    assert line.endswith(f"systemctl --quiet enable primus-watch@{ID}.service && systemctl restart primus-watch@{ID}.service")
+    assert jobs.cancel_line(place, ID, unwatched=True) == line.replace(f"{ID} resume", f"{ID} cancel")
+    assert "systemctl" not in jobs.cancel_line(place, ID)
+
+
+"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
+
+
+class Keepers:
+    """Service hosts that answer, or do not, in this order; the last answer stays."""
+
+    answering = "ctl2"
+
+    def __init__(self, *answers: jobs.Job | Exception) -> None:
+        """Keep what they say."""
+        self.answers = list(answers)
+
+    def show(self, job: str) -> jobs.Job:
+        """Return a job, or have no answer."""
+        assert job == ID
+        found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def shown(phase: str) -> jobs.Job:
+    """Return a job as a service host shows it."""
+    return jobs.read_job({"job": {"id": ID, "name": "try", "user": ME, "target": "slurm"}, "state": {"phase": phase}})
+
+
+SILENT = RunError("no host of primus_watch answers: ctl1: timed out", fix="bring one of them up")
+
+
+@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 4)])
+def test_a_service_host_that_is_away_for_a_moment_ends_no_following(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str, code: int
+) -> None:
+    """It is said once, and asked again: 4 says that a job was given up, and nothing else."""
+    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
+    keepers: Any = Keepers(shown("running"), SILENT, SILENT, shown("running"), shown(phase))
+
+    assert verbs._follow(keepers, ID, as_json=True) == code
+    assert capsys.readouterr().err.splitlines() == [
+        "no host of primus_watch answers: ctl1: timed out; asking again for 5 minutes, the job goes on meanwhile",
+        "ctl2 answers again",
+    ]
+
+
+def test_a_job_of_which_nobody_says_anything_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a time that ends the following with a code of its own; a job that there is not is said at once."""
+    monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
+    monkeypatch.setattr(verbs, "_PATIENCE_S", 0.1)
+    silent: Any = Keepers(shown("running"), SILENT)
+    missing: Any = Keepers(PlanError(f"there is no job {ID}", fix="look"))
+    with pytest.raises(UnknownError, match=f"how {ID} stands is unknown: .*ctl1: timed out") as unknown:
+        verbs._follow(silent, ID, as_json=False)
+    with pytest.raises(PlanError):
+        verbs._follow(missing, ID, as_json=False)
+
+    assert unknown.value.exit_code == 6
+    assert "bring one of them up; then: " in unknown.value.fix

@@ -1,0 +1,82 @@
+"""The rule of unit tests: no process, no network, no sleep. What breaks it fails, also where the code under test swallows the error."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+# Audit events of CPython: https://docs.python.org/3/library/audit_events.html
+_FORBIDDEN = {
+    "os.exec": "starts a process",
+    "os.fork": "starts a process",
+    "os.forkpty": "starts a process",
+    "os.posix_spawn": "starts a process",
+    "os.system": "starts a process",
+    "subprocess.Popen": "starts a process",
+    "socket.bind": "uses the network",
+    "socket.connect": "uses the network",
+    "socket.getaddrinfo": "uses the network",
+    "time.sleep": "sleeps",
+}
+_MOVE = "inject the clock, runner or connection, or move the test to tests/integration"
+
+
+class Guard:
+    """What the test that runs now has done against the rule."""
+
+    def __init__(self) -> None:
+        """Watch nothing yet."""
+        self.watching = False
+        self.broken: list[str] = []
+
+    def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Refuse a forbidden event, and keep it: code under test may swallow the error."""
+        if not self.watching or event not in _FORBIDDEN:
+            return
+        if event == "time.sleep" and (not arguments[0] or threading.current_thread() is not threading.main_thread()):
+            return  # a thread that a library keeps; a sleep of zero lets other threads run
+        if event in ("socket.bind", "socket.connect") and arguments[0].family == socket.AF_UNIX:
+            return  # a socket that is a file of the test's own folder
+        words = f"{_FORBIDDEN[event]}: {event}{arguments[:2]!r:.200}"
+        self.broken.append(words)
+        raise PermissionError(f"a unit test {words}. Fix: {_MOVE}")
+
+
+_GUARD = Guard()
+# Never removed again: CPython has no way to. Outside of a unit test it does nothing.
+sys.addaudithook(_GUARD)
+
+
+_REAL_SLEEP = time.sleep
+
+
+def _sleep(seconds: float, /) -> None:
+    """Stand in for `time.sleep`, which raises no audit event before Python 3.13."""
+    _GUARD("time.sleep", (seconds,))
+    _REAL_SLEEP(seconds)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Watch the test itself; fixtures of the session may prepare things."""
+    _GUARD.broken.clear()
+    _GUARD.watching = True
+    injected = time.sleep  # a fixture may have put something of its own there
+    if injected is _REAL_SLEEP:
+        time.sleep = _sleep  # type: ignore[assignment]
+    try:
+        result = yield
+    finally:
+        _GUARD.watching = False
+        time.sleep = injected
+    if _GUARD.broken:
+        pytest.fail(f"{item.nodeid} {_GUARD.broken[0]}. Fix: {_MOVE}", pytrace=False)
+    return result

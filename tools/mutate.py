@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Break random places of the code, one after another, and say which of them the tests notice.
+
+    tools/mutate.py [--count 20] [--seed N] [--least 18] [--tests "tests/unit tests/contract"]
+
+It works in a copy of the committed tree, so nothing here changes. A place is one operator, constant or condition of the package that a
+test of its own module could see. The tests stop at their first failure. It ends with 1 where fewer places than `--least` were noticed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT_S = 900
+_COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Lt: ("<", ">="),
+    ast.Gt: (">", "<="),
+    ast.LtE: ("<=", ">"),
+    ast.GtE: (">=", "<"),
+    ast.In: (" in ", " not in "),
+    ast.NotIn: (" not in ", " in "),
+}
+
+
+class Place(NamedTuple):
+    """One change of one line: columns are those of the line's characters."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    new: str
+    old: str
+
+
+def places_of(file: str, text: str) -> list[Place]:
+    """Return every place of a module that can be broken."""
+    lines = text.splitlines()
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _COMPARE:
+            old, new = _COMPARE[type(node.ops[0])]
+            left, right = node.left, node.comparators[0]
+            if left.end_lineno == right.lineno and left.end_col_offset is not None:
+                between = lines[right.lineno - 1].encode()[left.end_col_offset : right.col_offset].decode()
+                if old.strip() in between:
+                    changed = between.replace(old.strip(), new.strip(), 1)
+                    found.append(Place(file, right.lineno, left.end_col_offset, right.col_offset, changed, between))
+        elif isinstance(node, ast.BoolOp) and node.values[0].end_lineno == node.values[1].lineno:
+            start, end = node.values[0].end_col_offset or 0, node.values[1].col_offset
+            between = lines[node.values[1].lineno - 1].encode()[start:end].decode()
+            words = (" and ", " or ") if isinstance(node.op, ast.And) else (" or ", " and ")
+            if words[0] in between:
+                found.append(Place(file, node.values[1].lineno, start, end, between.replace(*words, 1), between))
+        elif isinstance(node, ast.Constant) and node.end_col_offset is not None and node.lineno == node.end_lineno:
+            if isinstance(node.value, bool):
+                found.append(Place(file, node.lineno, node.col_offset, node.end_col_offset, str(not node.value), str(node.value)))
+            elif isinstance(node.value, int) and node.value < 1000:
+                found.append(Place(file, node.lineno, node.col_offset, node.end_col_offset, str(node.value + 1), str(node.value)))
+    return found
+
+
+def broken(text: str, place: Place) -> str:
+    """Return a module with one place broken."""
+    lines = text.splitlines(keepends=True)
+    line = lines[place.line - 1].encode()
+    lines[place.line - 1] = (line[: place.start] + place.new.encode() + line[place.end :]).decode()
+    return "".join(lines)
+
+
+def choose(root: Path, count: int, seed: int) -> list[Place]:
+    """Return random places of the package, at most one of a module."""
+    random_of = random.Random(seed)  # noqa: S311 - a choice, no secret
+    modules = sorted(path for path in (root / "primus_bootstrap").rglob("*.py"))
+    random_of.shuffle(modules)
+    chosen: list[Place] = []
+    for path in modules:
+        found = places_of(str(path.relative_to(root)), path.read_text("utf-8"))
+        if found and len(chosen) < count:
+            chosen.append(random_of.choice(found))
+    return chosen
+
+
+def notice(copy: Path, place: Place, tests: list[str]) -> bool:
+    """Break a place in the copy, run the tests there, and mend it again; return whether a test failed."""
+    path = copy / place.file
+    text = path.read_text("utf-8")
+    path.write_text(broken(text, place), "utf-8")
+    try:
+        command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *tests]
+        environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False).returncode != 0
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        path.write_text(text, "utf-8")
+
+
+def main() -> int:
+    """Break, test and count."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--count", type=int, default=20, help="how many places (default: 20)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="choose the same places again")
+    parser.add_argument("--least", type=int, default=18, help="how many must be noticed (default: 18)")
+    parser.add_argument("--tests", default="tests/unit tests/contract", help="folders and options for pytest")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="primus-mutate-") as folder:
+        copy = Path(folder) / "copy"
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True, timeout=600)
+        chosen = choose(copy, options.count, options.seed)
+        noticed = 0
+        for place in chosen:
+            started = time.monotonic()
+            seen = notice(copy, place, options.tests.split())
+            noticed += seen
+            words = f"{place.file}:{place.line}: {place.old.strip()} -> {place.new.strip()}"
+            print(f"{'noticed' if seen else 'MISSED '} {time.monotonic() - started:4.0f} s  {words}", flush=True)
+    print(f"{noticed} of {len(chosen)} noticed, seed {options.seed}")
+    return 0 if noticed >= min(options.least, len(chosen)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
