@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.envoy_rig import certificate, wishes
+from tests.unit.envoy_rig import envoy_program as envoy_program
 
 if TYPE_CHECKING:
     from pathlib import Path

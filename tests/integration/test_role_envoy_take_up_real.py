@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.envoy_rig import envoy_program as envoy_program
 from tests.unit.envoy_rig import wishes
 from tests.unit.test_role_envoy_take_up import module
 from tests.unit.test_role_envoy_take_up import running as running
