@@ -113,9 +113,12 @@ def reload(folder: Path, running: list[str], stated: list[str], *facts: str) -> 
     line = " ".join(running).replace("/jfs", str(folder / "mount"))
     script = (FILES / "juicefs_reload.sh").read_text(encoding="utf-8").replace('"/proc/$main/cmdline"', '"$STUB/cmdline"')
     (folder / "cmdline").write_text(line, encoding="utf-8")
-    words = ["/bin/sh", "-s", "1", str(folder / "applied"), *(word.replace("/jfs", str(folder / "mount")) for word in stated)]
+    (folder / "reload.sh").write_text(script, encoding="utf-8")
+    (folder / "juicefs_mount.sh").write_text('exec "$@"\n', encoding="utf-8")
+    words = ["/bin/sh", str(folder / "reload.sh"), "1", str(folder / "applied")]
+    words += [word.replace("/jfs", str(folder / "mount")) for word in stated]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STUB": str(folder)}
-    done = subprocess.run(words, input=script, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
     calls = folder / "calls"
     return done.returncode, done.stderr, calls.read_text(encoding="utf-8").splitlines() if calls.exists() else []
 

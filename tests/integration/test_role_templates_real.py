@@ -56,5 +56,5 @@ def test_the_verification_of_accounts_is_a_script_that_fails() -> None:
     done = subprocess.run(["/bin/sh", "-s"], input=text, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 1
-    assert {"group training does not have gid 4000", "account bob cannot open a session with uid 5002"} <= set(done.stderr.splitlines())
+    assert {"group training does not have gid 4000", "account bob does not have uid 5002"} <= set(done.stderr.splitlines())
     assert "mallory" not in done.stderr
