@@ -41,7 +41,7 @@ files() {
 # The parts that ansible-lint is run on: a role each, and all playbooks and inventories together.
 ansible_parts() { sed -nE -e 's,^(roles/[^/]+)/.*,\1,p' -e 's,^(playbooks)/.*,\1,p' -e 's,^(inventory)/.*,\1,p' -e 's,^constraints\.txt$|^\.ansible-lint$,every,p' | sort -u; }
 every_part() { echo playbooks; echo inventory; ls -d roles/*; }
-# What the verdict on a part depends on: its files, the modules and filters of all roles, the linter's version and settings.
+# What the verdict on a part depends on: its files, the options of all roles, the linter's version and settings.
 part_key() { { echo "$1"; cat .ansible-lint ansible.cfg constraints.txt; git ls-files --cached --others --exclude-standard "$1" roles/*/meta/argument_specs.yml | xargs -d '\n' sha256sum 2> /dev/null; } | sha256sum | cut -d' ' -f1; }
 
 lint_ansible() {
@@ -65,9 +65,10 @@ mapfile -t yaml < <(printf '%s\n' "${all_files[@]}" | grep -E '\.ya?ml$' || true
 if [ ${#python[@]} -gt 0 ]; then
     lint ruff check --quiet --force-exclude --cache-dir "$CACHE/ruff" "${python[@]}"
     lint ruff format --quiet --check --force-exclude --cache-dir "$CACHE/ruff" "${python[@]}"
-    lint mypy --no-error-summary --cache-dir "$CACHE/mypy"
-    lint lint-imports --cache-dir "$CACHE/imports"
 fi
+# Also without a changed file: one that was removed can be missed elsewhere.
+lint mypy --no-error-summary --cache-dir "$CACHE/mypy"
+lint lint-imports --cache-dir "$CACHE/imports"
 [ ${#yaml[@]} = 0 ] || lint yamllint --strict "${yaml[@]}"
 [ "$MODE" = quick ] || lint_ansible < <(printf '%s\n' "${all_files[@]}")
 exit $status

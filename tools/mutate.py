@@ -93,17 +93,23 @@ def choose(root: Path, count: int, seed: int) -> list[Place]:
     return chosen
 
 
-def notice(copy: Path, place: Place, tests: list[str]) -> bool:
-    """Break a place in the copy, run the tests there, and mend it again; return whether a test failed."""
-    path = copy / place.file
-    text = path.read_text("utf-8")
-    path.write_text(broken(text, place), "utf-8")
+def fails(copy: Path, tests: list[str]) -> bool:
+    """Run the tests in the copy; return whether one failed or they did not end in time."""
     try:
         command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         return subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False).returncode != 0
     except subprocess.TimeoutExpired:
         return True
+
+
+def notice(copy: Path, place: Place, tests: list[str]) -> bool:
+    """Break a place in the copy, run the tests there, and mend it again; return whether a test failed."""
+    path = copy / place.file
+    text = path.read_text("utf-8")
+    path.write_text(broken(text, place), "utf-8")
+    try:
+        return fails(copy, tests)
     finally:
         path.write_text(text, "utf-8")
 
@@ -119,6 +125,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="primus-mutate-") as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True, timeout=600)
+        if fails(copy, options.tests.split()):
+            print(f"mutate.py: the tests fail in a copy where nothing is broken\n  fix: see pytest {options.tests} here", file=sys.stderr)
+            return 1
         chosen = choose(copy, options.count, options.seed)
         noticed = 0
         for place in chosen:

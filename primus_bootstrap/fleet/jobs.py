@@ -103,7 +103,8 @@ def _listed(data: Mapping[str, Any]) -> Job:
     try:
         return read_job(data)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        return read_job({"job": data["job"], "problem": f"its state cannot be read: {error!r}"})
+        job = {key: str(data["job"][key]) for key in ("id", "name", "user", "target")}
+        return read_job({"job": job, "problem": f"its state cannot be read: {error!r}"})
 
 
 def list_line(place: Place) -> str:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+MAX_DEPTH = 50
 _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 
 
@@ -38,9 +39,19 @@ def parse_json(text: str | bytes) -> Any:
     """Return what a JSON text holds.
 
     Raises:
-        ValueError: It is no JSON, or nested so deeply that Python cannot hold it.
+        ValueError: It is no JSON, or nested more than `MAX_DEPTH` deep: what reads, copies or prints it calls itself once a level.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    _check_depth(value, MAX_DEPTH)
+    return value
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if isinstance(value, (dict, list)):
+        if left == 0:
+            raise ValueError("nested too deeply")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_depth(item, left - 1)

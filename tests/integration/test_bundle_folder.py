@@ -12,7 +12,7 @@ from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.folder import check, create
 from primus_bootstrap.bundle.lock import make_lock
 from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Needs, Target, Wanted
-from tests.unit.bundle_rig import make_package, make_source, serve_folder
+from tests.integration.bundle_rig import make_package, make_source, serve_folder
 from tests.unit.registry_rig import serve_registry
 
 if TYPE_CHECKING:

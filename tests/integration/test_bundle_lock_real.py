@@ -12,7 +12,7 @@ from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.lock import not_covered
 from primus_bootstrap.bundle.values import Lock, Need, Needs, Target
 from primus_bootstrap.bundle.wheels import python_of
-from tests.unit.bundle_rig import make_index, make_package, make_source, serve_folder
+from tests.integration.bundle_rig import make_index, make_package, make_source, serve_folder
 from tests.unit.registry_rig import serve_registry
 from tests.unit.test_bundle_lock import TARGET, make, wanted
 

@@ -17,7 +17,7 @@ import pytest
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.fleet import fanout
 from primus_bootstrap.fleet.values import Answer, Target, Task
-from tests.unit.fleet_rig import LoopbackSshd, ask, free_port, make_key, needs_sshd, silent_port, sshd
+from tests.integration.fleet_rig import LoopbackSshd, ask, free_port, make_key, needs_sshd, silent_port, sshd
 from tests.waiting import until
 
 pytestmark = needs_sshd

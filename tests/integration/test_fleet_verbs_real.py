@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from primus_bootstrap.cli.fleet_verbs import as_root
-from tests.unit.fleet_rig import LoopbackSshd, free_port, make_key, needs_sshd
-from tests.unit.fleet_rig import sshd as sshd
+from tests.integration.fleet_rig import LoopbackSshd, free_port, make_key, needs_sshd
+from tests.integration.fleet_rig import sshd as sshd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

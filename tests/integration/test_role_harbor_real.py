@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from tests.unit.harbor_rig import HarborOnLoopback, serving
+from tests.integration.harbor_rig import HarborOnLoopback, serving
 from tests.unit.role_module import load_role_module
 
 EFFECTS = load_role_module("harbor", "harbor_effects")

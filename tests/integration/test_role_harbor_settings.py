@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.harbor_rig import HarborOnLoopback, serving
+from tests.integration.harbor_rig import HarborOnLoopback, serving
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
-from tests.unit.watch_rig import Site, events, needs_sshd, steps, watch_words
+from tests.integration.watch_rig import Site, events, needs_sshd, steps, watch_words
 from tests.waiting import until
 
 if TYPE_CHECKING:

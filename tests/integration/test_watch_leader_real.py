@@ -16,9 +16,9 @@ from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.policy import Decision
 from primus_bootstrap.launch.watch.program import make_target
+from tests.integration.watch_rig import Site, needs_sshd, steps
 from tests.unit.test_watch_leader import STATE, folder
 from tests.unit.test_watch_leader import folder as folder
-from tests.unit.watch_rig import Site, needs_sshd, steps
 from tests.waiting import until
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.policy import Moment
 from primus_bootstrap.launch.watch.spec import Host
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
-from tests.unit.watch_rig import TRAIN, Site, events, steps
-from tests.unit.watch_slurm_rig import SlurmStandIn, break_command
+from tests.integration.watch_rig import TRAIN, Site, events, steps
+from tests.integration.watch_slurm_rig import SlurmStandIn, break_command
 from tests.waiting import until
 
 if TYPE_CHECKING:

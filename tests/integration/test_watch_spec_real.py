@@ -93,6 +93,7 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
         {"hosts": [1]},
         {"attempts": 7},
         {"unknown": [1]},
+        '{"attempts": [' + "[" * 900 + "]" * 900 + "]}",
         "[" * 200_000,
         [],
     ],

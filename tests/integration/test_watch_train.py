@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.unit.watch_rig import Site, needs_sshd, steps
+from tests.integration.watch_rig import Site, needs_sshd, steps
 from tests.waiting import until
 
 if TYPE_CHECKING:

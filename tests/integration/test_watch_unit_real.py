@@ -16,7 +16,7 @@ import pytest
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import unit
 from primus_bootstrap.launch.watch.ssh import SCHEMA
-from tests.unit import watch_rig
+from tests.integration import watch_rig
 from tests.unit.test_watch_unit import site as site
 
 if TYPE_CHECKING:

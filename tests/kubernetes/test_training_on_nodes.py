@@ -115,7 +115,7 @@ def test_cancel_leaves_a_checkpoint_and_nothing_else(nodes: Nodes) -> None:
     assert all(nodes.ranks_on(node) for node in used)
     assert nodes.cli("cancel", job).returncode == 0
     state = nodes.finish(job, phase="cancelled")
-    wait_for(lambda: nodes.pods(job) == [], "pods are left")
+    wait_for(lambda: nodes.pods(job) == [], "pods are left", 60)
 
     assert state["checkpoint"] == max(nodes.losses(job))
     assert [name for name in nodes.jobs() if job in name] == []

@@ -20,9 +20,9 @@ from primus_bootstrap.launch.watch.kube_broker import Brokered
 from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
+from tests.integration.watch_rig import TRAIN, Site, events, steps
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.kubernetes.process_kubelet import Kubelets
-from tests.unit.watch_rig import TRAIN, Site, events, steps
 from tests.waiting import until
 
 if TYPE_CHECKING:

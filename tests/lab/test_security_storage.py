@@ -156,7 +156,8 @@ def test_verify_reports_owners_and_modes_and_apply_corrects_them(cluster: Runnin
 @pytest.mark.fault
 def test_verify_leaves_everything_but_its_own_folder_as_it_was(cluster: RunningLab) -> None:
     """Names, owners, modes and contents on shared storage and in homes stay the same, but for /jfs/primus/verify and its blocks."""
-    left_out = "\\( -path /jfs/primus/verify -o -path /jfs/.trash -o -path /srv/juicefs \\) -prune"
+    objects = "/srv/juicefs/objects/*"
+    left_out = f"\\( -path /jfs/primus/verify -o -path /jfs/.trash -o -path '{objects}/chunks' -o -path '{objects}/meta' \\) -prune"
     script = f"find /jfs /home /root /srv -xdev {left_out} -o -printf '%p %U %m %s %T@\\n' | sort | sha256sum"
     before = {node: cluster.sh(node, script, timeout_s=300) for node in HOSTS}
     found = cluster.verify()

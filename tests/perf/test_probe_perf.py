@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.fleet.probe import probe_all, probe_command, probe_input
-from tests.unit.fleet_rig import LoopbackSshd, needs_sshd, sshd
+from tests.integration.fleet_rig import LoopbackSshd, needs_sshd, sshd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -41,9 +41,11 @@ def test_data_is_made_printable_at_every_depth() -> None:
 
 def test_json_without_end_is_an_error_like_any_other() -> None:
     """Three million brackets end no program."""
-    with pytest.raises(ValueError, match="nested too deeply"):
-        parse_json("[" * 3_000_000)
+    for depth in (51, 900, 3_000_000):
+        with pytest.raises(ValueError, match="nested too deeply"):
+            parse_json("[" * depth + "]" * depth)
     with pytest.raises(ValueError, match="Expecting"):
         parse_json("x")
 
     assert parse_json('{"a": [1]}') == {"a": [1]}
+    assert parse_json("[" * 50 + "]" * 50)

@@ -224,7 +224,7 @@ def test_a_chain_is_left_alone_where_another_job_of_the_account_has_begun(monkey
     monkeypatch.setattr(epilog.time, "sleep", lambda _: None)
     process = epilog.Process(999999999, "1", marked=False, foreign=False, owner=165536)
 
-    assert epilog.end_rest(4999, lambda: [process], lambda: False) == 0
+    assert epilog.end_rest(4999, lambda: [process], lambda: False) == set()
     assert killed == []
-    assert epilog.end_rest(4999, lambda: [process], lambda: True) == epilog.ROUNDS
+    assert epilog.end_rest(4999, lambda: [process], lambda: True) == {999999999}
     assert set(killed) == {4999, 165536}

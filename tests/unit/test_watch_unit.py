@@ -11,7 +11,7 @@ import yaml
 
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import unit
-from tests.unit import watch_rig
+from tests.integration import watch_rig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

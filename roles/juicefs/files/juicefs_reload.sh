@@ -29,4 +29,5 @@ until pid=$(served) && [ -n "$pid" ] && [ "$(awk '{print $4}' "/proc/$pid/stat" 
     [ "$waited" -le 100 ] || fail "the fresh process does not serve $point after $waited s"
     sleep 1
 done
+[ "$(stat -c '%u %F' "/tmp/fuse_fd_comm.$new")" = '0 socket' ] || { kill "$new"; fail "/tmp/fuse_fd_comm.$new is no socket of root's"; }
 echo "process $new took $point over from $main"

@@ -186,19 +186,19 @@ def end(proc: Path, found: list[Process]) -> None:
     send(proc, left, signal.SIGKILL)
 
 
-def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> int:
-    """End what starts processes faster than a list of them can be worked off; return how many were seen. For hosts without control groups.
+def end_rest(uid: int, look: Callable[[], list[Process]], is_over: Callable[[], bool]) -> set[int]:
+    """End what starts processes faster than a list of them can be worked off; return what was seen. For hosts without control groups.
 
     `kill -1` of the account itself reaches all of its processes in one go of the kernel, those too that no list shows. It would reach the
     units of watchers as well, so where there are such, processes are ended one by one. `is_over` says whether the account still has no job.
     """
-    seen = 0
+    seen: set[int] = set()
     for _ in range(ROUNDS):
-        found = look()
-        left = doomed(found, all_of_them=True)
         if not is_over():
             break
-        seen += len(left)
+        found = look()
+        left = doomed(found, all_of_them=True)
+        seen |= {process.pid for process in left}
         if any(process.foreign for process in found):
             send(PROC, left, signal.SIGKILL)
         else:
@@ -220,7 +220,14 @@ def kill_all_of(uid: int) -> None:
             os.kill(-1, signal.SIGKILL)
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    # The account can stop the child, which is one of its own processes now.
+    deadline = time.monotonic() + GRACE_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return
+        time.sleep(PAUSE_S)
 
 
 def _alive(proc: Path, process: Process) -> bool:
@@ -332,9 +339,9 @@ def main() -> int:
         last = not settings.login and is_last(uid, job)
         chosen = doomed(found, all_of_them=last)
         end(PROC, chosen)
-        ended = len(chosen)
+        ended = {process.pid for process in chosen}
         if last and not is_contained():
-            ended += end_rest(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
+            ended |= end_rest(uid, lambda: processes(PROC, uid, job, numbers), lambda: is_last(uid, job))
         # A job may have begun by now that uses what an earlier one left.
         removed = 0
         if files and last and not any(process.foreign for process in found) and is_last(uid, job):
@@ -343,7 +350,7 @@ def main() -> int:
         syslog.syslog(syslog.LOG_WARNING, f"job {job}: {type(error).__name__}: {error}")
         return 0
     if ended or removed:
-        syslog.syslog(syslog.LOG_NOTICE, f"job {job} of uid {uid} left {ended} processes and {removed} files; they were removed")
+        syslog.syslog(syslog.LOG_NOTICE, f"job {job} of uid {uid} left {len(ended)} processes and {removed} files; they were removed")
     return 0
 
 

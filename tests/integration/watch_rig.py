@@ -17,7 +17,7 @@ import pytest
 
 from primus_bootstrap.launch import bundle, process
 from primus_bootstrap.launch.watch import folder as folders
-from tests.unit.fleet_rig import free_port, make_key
+from tests.integration.fleet_rig import free_port, make_key
 from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:
