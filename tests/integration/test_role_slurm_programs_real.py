@@ -125,18 +125,19 @@ def test_the_task_prolog_is_silent_where_there_is_no_profile(tmp_path: Path) -> 
 """The programs that slurmd calls on a node: health, epilog and task prolog, as they lie in the role."""
 
 
-# Starts its own successor and ends, again and again; each ignores SIGTERM. `counter` shows that it lives.
+# Starts its own successor and ends, again and again; each ignores SIGTERM and adds a byte to the file, which grows while one lives.
 CHAIN = """
 import os, signal, sys, time
 os.setgroups([])
 os.setresuid(*[int(sys.argv[2])] * 3)
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 end = time.monotonic() + 60
+counter = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
 while time.monotonic() < end:
     if os.fork():
         os._exit(0)
     os.setsid()
-    open(sys.argv[1], "w").write(str(time.monotonic()))
+    os.write(counter, b".")
     time.sleep(0.001)
 """
 
@@ -151,10 +152,10 @@ def test_a_chain_of_processes_that_start_each_other_is_ended(tmp_path: Path) -> 
     for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
         folder.chmod(0o755)
     subprocess.run([sys.executable, "-I", "-c", CHAIN, counter, str(uid)], check=True, timeout=60)
-    until(counter.read_text, "the chain of processes")
+    until(lambda: counter.stat().st_size > 20, "the chain of processes")
     epilog.end_rest(uid, lambda: epilog.processes(epilog.PROC, uid, "71"), lambda: True)
-    last = counter.read_text()
+    length = counter.stat().st_size
     time.sleep(0.5)
 
-    assert counter.read_text() == last
-    assert epilog.processes(epilog.PROC, uid, "71") == []
+    assert counter.stat().st_size == length
+    until(lambda: epilog.processes(epilog.PROC, uid, "71") == [], "the end of its processes")
