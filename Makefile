@@ -82,7 +82,7 @@ all-job-faults:
 all-units:
 	$(UNIT)
 	$(CONTRACT)
-	$(INTEGRATION)
+	$(INTEGRATION) --all-faults
 
 all-workloads:
 	$(BIN)/pytest tests/workloads

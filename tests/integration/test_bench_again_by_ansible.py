@@ -43,6 +43,7 @@ if "gemm" in words:
     os.makedirs(folder)
     open(folder + "/results.jsonl", "w").write(('{good}' if {heals} and ran else '{failed}') + "\\n")
 """
+LONG = pytest.mark.long("roles/bench", "primus_bootstrap/bench")
 
 
 @pytest.fixture
@@ -83,6 +84,7 @@ def calls(folder: Path, host: str) -> list[list[str]]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.access("/run", os.W_OK), reason="the lock of a bench lies in /run: run it as root")
+@LONG
 def test_what_is_undecided_is_measured_again_as_often_as_the_settings_say(folder: Path) -> None:
     """As the published table does it: until nothing is asked for, on each host by itself. A trial trains what the inventory says."""
     for _ in range(3):

@@ -43,6 +43,7 @@ if "--node-rank=0" in words:
     os.makedirs(folder)
     open(folder + "/results.jsonl", "w").write('{line}' + "\\n")
 """
+LONG = pytest.mark.long("roles/bench", "primus_bootstrap/bench")
 
 
 def can_have_own_run() -> bool:
@@ -102,6 +103,7 @@ def play(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not can_have_own_run(), reason="no process may have mounts of its own here: run it as root")
+@LONG
 def test_every_round_runs_and_the_host_that_breaks_pairs_fails(folder: Path) -> None:
     """Six rounds of one pair, and the three that failed once more: more than one inclusion holds.
 

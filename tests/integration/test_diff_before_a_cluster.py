@@ -35,6 +35,7 @@ SETTINGS = {
     "juicefs_csi_secret_key": "{{ lookup('ansible.builtin.env', 'SITE_SECRET') }}",
 }
 
+LONG = pytest.mark.long("roles/kubespray", "roles/kube_common", "primus_bootstrap/kubernetes", "playbooks")
 pytestmark = pytest.mark.timeout(900)
 
 
@@ -59,6 +60,7 @@ def diff(site: Site) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
+@LONG
 def test_it_shows_what_kubespray_would_do_and_asks_no_cluster(site: Site) -> None:
     """All phases end well; a kubeconfig that is stated and not there is refused as before."""
     assert {"harbor", "juicefs_csi", "kueue"} <= CHARTS

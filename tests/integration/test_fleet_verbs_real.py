@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 import yaml
 
 from primus_bootstrap.cli.fleet_verbs import as_root
+from tests.command_line import run_primus
 from tests.integration.fleet_rig import LoopbackSshd, free_port, make_key, needs_sshd
 from tests.integration.fleet_rig import sshd as sshd
 
@@ -40,8 +40,7 @@ def cli(sshd: LoopbackSshd, tmp_path: Path) -> Cli:
             }
         }
         (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
-        argv = [sys.executable, "-m", "primus_bootstrap", *words]
-        return subprocess.run(argv, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=120)
+        return run_primus(*words, folder=tmp_path, environment=env)
 
     return run
 

@@ -22,6 +22,7 @@ with open({log!r}, "a") as log:
     print({step!r}, host, *sys.argv[2:], file=log)
 sys.exit("it is not well" if host in {bad!r} else 0)
 """
+LONG = pytest.mark.long("roles/kube_backup", "playbooks/day2")
 
 
 def note(step: str, log: Path, *, only: str = "true") -> list[dict[str, Any]]:
@@ -103,6 +104,7 @@ def test_the_next_host_waits_until_etcd_and_the_api_server_serve(tmp_path: Path)
     [({"silent": ("cp2",)}, ["cp2"]), ({"away": ("cp2",)}, [])],
     ids=["a member that does not come back", "a member that the others need"],
 )
+@LONG
 def test_no_further_host_is_rebooted_after_one_that_does_not_serve(tmp_path: Path, ill: dict[str, Any], reboots: list[str]) -> None:
     """Else etcd would lose two members; the one that is down stays marked as not back, and nothing starts on its Node."""
     code, steps, said = Site(tmp_path, **ill).play("reboot_node.yml")
@@ -113,6 +115,7 @@ def test_no_further_host_is_rebooted_after_one_that_does_not_serve(tmp_path: Pat
     assert not {"end cp2", "uncordon cp2", "begin cp3"} & set(steps)
 
 
+@LONG
 def test_a_limit_that_leaves_the_question_out_takes_no_member_out(tmp_path: Path) -> None:
     """The play that asks etcd has no host then. With it, and for a host that is no member, it goes on."""
     site = Site(tmp_path)
@@ -127,6 +130,7 @@ def test_a_limit_that_leaves_the_question_out_takes_no_member_out(tmp_path: Path
     assert worker[:2] == (0, ["remove w1"]), worker[2]
 
 
+@LONG
 def test_a_member_that_etcd_needs_is_not_taken_out(tmp_path: Path) -> None:
     """The members refuse it, and nothing runs."""
     code, steps, _ = Site(tmp_path, away=("cp1",)).play("node/kubernetes.yml", "-e", "node=cp3")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from primus_bootstrap import content
@@ -18,6 +19,7 @@ from tests.unit.kubespray_rig import api
 
 NEWEST = load_release().newest
 OLD = f"1.{int(NEWEST.split('.')[1]) - 1}.1"
+LONG = pytest.mark.long("roles/kube_upgrade", "playbooks/day2")
 
 
 def running(name: str, version: str, *, ready: bool = True) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def test_workers_that_do_not_answer_stay_behind_by_name(tmp_path: Path) -> None:
     assert "2 of 4 workers in 2 batches" in said
 
 
+@LONG
 def test_an_upgrade_that_was_cut_short_takes_its_batch_again(tmp_path: Path) -> None:
     """By the note, for what has the version already; who is done and was cordoned by somebody else stays as it is."""
     nodes = {name: running(name, NEWEST) for name in ("cp1", "w1", "w2", "node-3", "w4")}

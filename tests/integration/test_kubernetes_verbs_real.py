@@ -13,20 +13,15 @@ from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.node_rules import check_leaving
 from primus_bootstrap.kubernetes.day2 import refuse_part
+from tests.command_line import run_primus
 from tests.unit.test_kubernetes_verbs import MI300X, NEWEST, write
 
 LAB = content.topologies_dir() / "lab/hosts.yaml"
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line, with nobody to ask."""
-    argv = [sys.executable, "-m", "primus_bootstrap", *words]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
-
-
 def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
     """With the groups that would change that."""
-    done = run("backup", "etcd", str(LAB))
+    done = run_primus("backup", "etcd", str(LAB))
 
     assert done.returncode == 3
     assert "kube_control_plane" in done.stderr
@@ -37,7 +32,9 @@ def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
 def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
     """kubernetes_provider existing ends in exit 3, before any host is contacted; plain Ansible refuses it as well."""
     path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
-    done = run(*words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else []))
+    done = run_primus(
+        *words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else [])
+    )
 
     assert done.returncode == 3, done.stderr
     assert "kubernetes_provider is existing" in done.stderr
@@ -56,7 +53,7 @@ def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
 def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
     """Another name, or none and nobody to ask: exit 3, and nothing was touched."""
     path = str(write(tmp_path))
-    done = [run("restore", "etcd", path, "--confirm", "prod"), run("restore", "etcd", path)]
+    done = [run_primus("restore", "etcd", path, "--confirm", "prod"), run_primus("restore", "etcd", path)]
 
     assert [one.returncode for one in done] == [3, 3]
     assert "--confirm demo" in done[0].stderr

@@ -22,6 +22,7 @@ from tests.unit.kubespray_rig import PROGRAMS, Site, api, make_site, playbook
 if TYPE_CHECKING:
     from pathlib import Path
 
+LONG = pytest.mark.long("roles/kubespray", "primus_bootstrap/kubernetes", "tests/unit/kubespray_rig.py")
 # Ansible starts five times for one run of Kubespray: alone some ten seconds, minutes where many tests share two cores.
 pytestmark = pytest.mark.timeout(900)
 RENEWED = 'upgrade-cluster.yml -b --limit etcd,kube_control_plane -e {"drain_nodes": false, "system_upgrade": false}'
@@ -35,6 +36,7 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
+@LONG
 def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
     """The full play, noted when it ended well; then nothing; then the new worker's own facts and its join, limited to it."""
     first = site.play()
@@ -56,6 +58,7 @@ def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
     assert set(site.done()["hosts"]) == {"cp1", "w1", "w2"}
 
 
+@LONG
 def test_after_a_member_of_etcd_was_taken_out_the_next_apply_tells_the_others(site: Site) -> None:
     """The removal runs remove-node.yml alone, because the full play would name the host again while hosts.yaml does."""
     site.write(["cp1", "cp2", "cp3"], ["w1"])
@@ -76,6 +79,7 @@ def test_after_a_member_of_etcd_was_taken_out_the_next_apply_tells_the_others(si
     assert site.done()["left"] == {}
 
 
+@LONG
 def test_an_upgrade_that_ends_early_is_finished_by_the_next(site: Site) -> None:
     """What it had cordoned takes pods again before Kubespray looks, who was cordoned before stays so; a host that is away is not asked."""
     site.write(["cp1"], ["w1", "w2", "w3"], site_full=["w1"])
@@ -95,6 +99,7 @@ def test_an_upgrade_that_ends_early_is_finished_by_the_next(site: Site) -> None:
     assert site.calls()[0] == "playbooks/facts.yml -b --limit all,!w3"
 
 
+@LONG
 def test_hosts_that_join_are_sent_to_the_first_control_plane(site: Site) -> None:
     """Of old kubeadm wrote the one that was first then; the whole role puts it right after Kubespray, and a second run changes nothing."""
     with api("https://10.0.0.77:6443", site.state / "artifacts/admin.conf") as data:
@@ -131,6 +136,7 @@ def test_a_host_that_fails_is_named_with_its_cause(site: Site, monkeypatch: pyte
     assert not (site.state / "done.json").exists()
 
 
+@LONG
 def test_check_mode_says_what_would_run_and_runs_nothing(site: Site) -> None:
     """Nor does a run whose inventory the release itself refuses; its own words are passed on."""
     checked = site.play("--check", "--diff")
@@ -146,6 +152,7 @@ def test_check_mode_says_what_would_run_and_runs_nothing(site: Site) -> None:
     assert not (site.state / "done.json").exists()
 
 
+@LONG
 def test_a_secret_reaches_kubespray_and_stands_nowhere_afterwards(site: Site, tmp_path: Path) -> None:
     """One under Vault is opened there; neither it, Vault's password nor what `-e` gives is in a file, a log or an argument."""
     (tmp_path / "password").write_text("of-the-vault\n")

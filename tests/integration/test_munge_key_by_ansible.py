@@ -17,6 +17,7 @@ HERE: dict[str, Any] = {"ansible_connection": "local", "ansible_python_interpret
 # Nobody listens on port 1 of this machine: SSH says so at once.
 DEAD: dict[str, Any] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 FORMER, STATED = "former-key-0123456789-0123456789-01", "stated-key-0123456789-0123456789-01"
+LONG = pytest.mark.long("roles/munge", "playbooks/vars/munge.yml")
 
 
 def judged(folder: Path, keys: dict[str, str], *words: str, dead: str = "", serving: bool = True) -> set[str]:
@@ -69,6 +70,7 @@ def all_with(key: str, **other: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("dead", ["ctl1", "ctl2", "db1"])
+@LONG
 def test_no_host_takes_another_key_while_a_decider_is_away(tmp_path: Path, dead: str) -> None:
     """To a controller with the former key, nodes with the new one are down in minutes, and their jobs are queued again."""
     assert judged(tmp_path, all_with(FORMER), dead=dead) == set()
@@ -79,17 +81,20 @@ def test_all_take_it_where_all_answer(tmp_path: Path) -> None:
     assert judged(tmp_path, all_with(FORMER)) == {"ctl1", "ctl2", "db1", "n1"}
 
 
+@LONG
 def test_a_host_left_alone_by_a_limit_keeps_its_key(tmp_path: Path) -> None:
     """The controllers are not in the run, so they would not follow."""
     assert judged(tmp_path, all_with(FORMER), "--limit", "n1") == set()
 
 
 @pytest.mark.parametrize("dead", ["", "ctl1"])
+@LONG
 def test_a_host_left_alone_by_a_limit_follows_a_controller_that_has_the_key(tmp_path: Path, dead: str) -> None:
     """Somebody gave it a wrong key: it is mended alone, also where one of those that decide is dead."""
     assert judged(tmp_path, all_with(STATED, n1=FORMER), "--limit", "n1", dead=dead) == {"n1"}
 
 
+@LONG
 def test_a_host_left_alone_by_a_limit_keeps_its_key_where_no_controller_answers(tmp_path: Path) -> None:
     """Nobody is known to have the stated one."""
     assert judged(tmp_path, {"ctl1": STATED, "n1": FORMER}, "--limit", "n1", dead="ctl1") == set()
@@ -100,11 +105,13 @@ def test_a_dead_compute_node_holds_nobody_up(tmp_path: Path) -> None:
     assert judged(tmp_path, all_with(FORMER), dead="n1") == {"ctl1", "ctl2", "db1"}
 
 
+@LONG
 def test_a_host_that_was_away_follows_a_controller_that_has_the_key(tmp_path: Path) -> None:
     """The rotation is over, and the backup is dead now: that is no reason to keep a node out."""
     assert judged(tmp_path, all_with(STATED, n1=FORMER), dead="ctl2") == {"ctl1", "db1", "n1"}
 
 
+@LONG
 def test_a_host_without_slurm_takes_the_key_alone(tmp_path: Path) -> None:
     """A new node: its package made a key, and nobody runs with it."""
     assert judged(tmp_path, all_with(FORMER), "--limit", "n1", serving=False) == {"n1"}

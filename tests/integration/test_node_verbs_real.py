@@ -87,7 +87,12 @@ def test_a_new_host_key_is_pinned_where_somebody_vouches_for_it(reinstalled: tup
 
 
 def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / "day2" / playbook)]
+    argv = [
+        str(Path(sys.executable).with_name("ansible-playbook")),
+        "-i",
+        str(hosts),
+        str(content.playbooks_dir() / "day2/node" / playbook),
+    ]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run([*argv, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode != 0
@@ -97,15 +102,15 @@ def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
 @pytest.mark.parametrize(
     ("playbook", "arguments", "said"),
     [
-        ("add_node.yml", [], "hosts.yaml has no host (none given)"),
-        ("add_node.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
-        ("remove_node.yml", ["-e", "node=odd9"], "that is not confirmed. Fix: -e confirm=<cluster_name>"),
-        ("remove_node.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "ctl1 serves others: it is in slurm_controller"),
-        ("replace_node.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
+        ("named.yml", [], "hosts.yaml has no host (none given)"),
+        ("named.yml", ["-e", "node=gpu99"], "hosts.yaml has no host gpu99"),
+        ("leaving.yml", ["-e", "node=odd9"], "that is not confirmed. Fix: -e confirm=<cluster_name>"),
+        ("leaving.yml", ["-e", "node=ctl1", "-e", "confirm=small"], "ctl1 serves others: it is in slurm_controller"),
+        ("named.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
     ],
 )
 def test_plain_ansible_refuses_before_a_host_is_touched(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
-    """The same refusals without primus-bootstrap; nobody but the controller was asked anything."""
+    """The same refusals without primus-bootstrap, by the plays with which its playbooks begin; only the controller was asked anything."""
     output = _ansible(hosts, playbook, *arguments)
 
     assert said in output

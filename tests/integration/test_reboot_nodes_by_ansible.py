@@ -25,6 +25,7 @@ ONLY = {
     "slurm/node_resume": "slurm_drain_wanted and slurm_resume_reason == 'primus: reboot'",
     "node_health/wait": "node_health_wait_wanted",
 }
+LONG = pytest.mark.long("roles/baseline", "roles/node_health", "playbooks/day2")
 
 
 def write(path: Path, tasks: Any) -> None:
@@ -64,6 +65,7 @@ def run(roles: Path, *words: str) -> tuple[int, dict[str, list[str]]]:
     return done.returncode, {name: [step for step, host in steps if host == name] for name in HOSTS}
 
 
+@LONG
 def test_a_node_of_slurm_is_rebooted_empty_and_serves_again_when_it_is_well(roles: Path) -> None:
     """Jobs that run are waited for, and none starts before the health says pass; other hosts have no jobs to wait for."""
     code, steps = run(roles)

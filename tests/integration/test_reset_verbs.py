@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap import content
+from tests.command_line import run_primus
 
 HOSTS = """\
 all:
@@ -34,8 +35,7 @@ def hosts(tmp_path: Path) -> Path:
 
 def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run the verb without a terminal."""
-    argv = [sys.executable, "-m", "primus_bootstrap", "reset", str(hosts), *words]
-    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
+    return run_primus("reset", str(hosts), *words)
 
 
 @pytest.mark.parametrize(

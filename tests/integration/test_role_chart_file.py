@@ -16,6 +16,7 @@ from primus_bootstrap.bundle.web import file_path
 
 OCI = "oci://registry.example.com/charts/queue"
 WEB = "https://charts.example.com:443/a/queue-1.0.0.tgz"
+LONG = pytest.mark.long("roles/kube_common")
 
 
 def run(folder: Path, url: str) -> str:
@@ -38,6 +39,7 @@ def run(folder: Path, url: str) -> str:
 
 
 @pytest.mark.parametrize("url", [OCI, WEB])
+@LONG
 def test_a_chart_comes_out_of_the_bundle_alone(tmp_path: Path, url: str) -> None:
     """From where `bundle create` puts it; one that is missing, and one with another sum than the lock's, are refused."""
     path = tmp_path / "bundle" / file_path(url, "1.0.0")

@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from primus_bootstrap import content
+from tests.command_line import run_primus
 from tests.unit.test_rotate_verbs import LAB, PLAYBOOK
 
 
 def test_what_is_no_secret_is_refused_with_those_that_there_are() -> None:
     """Before any host is contacted."""
-    argv = [sys.executable, "-m", "primus_bootstrap", "secrets", "rotate", str(LAB), "reddis", "--yes"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = run_primus("secrets", "rotate", str(LAB), "reddis", "--yes")
 
     assert done.returncode == 3
     assert "fix: choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watch_rig.py")
 pytestmark = needs_sshd
 
 # Where nobody is lost, a disk that stands still for seconds must make nobody lost.
@@ -95,6 +96,7 @@ def test_a_watcher_that_is_killed_loses_nothing(site: Site) -> None:
     assert [line["step"] for line in steps(folder)] == list(range(1, 21))
 
 
+@LONG
 def test_a_full_disk_stops_the_watcher_and_not_the_job(site: Site) -> None:
     """What cannot be written is not acted upon; the next start finds the job where it is."""
     folder = site.submit(site.job(policy=CALM))
@@ -141,6 +143,7 @@ def test_a_node_that_only_ssh_does_not_reach_goes_on(site: Site) -> None:
     assert [event["kind"] for event in events(folder, "node_unknown", "node_lost")] == ["node_unknown"]
 
 
+@LONG
 def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> None:
     """It hangs and cannot be reached: nobody can end it there, so it ends itself when its lease is taken."""
     folder = site.submit(site.job())
@@ -157,6 +160,7 @@ def test_a_lost_node_ends_what_it_runs_before_another_takes_over(site: Site) -> 
     assert "lease" in (folder.attempt(1) / "node-00000.json").read_text()
 
 
+@LONG
 def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
     """No new step within progress_timeout_s."""
     folder = site.submit(site.job(policy={**CALM, "progress_timeout_s": 5}))
@@ -170,6 +174,7 @@ def test_a_hang_is_ended_and_training_goes_on(site: Site) -> None:
     assert "suspects" in json.loads((folder.attempt(1) / "diagnosis.json").read_text())
 
 
+@LONG
 def test_a_loss_that_is_not_finite_at_the_same_step_again_ends_the_job(site: Site) -> None:
     """It is tried once more, no third time; the cause and what to do are said."""
     folder = site.submit(site.job(words=["20", "0.05"], policy=CALM))
@@ -196,6 +201,7 @@ def test_a_launcher_that_cannot_run_it_is_quoted(site: Site) -> None:
     )
 
 
+@LONG
 def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) -> None:
     """Exit code 75 is a checkpoint, not a failure: no budget, no host excluded."""
     folder = site.submit(site.job(policy=CALM))
@@ -210,6 +216,7 @@ def test_a_job_that_is_asked_to_stop_from_outside_goes_on_at_once(site: Site) ->
     assert [line["step"] for line in steps(folder)] == list(range(1, 21))
 
 
+@LONG
 def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -> None:
     """The budget stops it; what the launcher said is kept of every attempt."""
     folder = site.submit(site.job(words=["no number", "0"], policy={**CALM, "max_restarts_without_progress": 2, "backoff_s": [0]}))
@@ -223,6 +230,7 @@ def test_a_job_that_never_makes_a_step_is_given_up_with_the_reason(site: Site) -
     assert "ValueError" in (folder.run / "logs" / "rank-00000.log").read_text()
 
 
+@LONG
 def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> None:
     """By the words that people use."""
     folder = site.submit(site.job(policy=CALM))
@@ -240,6 +248,7 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> 
     assert [line["step"] for line in steps(folder)] == list(range(1, 21))
 
 
+@LONG
 def test_who_resumes_a_job_that_is_still_being_cancelled_is_heard(site: Site) -> None:
     """The request is kept until the job is cancelled, and it goes on then."""
     folder = site.submit(site.job(words=["20", "0.5"], policy=CALM))

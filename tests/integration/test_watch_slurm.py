@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.folder import JobFolder
 
+LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watch_rig.py", "tests/integration/watch_slurm_rig.py")
+
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> Iterator[SlurmStandIn]:
@@ -106,6 +108,7 @@ def test_a_job_is_handed_in_once_and_runs_to_its_end(site: Site, slurm: SlurmSta
     } <= {*words}
 
 
+@LONG
 def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: SlurmStandIn) -> None:
     """A new job is handed in at once, and training goes on from the last checkpoint."""
     folder = start(site, slurm)
@@ -120,6 +123,7 @@ def test_a_node_that_slurm_loses_is_left_out_of_the_next_job(site: Site, slurm: 
     assert [event["host"] for event in events(folder, "node_excluded")] == ["n1"]
 
 
+@LONG
 def test_a_launcher_that_says_nothing_on_a_node_that_slurm_hears_from_is_nobodys_fault(site: Site, slurm: SlurmStandIn) -> None:
     """Somebody killed it: the job goes on, and no host is left out."""
     folder = start(site, slurm, words=["12", "0.2"])
@@ -250,6 +254,7 @@ def test_a_slurm_that_cannot_be_asked_of_nodes_makes_none_of_them_lost(
     assert [node.state for node in SlurmTarget(folder.job(), folder).observe(state).nodes] == ["running", "running"]
 
 
+@LONG
 def test_a_job_that_slurm_forgets_while_it_runs_keeps_its_lease_first(site: Site, slurm: SlurmStandIn) -> None:
     """A controller that began without its state says that there is none: the launcher, which runs, ends before the next one starts."""
     folder = start(site, slurm, words=["40", "0.3"])  # long enough for a busy machine to see it while it runs

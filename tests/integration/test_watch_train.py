@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.folder import JobFolder
 
 _HAS_TORCH = not subprocess.run([sys.executable, "-c", "from importlib.metadata import version; version('torch')"], check=False).returncode
+
+LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watch_rig.py", "workloads/train")
 pytestmark = [needs_sshd, pytest.mark.skipif(not _HAS_TORCH, reason="this Python has no torch")]
 
 
@@ -51,6 +53,7 @@ def losses(folder: JobFolder) -> dict[int, float]:
     return {line["step"]: line["loss"] for line in steps(folder)}
 
 
+@LONG
 def test_a_run_that_loses_a_node_ends_with_the_losses_of_one_that_does_not(site: Site) -> None:
     """To the bit: the same number of ranks, the same data, from the last complete checkpoint."""
     hit, calm = submit(site, "hit"), submit(site, "calm")

@@ -19,14 +19,13 @@ from primus_bootstrap.bench.finished import write_run
 from primus_bootstrap.cli import workload_verbs as verbs
 from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
-from primus_bootstrap.launch import files
+from primus_bootstrap.launch import bundle, files
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
+from tests.command_line import run_primus
 from tests.unit.bench_report_rig import bench_run, value
 from tests.unit.test_workload_verbs import ID, ME
-from tests.unit.test_workload_verbs import cli as cli
 from tests.unit.test_workload_verbs import job as job
-from tests.unit.test_workload_verbs import program as program
 from tests.unit.test_workload_verbs import root as root
 
 if TYPE_CHECKING:
@@ -39,6 +38,34 @@ needs_root = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/usr/bin/python3").exists() or shutil.which("runuser") is None,
     reason="needs root and /usr/bin/python3: the service host is this machine",
 )
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make primus-cli as the role brings it: one file."""
+    path = tmp_path_factory.mktemp("program") / "primus-cli"
+    bundle.write_bundle(path)
+    return path
+
+
+@pytest.fixture
+def cli(tmp_path: Path, program: Path, root: Path) -> Cli:
+    """Run a verb in a folder whose hosts.yaml has this machine as the only service host and node."""
+    inventory = {
+        "all": {
+            "vars": {"cluster_name": "verbs", "workload_folder": str(root), "primus_cli_program": str(program)},
+            "children": {
+                "primus_watch": {"hosts": {"here": {"ansible_connection": "local"}}},
+                "workload_node": {"hosts": {"here": None}},
+            },
+        }
+    }
+    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return run_primus("workload", *words, folder=tmp_path)
+
+    return run
 
 
 def set_state(job: folders.JobFolder, **given: Any) -> None:

@@ -235,14 +235,21 @@ def test_plain_ansible_and_the_verbs_refuse_the_same_hosts() -> None:
     assert {name for names in listed for name in names} <= set(load_groups()) - WORKER_GROUPS
 
 
-@pytest.mark.parametrize("name", ["add_node", "remove_node", "replace_node"])
-def test_a_playbook_for_one_node_only_wires(name: str) -> None:
-    """At most 40 lines, imports alone, and the look at the names first; parts hold no `when`."""
+@pytest.mark.parametrize(
+    ("name", "refusals"),
+    [
+        ("add_node", ["named", "owned"]),
+        ("remove_node", ["named", "owned", "leaving"]),
+        ("replace_node", ["named", "owned", "leaving"]),
+    ],
+)
+def test_a_playbook_for_one_node_only_wires(name: str, refusals: Sequence[str]) -> None:
+    """At most 40 lines, imports alone, and every refusal before the first play that touches a host; parts hold no `when`."""
     text = (content.playbooks_dir() / "day2" / f"{name}.yml").read_text(encoding="utf-8")
     imports = [play["ansible.builtin.import_playbook"] for play in yaml.safe_load(text)]
 
     assert len(text.splitlines()) <= 40
-    assert imports[0] == "node/named.yml"
+    assert imports[: len(refusals)] == [f"node/{part}.yml" for part in refusals]
     for part in (content.playbooks_dir() / "day2" / "node").glob("*.yml"):
         assert len(part.read_text(encoding="utf-8").splitlines()) <= 40, part
         assert "when:" not in part.read_text(encoding="utf-8"), part

@@ -5,36 +5,21 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
-import yaml
 
-from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import log_view
 from primus_bootstrap.launch.watch import state as states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
-
-    Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 ID = "try-0a1b2c"
 ME = pwd.getpwuid(os.geteuid()).pw_name
-
-
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make primus-cli as the role brings it: one file."""
-    path = tmp_path_factory.mktemp("program") / "primus-cli"
-    bundle.write_bundle(path)
-    return path
 
 
 @pytest.fixture
@@ -43,27 +28,6 @@ def root(tmp_path: Path) -> Path:
     path = tmp_path / "jobs"
     path.mkdir()
     return path
-
-
-@pytest.fixture
-def cli(tmp_path: Path, program: Path, root: Path) -> Cli:
-    """Run a verb in a folder whose hosts.yaml has this machine as the only service host and node."""
-    inventory = {
-        "all": {
-            "vars": {"cluster_name": "verbs", "workload_folder": str(root), "primus_cli_program": str(program)},
-            "children": {
-                "primus_watch": {"hosts": {"here": {"ansible_connection": "local"}}},
-                "workload_node": {"hosts": {"here": None}},
-            },
-        }
-    }
-    (tmp_path / "hosts.yaml").write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "primus_bootstrap", "workload", *words]
-        return subprocess.run(argv, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, check=False, timeout=120)
-
-    return run
 
 
 @pytest.fixture

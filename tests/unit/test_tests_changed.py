@@ -1,0 +1,39 @@
+"""Which changes make a long test run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.changed import ROOT, concerns
+
+
+@pytest.mark.parametrize(
+    ("changed", "wanted"),
+    [
+        ([], "left out"),
+        (["roles/redis/tasks/main.yml"], "runs"),
+        (["roles/redis_exporter/tasks/main.yml"], "left out"),
+        (["docs/storage.md", "roles/redis"], "runs"),
+        (["constraints.txt"], "runs"),
+        (["tests/unit/test_x.py"], "left out"),
+    ],
+)
+def test_a_change_below_one_of_the_paths_makes_it_run(changed: list[str], wanted: str) -> None:
+    """Folders are compared by whole names, and what all tests stand on concerns each."""
+    assert concerns(changed, ["roles/redis/", "playbooks/day2/backup.yml"]) is (wanted == "runs")
+
+
+def test_the_paths_of_long_tests_exist() -> None:
+    """A path that was renamed would keep its tests from ever running on a change."""
+    named = {
+        path
+        for file in (ROOT / "tests").rglob("*.py")
+        for words in re.findall(r"mark\.long\(([^)]*)\)", file.read_text(encoding="utf-8"))
+        for path in re.findall(r'"([^"]+)"', words)
+    } - {"roles/redis/"}
+
+    assert named
+    assert [path for path in sorted(named) if not Path(ROOT / path).exists()] == []
