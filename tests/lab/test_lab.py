@@ -18,7 +18,7 @@ from tests.lab.lab_rig import ROOT, RunningLab, engine_argv, run_cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long("primus_bootstrap/lab", "tests/lab/lab_fixture.py", "tests/lab/lab_rig.py")]
 
 NODES = ("node1", "node2", "node3")
 

@@ -18,7 +18,10 @@ from tests.lab.lab_rig import RunningLab, run_cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.lab
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.long("primus_bootstrap/lab", "primus_bootstrap/fleet", "primus_bootstrap/engine", "roles/preflight"),
+]
 
 
 def probe(lab: RunningLab, *words: str) -> dict[str, dict[str, Any]]:
