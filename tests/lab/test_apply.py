@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from tests.lab.lab_rig import RunningLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.timeout(1800),
+    pytest.mark.long("primus_bootstrap/engine", "primus_bootstrap/cli", "primus_bootstrap/inventory", "primus_bootstrap/lab", "playbooks"),
+]
 
 HOSTS = ("node1", "node2", "node3")
 
