@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
 
+LONG = pytest.mark.long("roles/kube_common", "roles/kube_helm")
+
 
 @pytest.fixture
 def site(api: Api, api_server: ApiServer, tmp_path: Path, namespace: str) -> Iterator[Site]:
@@ -158,6 +160,7 @@ def test_a_chart_with_another_sum_is_refused_before_anything_changes(api: Api, s
     assert everything(api, site.namespace) == before
 
 
+@LONG
 def test_a_fetched_chart_with_another_sum_is_refused(api: Api, site: Site) -> None:
     """What a server hands out in its place is not installed, and the message says what to do."""
     archive = site.folder / "jobset-1.0.0.tgz"
@@ -173,6 +176,7 @@ def test_a_fetched_chart_with_another_sum_is_refused(api: Api, site: Site) -> No
     assert everything(api, site.namespace) == before
 
 
+@LONG
 @pytest.mark.parametrize("what", ["expired", "unreachable", "missing"])
 def test_a_kubeconfig_that_cannot_be_used_is_refused(site: Site, tmp_path: Path, what: str) -> None:
     """Within seconds, with the reason and what to do."""
@@ -192,6 +196,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused(site: Site, tmp_path: Path,
     assert "Fix:" in said
 
 
+@LONG
 def test_a_group_that_no_server_answers_for_stops_nothing(api: Api, site: Site) -> None:
     """Metrics, and whatever else another server answers for, may be away."""
     groups = "/apis/apiregistration.k8s.io/v1/apiservices"

@@ -19,6 +19,9 @@ from tests.kubernetes.etcd_rig import Etcd
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LONG = pytest.mark.long("roles/kube_backup")
+
+
 pytestmark = [
     pytest.mark.skipif(not shutil.which("etcd") or not shutil.which("etcdctl"), reason="no etcd here: apt install etcd-server etcd-client"),
     pytest.mark.timeout(900),
@@ -78,6 +81,7 @@ def test_a_backup_is_whole_private_copied_and_restored(one: Etcd) -> None:
     assert "former data: " in said
 
 
+@LONG
 def test_only_as_many_backups_as_stated_are_kept(one: Etcd) -> None:
     """On the host and on the controller; one that is half written is never among them."""
     one.write_hosts({"kube_backup_keep": 1, "kube_backup_controller_keep": 2})
@@ -211,6 +215,7 @@ def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
     assert [three.ctl(n, "endpoint", "health").returncode for n in three.numbers] == [0, 0, 0]
 
 
+@LONG
 def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
     """By Kubespray's name or the host's: one of three may go, and with one dead the other two must stay."""
     code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
@@ -231,6 +236,7 @@ def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
     assert "without m2 etcd has 2 members, of which 1 answer (lost: m3): no majority" in after[1].stderr
 
 
+@LONG
 def test_a_member_is_waited_for_and_none_goes_while_another_is_lost(three: Etcd) -> None:
     """Before and after a reboot: two that answer must be left meanwhile, and one that is back answers through its leader."""
     code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")

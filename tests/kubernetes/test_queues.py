@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 OURS = [kind for kind in PLURALS if kind != "Workload"]
 
+LONG = pytest.mark.long("roles/kueue", "tests/kubernetes/charts")
+
 
 def seen(api: Api, kind: str) -> list[dict[str, Any]]:
     """Return the objects of one of Kueue's kinds."""
@@ -56,6 +58,7 @@ def clean(api: Api) -> Iterator[None]:
         ),
     ],
 )
+@LONG
 def test_queues_are_applied_once_and_judged(api: Api, api_server: ApiServer, tmp_path: Path, real: bool) -> None:  # noqa: FBT001
     """Every object comes, each field is kept, a second run changes nothing, what cannot be changed is refused, and nodes are judged."""
     # Pods are embedded in workloads, with defaults that this server does not take.

@@ -89,7 +89,9 @@ def test_forged_and_many_metrics_do_not_touch_the_run_of_another(people: People)
         " && for i in $(seq 501); do : > $i.prom; done && ln -s /etc/shadow link.prom && mkfifo pipe.prom && chown -h ada *.prom",
     )
     since = time.time()
-    done = people.lab.execute("node3", "systemctl", "start", "primus-exporter.service", timeout_s=120)
+    # Twice: the first may join a run of the timer's that began before the files were there.
+    for _ in range(2):
+        done = people.lab.execute("node3", "systemctl", "start", "primus-exporter.service", timeout_s=120)
     text = people.lab.sh("node3", "cat /var/lib/prometheus/node-exporter/*.prom")
     people.lab.sh("node3", f"rm -f {METRICS}/ada/* {METRICS}/bob/bobs.prom")
 
