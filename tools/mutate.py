@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Break random places of the code, one after another, and say which of them the tests notice.
 
-    tools/mutate.py [--count 20] [--seed N] [--least 18] [--tests "tests/unit tests/contract"]
+    tools/mutate.py [--count 20] [--seed N] [--least 18] [--tests "tests/unit tests/contract tests/golden"] [--then tests/integration]
 
-It works in a copy of the committed tree, so nothing here changes. A place is one operator, constant or condition of the package that a
-test of its own module could see. The tests stop at their first failure. It ends with 1 where fewer places than `--least` were noticed.
+It works in a copy of the committed tree, so nothing here changes. A place is one operator, condition or small number of the package;
+how long something waits is left alone, since a second more breaks nothing. The tests that name the module run first, then `--tests`,
+then `--then`; each stops at its first failure. It ends with 1 where fewer places than `--least` were noticed.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ import argparse
 import ast
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT_S = 900
+LIMIT_S = 1800
+# Numbers that count or choose. Larger ones are mostly limits and widths, of which one more breaks nothing.
+_LARGEST = 2
+_WAITS = re.compile(r"timeout|_s\b|_S\b|every|sleep", re.IGNORECASE)
 _COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
@@ -67,7 +75,7 @@ def places_of(file: str, text: str) -> list[Place]:
         elif isinstance(node, ast.Constant) and node.end_col_offset is not None and node.lineno == node.end_lineno:
             if isinstance(node.value, bool):
                 found.append(Place(file, node.lineno, node.col_offset, node.end_col_offset, str(not node.value), str(node.value)))
-            elif isinstance(node.value, int) and node.value < 1000:
+            elif isinstance(node.value, int) and node.value <= _LARGEST and not _WAITS.search(lines[node.lineno - 1]):
                 found.append(Place(file, node.lineno, node.col_offset, node.end_col_offset, str(node.value + 1), str(node.value)))
     return found
 
@@ -103,13 +111,22 @@ def fails(copy: Path, tests: list[str]) -> bool:
         return True
 
 
-def notice(copy: Path, place: Place, tests: list[str]) -> bool:
+def tests_that_name(copy: Path, module: str) -> list[str]:
+    """Return the test files that import a module of the package: what its tests do not see, others seldom do."""
+    dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    package, _, name = dotted.rpartition(".")
+    named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+    files = [path for tier in ("unit", "contract", "golden") for path in (copy / "tests" / tier).glob("test_*.py")]
+    return sorted(str(path.relative_to(copy)) for path in files if named.search(path.read_text("utf-8")))
+
+
+def notice(copy: Path, place: Place, runs: Iterable[list[str]]) -> bool:
     """Break a place in the copy, run the tests there, and mend it again; return whether a test failed."""
     path = copy / place.file
     text = path.read_text("utf-8")
     path.write_text(broken(text, place), "utf-8")
     try:
-        return fails(copy, tests)
+        return any(fails(copy, tests) for tests in runs if tests)
     finally:
         path.write_text(text, "utf-8")
 
@@ -120,7 +137,8 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=20, help="how many places (default: 20)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="choose the same places again")
     parser.add_argument("--least", type=int, default=18, help="how many must be noticed (default: 18)")
-    parser.add_argument("--tests", default="tests/unit tests/contract", help="folders and options for pytest")
+    parser.add_argument("--tests", default="tests/unit tests/contract tests/golden", help="folders and options for pytest")
+    parser.add_argument("--then", default="tests/integration", help="the same, for what these do not notice; may be empty")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="primus-mutate-") as folder:
         copy = Path(folder) / "copy"
@@ -132,7 +150,7 @@ def main() -> int:
         noticed = 0
         for place in chosen:
             started = time.monotonic()
-            seen = notice(copy, place, options.tests.split())
+            seen = notice(copy, place, (tests_that_name(copy, place.file), options.tests.split(), options.then.split()))
             noticed += seen
             words = f"{place.file}:{place.line}: {place.old.strip()} -> {place.new.strip()}"
             print(f"{'noticed' if seen else 'MISSED '} {time.monotonic() - started:4.0f} s  {words}", flush=True)
