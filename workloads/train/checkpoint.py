@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict, set_model_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import async_save
@@ -47,10 +47,9 @@ class Checkpoints:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[str] | None = None
         self._writing_step = 0
-        pinned = group.device.type == "cuda"
-        self._stager = DefaultStager(
-            StagingOptions(use_pinned_memory=pinned, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=pinned)
-        )
+        # Copies to pinned memory, which it keeps from one checkpoint to the next, and returns when the copy is complete. Not DefaultStager:
+        # that of torch 2.11 clears itself after its first copy, and the second checkpoint fails.
+        self._stager = BlockingAsyncStager(cache_staged_state_dict=group.device.type == "cuda")
 
     @property
     def state(self) -> str:
@@ -113,7 +112,6 @@ class Checkpoints:
     def close(self) -> None:
         """End the writer."""
         self._writer.shutdown(wait=True)
-        self._stager.close()
 
     def _begin(self, step: int) -> str:
         problem = ""
