@@ -83,7 +83,7 @@ class ComputeSettings:
     recompute: Literal["none", "selective", "full"] = setting(
         "none", "activations thrown away and computed again in the backward pass: none, all but products and attention, or whole blocks"
     )
-    compile: bool = setting(False, "torch.compile each block")
+    compile: bool = setting(False, "torch.compile each block, and the loss where no tensor is split")
     compile_backend: str = setting("inductor", "backend of torch.compile")
     deterministic: bool = setting(False, "only algorithms that give the same bits each time; slower on GPUs")
 

@@ -7,6 +7,7 @@ FSDP average gradients over the data ranks, so a rank's share is multiplied by t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,7 @@ from workloads.train.data import IGNORED
 from workloads.train.parallel import arithmetic, gradient_sync, split_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -79,13 +80,12 @@ def compute_gradients(model: nn.Module, batches: Sequence[Batch], settings: Sett
     targets = torch.stack([(batch.targets_BL != IGNORED).sum() for batch in batches]).sum()
     dist.all_reduce(targets, group=group.mesh["data"].get_group())
     loss, balance = torch.zeros((), device=group.device), torch.zeros((), device=group.device)
+    loss_of = _loss_function(settings)
     for index, batch in enumerate(batches):
         with gradient_sync(model, last=index == len(batches) - 1), split_loss(settings):
             with arithmetic(settings, group, model):
                 logits_BLV, balance_here = model(batch.tokens_BL)
-            share = functional.cross_entropy(
-                logits_BLV.flatten(0, 1).float(), batch.targets_BL.flatten(), ignore_index=IGNORED, reduction="sum"
-            ) / targets.clamp(min=1)
+            share = loss_of(logits_BLV, batch.targets_BL) / targets.clamp(min=1)
             total = share * group.data_ranks
             if settings.model.experts:
                 total = total + balance_here * (settings.model.balance_weight / len(batches))
@@ -94,6 +94,23 @@ def compute_gradients(model: nn.Module, batches: Sequence[Batch], settings: Sett
         balance += balance_here.detach() / len(batches)
     parameters = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     return Gradients(loss, balance, get_total_norm(parameters))
+
+
+def sum_of_losses(logits_BLV: Tensor, targets_BL: Tensor) -> Tensor:
+    """Return the sum of the losses of all target tokens, computed in fp32."""
+    return functional.cross_entropy(logits_BLV.flatten(0, 1).float(), targets_BL.flatten(), ignore_index=IGNORED, reduction="sum")
+
+
+def _loss_function(settings: Settings) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return `sum_of_losses`, compiled where blocks are; compiled, it makes no copy of the logits in fp32. Shards of logits stay eager."""
+    compute = settings.compute
+    return _compiled_loss(compute.compile_backend) if compute.compile and settings.parallel.tensor == 1 else sum_of_losses
+
+
+@cache
+def _compiled_loss(backend: str) -> Callable[[Tensor, Tensor], Tensor]:
+    compiled: Callable[[Tensor, Tensor], Tensor] = torch.compile(sum_of_losses, backend=backend)
+    return compiled
 
 
 def whole(value: Tensor) -> Tensor:
