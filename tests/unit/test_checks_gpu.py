@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
+from primus_bootstrap.launch.checks import nvidia
+from primus_bootstrap.launch.checks.gpu import links
+from primus_bootstrap.launch.checks.model import CannotTellError
 from tests.unit.checks_rig import Machine, amd_machine
 
 if TYPE_CHECKING:
@@ -129,6 +134,21 @@ def test_a_lost_xgmi_link_names_both_ends(tmp_path: Path) -> None:
 
     assert [(record.device, record.found, record.reason) for record in failed] == [(machine.gpus[0], "6", "no XGMI link to 0000:26:00")]
     assert set(machine.verdicts("gpu_links").values()) == {"fail"}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_silence_about_nvlink_is_an_answer_where_there_is_one_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """nvidia-smi prints nothing of the links of one GPU in a virtual machine; of several GPUs it has to say something."""
+    found = [nvidia.Smi(f"0000:00:0{number}.0", str(number), ET.Element("gpu"), "580") for number in range(count)]
+    monkeypatch.setattr(nvidia, "query", lambda _: found)
+    monkeypatch.setattr(links, "ask", lambda *_, **options: "" if options["may_be_silent"] else pytest.fail("silence is an error"))
+    node: Any = SimpleNamespace(environment={}, gpus_of=lambda vendor: found if vendor == "nvidia" else [])
+
+    if count == 1:
+        assert [record.verdict for record in links.CHECK.look(node)] == ["skipped"]
+        return
+    with pytest.raises(CannotTellError, match="printed no GPU"):
+        list(links.CHECK.look(node))
 
 
 def test_device_files_that_cannot_be_opened_fail(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ _SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
 _SAID = 200  # characters of a tool's own words that a record quotes
 
 
-def ask(environment: Mapping[str, str], argv: Sequence[str], *, install: str = "") -> str:
+def ask(environment: Mapping[str, str], argv: Sequence[str], *, install: str = "", may_be_silent: bool = False) -> str:
     """Return what a program that only reads printed. It has no time limit of its own: the runner kills the check with all it started.
 
     Args:
         environment: Its PATH comes first, then the system's folders.
         argv: The program and its arguments.
         install: The package that brings it.
+        may_be_silent: An empty answer is one.
 
     Raises:
         CannotTellError: There is no such program, it may not be run, it failed, or it said something on stderr.
@@ -40,7 +41,7 @@ def ask(environment: Mapping[str, str], argv: Sequence[str], *, install: str = "
         raise CannotTellError(f"{name} ended with {done.returncode}: {_last(said) or _last(output) or 'it said nothing'}", fix=fix)
     if said.strip():
         raise CannotTellError(f"{name} ended with 0 and said on stderr: {_last(said)}", fix=fix)
-    if not output.strip():
+    if not output.strip() and not may_be_silent:
         raise CannotTellError(f"{name} ended with 0 and said nothing", fix=fix)
     return output
 
