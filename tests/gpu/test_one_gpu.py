@@ -1,6 +1,6 @@
 """What only a GPU can show, on one GPU: detection, training, resume, a benchmark, and what is said of a failure.
 
-They need torch, a GPU and this checkout, and nothing else of the test suite: `python -m pytest tests/gpu --noconftest`.
+They need torch, PyYAML, pytest-timeout and a GPU, and no fixture of the test suite: `python -m pytest tests/gpu --noconftest`.
 """
 
 from __future__ import annotations
