@@ -1,4 +1,4 @@
-"""One file with everything that runs on hosts: this package and PyYAML's Python part, so that a host needs only python3 (3.9 or later).
+"""One file with everything that runs on hosts: launch, core and PyYAML's Python part, so that a host needs only python3 (3.9 or later).
 
 The same input gives the same bytes: names are sorted, times are fixed, and nothing is compressed, because zlib's output differs between
 versions. Hosts compare the file by its SHA-256.
@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import sys
-import tempfile
 import zipfile
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
+
+from primus_bootstrap.core.atomic_files import write_if_changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,20 +48,9 @@ def digest(content: bytes) -> str:
 
 
 def write_bundle(path: Path, workloads: Path | None = None) -> str:
-    """Write the program atomically, unless the file already has these bytes; return its SHA-256."""
+    """Write the program unless the file already has these bytes; return its SHA-256."""
     content = bundle_bytes(workloads)
-    if not path.is_file() or path.read_bytes() != content:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                os.fchmod(file.fileno(), 0o755)
-            temporary.replace(path)
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+    write_if_changed(path, content, mode=0o755)
     return digest(content)
 
 
@@ -70,7 +58,8 @@ def _members() -> Iterator[tuple[str, bytes]]:
     here = Path(__file__).resolve().parent
     yield "__main__.py", _MAIN.encode()
     yield "primus_bootstrap/__init__.py", (here.parent / "__init__.py").read_bytes()
-    yield from _tree(here, "primus_bootstrap/launch")
+    for package in ("core", "launch"):
+        yield from _tree(here.parent / package, f"primus_bootstrap/{package}")
     yield from _tree(Path(yaml.__file__).resolve().parent, "yaml")
     for file in metadata.files("PyYAML") or ():
         if file.name == "LICENSE":

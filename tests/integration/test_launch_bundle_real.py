@@ -41,3 +41,24 @@ def test_an_unknown_program_is_refused_with_the_choices(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert "host-env" in done.stderr
+
+
+def test_every_module_imports_without_the_rest_of_the_package(tmp_path: Path) -> None:
+    """The file holds all that its modules import: no other package of primus_bootstrap, and nothing that pip installs."""
+    program = tmp_path / "launch.pyz"
+    bundle.write_bundle(program)
+    code = (
+        "import importlib, sys, zipfile\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "names = [name[:-3].replace('/', '.') for name in zipfile.ZipFile(sys.argv[1]).namelist()]\n"
+        "names = [name for name in names if name.startswith('primus_bootstrap.') and '.data.' not in name and '__' not in name]\n"
+        "for name in names: importlib.import_module(name)\n"
+        "print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules if name.startswith('primus_bootstrap.')}), len(names))\n"
+    )
+    command = [shutil.which("python3") or "python3", "-I", "-S", "-c", code, str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    *packages, modules = done.stdout.split()
+
+    assert done.stderr == ""
+    assert packages == ["primus_bootstrap.core", "primus_bootstrap.launch"]
+    assert int(modules) > 100
