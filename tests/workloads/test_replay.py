@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.long("workloads", "primus_bootstrap/launch")
 ROOT = Path(__file__).resolve().parents[2]
 NOT_FINITE = 76
 

@@ -13,6 +13,7 @@ from workloads.train import prepare_data
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long("workloads")
 TEXT = "the quick brown fox jumps over the lazy dog; " * 60
 MODEL = ("--config", "debug-dense", "train.steps=8", "optimizer.lr=1e-2")
 

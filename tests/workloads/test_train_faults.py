@@ -15,6 +15,7 @@ from tests.workloads.ranks import Ranks, Run, train
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long("workloads")
 DENSE = ("--config", "debug-dense", "train.steps=8", "checkpoint.every_steps=2")
 LONG = ("--config", "debug-dense", "train.steps=100000", "checkpoint.every_steps=0")
 

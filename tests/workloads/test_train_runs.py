@@ -14,6 +14,7 @@ from tests.workloads.ranks import ROOT, Run, train
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long("workloads")
 DENSE = ("--config", "debug-dense", "train.steps=8", "checkpoint.every_steps=4")
 FSDP = "parallel.strategy=fsdp"
 TENSOR = "parallel.tensor=2"
