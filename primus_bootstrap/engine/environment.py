@@ -1,4 +1,4 @@
-"""The environment in which a run starts Ansible: host keys always checked, only YAML inventories, our ansible.cfg."""
+"""The environment in which a run starts Ansible: host keys always checked, no inventory but the run's snapshot, our ansible.cfg."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
+from primus_bootstrap.inventory.snapshot import plugin_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ def ansible_environment(known_hosts: Path, private_dir: Path) -> dict[str, str]:
         | _utf8_locale()
         | {
             "ANSIBLE_CONFIG": str(content.ansible_cfg()),
-            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            **plugin_settings(),
             # ansible-runner switches host key checking off where this is not set.
             "ANSIBLE_HOST_KEY_CHECKING": "True",
             "ANSIBLE_SSH_ARGS": shlex.join([*strict_host_keys(known_hosts), *_base_ssh_args()]),

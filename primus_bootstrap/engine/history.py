@@ -132,7 +132,9 @@ def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
 
 
 def tidy_runs(state_dir: Path) -> None:
-    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets and environment, or of one before its first line.
+    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets, inventory and environment.
+
+    A run that was killed before its first line is removed as a whole.
 
     Only whoever holds the cluster's lock may call it.
     """
@@ -144,6 +146,8 @@ def tidy_runs(state_dir: Path) -> None:
     for name in LEFT_BY_RUNNER:
         for path in runs_dir(state_dir).glob(f"*/artifacts/*/{name}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    for path in runs_dir(state_dir).glob("*/inventory"):
+        shutil.rmtree(path, ignore_errors=True)
     kept = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
     root = runs_dir(state_dir)
     for path in root.iterdir() if root.is_dir() else ():

@@ -64,6 +64,11 @@ class RunFolder:
         """Where the folder of secrets and sockets is, while there is one."""
         return self.path / "private"
 
+    @property
+    def inventory(self) -> Path:
+        """The copy of hosts.yaml and its variable files that Ansible reads, while the run lasts."""
+        return self.path / "inventory"
+
     def artifacts(self, number: int) -> Path:
         """Return the folder of what the run's Ansible process of that number printed; counted from 1."""
         return self.path / "artifacts" / str(number)

@@ -43,14 +43,24 @@ class Holder:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """The lock of the cluster with this state folder, held by this process; `run` is the id that the holder's run has."""
+
+    state_dir: Path
+    run: str
+
+
 def children_lock(state_dir: Path) -> Path:
     """Return the file that the Ansible processes of a run lock."""
     return state_dir / "lock.children"
 
 
 @contextlib.contextmanager
-def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILDREN_WAIT_S) -> Iterator[None]:
+def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILDREN_WAIT_S) -> Iterator[HeldLock]:
     """Hold the lock of a cluster.
+
+    A verb that edits hosts.yaml holds it from before it reads the file until its run has ended.
 
     Args:
         state_dir: the cluster's state folder; made with mode 0700 where it is missing.
@@ -73,7 +83,7 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
         try:
-            yield
+            yield HeldLock(state_dir, run)
         finally:
             with contextlib.suppress(OSError):  # what it says counts only while it is locked
                 os.ftruncate(descriptor, 0)

@@ -1,4 +1,4 @@
-"""Carries a plan out: lock, host keys, Ansible, journal, report."""
+"""Carries a plan out: lock, snapshot of the inventory, host keys, Ansible, journal, report."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,13 +24,14 @@ from primus_bootstrap.engine.fixes import known_fix
 from primus_bootstrap.engine.history import runs_dir, tidy_runs
 from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_name, without_hosts
 from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id
-from primus_bootstrap.engine.lock import children_lock, cluster_lock
+from primus_bootstrap.engine.lock import HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
 from primus_bootstrap.engine.state import state_errors, write_whole
 from primus_bootstrap.engine.translate import Translator
 from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.inventory.snapshot import take_snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -66,7 +68,7 @@ class Options:
     chained: bool = False
 
 
-def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a run meets its caller
+def apply_plan(  # noqa: PLR0913 - three values, and the four ways in which a run meets its caller
     cluster: Cluster,
     plan: Plan,
     options: Options,
@@ -74,8 +76,11 @@ def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a r
     on_event: Callable[[Event], None],
     cancel: threading.Event,
     runner: Runner | None = None,
+    lock: HeldLock | None = None,
 ) -> Report:
     """Run a plan to its end and return what came of it; the report's `exit_code` is the command's.
+
+    Ansible reads a copy of hosts.yaml and its variable files, as they were when the cluster was validated.
 
     Args:
         cluster: the validated inventory.
@@ -84,27 +89,29 @@ def apply_plan(  # noqa: PLR0913 - three values, and the three ways in which a r
         on_event: called with every event, in the thread of the caller.
         cancel: once set, Ansible is told to end, the report is written, and its exit code is 130.
         runner: what starts Ansible.
+        lock: the cluster's lock, where the caller holds it already; it is taken for the run otherwise.
 
     Raises:
         LockedError: another run holds the cluster.
-        PlanError: the state folder cannot be written; no host was touched.
+        PlanError: the state folder cannot be written, or a file was changed since it was validated; no host was touched.
         RunError: it cannot be written any more, and Ansible had begun.
     """
     started = time.time()
-    run = new_run_id(started)
     state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
-    with cluster_lock(state_dir, verb=options.verb, run=run):
-        folder = RunFolder(runs_dir(state_dir) / run)
-        with state_errors(PlanError, folder.path):
-            tidy_runs(state_dir)
-            folder.path.mkdir(mode=0o700, parents=True)
-            write_whole(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n")
-            journal = Journal(folder.journal)
-        try:
-            course = _Course(cluster, plan, options, folder, journal, on_event, cancel, runner or AnsibleRunner())
+    with nullcontext(lock) if lock else cluster_lock(state_dir, verb=options.verb, run=new_run_id(started)) as held:
+        if held.state_dir != state_dir:
+            raise PlanError(f"cluster_name was changed to {cluster.name} meanwhile", fix="run the same command again")
+        folder = RunFolder(runs_dir(state_dir) / held.run)
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, folder.inventory, ignore_errors=True)
+            with state_errors(PlanError, folder.path):
+                tidy_runs(state_dir)
+                folder.path.mkdir(mode=0o700, parents=True)
+                write_whole(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n")
+                inventory = take_snapshot(cluster.path.absolute(), folder.inventory, cluster.sums)
+                journal = stack.enter_context(closing(Journal(folder.journal)))
+            course = _Course(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
             return course.run(started)
-        finally:
-            journal.close()
 
 
 @dataclass(slots=True)
@@ -115,6 +122,7 @@ class _Course:
     plan: Plan
     options: Options
     folder: RunFolder
+    inventory: Path
     journal: Journal
     on_event: Callable[[Event], None]
     cancel: threading.Event
@@ -192,7 +200,8 @@ class _Course:
                 self.folder.private_note.unlink()
         for event in translator.abandon():
             self._emit(event)
-        return "" if translator.ended or self.cancel.is_set() else _why(status, job.artifacts_dir), translator.stopped_at
+        problem = "" if translator.ended or self.cancel.is_set() else self._with_originals(_why(status, job.artifacts_dir))
+        return problem, translator.stopped_at
 
     def _job(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> Job:
         site = self.folder.path / f"site-{process}.yml"
@@ -208,7 +217,7 @@ class _Course:
             environment=ansible_environment(known_hosts, private) | {"PRIMUS_LINES": str(artifacts / "lines.jsonl")},
             working_dir=self.folder.path,
             playbook=site,
-            inventory=self.cluster.path.absolute(),  # of a link, the group_vars beside the link count
+            inventory=self.inventory,
             limit=self._limit(process, steps),
             arguments=tuple(_arguments(self.options, private, unread)),
             private_dir=private,
@@ -230,6 +239,7 @@ class _Course:
         """Give a failure the fix that goes with it, where the role itself gave none."""
         if not isinstance(event, HostResult) or event.status not in ("failed", "unreachable"):
             return event
+        event = replace(event, message=self._with_originals(event.message))
         if (conflict := self.conflicts.get(event.host)) and event.status == "unreachable":
             return replace(event, message=conflict.what, fix=conflict.fix)
         if event.fix:
@@ -240,6 +250,10 @@ class _Course:
             event,
             fix=known_fix(event.message, host=event.host, address=ssh_name(link.address, link.port), known_hosts=known_hosts),
         )
+
+    def _with_originals(self, text: str) -> str:
+        """Replace the paths of the snapshot, which Ansible names in its errors, by those of the user's files."""
+        return text.replace(str(self.inventory.parent), str(self.cluster.path.absolute().parent))
 
     def _emit(self, event: Event) -> None:
         with self._state_errors():

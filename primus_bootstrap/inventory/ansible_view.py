@@ -244,11 +244,14 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def open_view(path: Path, loader: Any, vault: Vault, files: Iterable[Path], sealed: Iterable[Path]) -> tuple[Any, Any]:
+def open_view(  # noqa: PLR0913, PLR0917 - what is read, what it means, and what opens it
+    path: Path, original: Path, loader: Any, vault: Vault, files: Iterable[Path], sealed: Iterable[Path]
+) -> tuple[Any, Any]:
     """Load hosts.yaml with Ansible's yaml inventory plugin and nothing else; return (inventory manager, variable manager).
 
     Args:
-        path: hosts.yaml.
+        path: hosts.yaml, or a snapshot of it.
+        original: hosts.yaml itself, which `inventory_file` and `inventory_dir` name.
         loader: Ansible's file reader.
         vault: The secrets.
         files: The variable files beside it: read now, because Ansible reads them late and stops at what it cannot read.
@@ -272,7 +275,7 @@ def open_view(path: Path, loader: Any, vault: Vault, files: Iterable[Path], seal
     with _quiet(), collector_off(), vault.active():
         inventory = InventoryManager(loader=loader, sources=[str(path)], parse=False)
         data = inventory._inventory  # noqa: SLF001 - parse_sources() would turn an error into a warning
-        data.current_source = str(path)
+        data.current_source = str(original)  # becomes inventory_file and inventory_dir
         try:
             inventory_loader.get("yaml").parse(data, loader, str(path))
             data.processed_sources.append(str(path))

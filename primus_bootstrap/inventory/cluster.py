@@ -82,7 +82,8 @@ class Cluster:
     """One validated hosts.yaml.
 
     `hosts` are in inventory order. `groups` maps every group, `all` included, to its host names, those of its children
-    included. `stated` maps every variable that is set anywhere to the places where it is.
+    included. `stated` maps every variable that is set anywhere to the places where it is. `sums` are the checksums of the
+    files that were read (`snapshot.file_sums`). `snapshot` is the copy that was read in place of `path`, or None.
     """
 
     name: str
@@ -91,6 +92,8 @@ class Cluster:
     groups: Mapping[str, tuple[str, ...]]
     view: AnsibleView
     stated: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
+    snapshot: Path | None = None
 
     @property
     def state_dir(self) -> Path:
@@ -98,9 +101,7 @@ class Cluster:
 
         `PRIMUS_STATE_DIR` replaces the `.primus` part, for an inventory on a read-only disk.
         """
-        base = os.environ.get("PRIMUS_STATE_DIR")
-        root = self.path.parent / ".primus" if not base else type(self.path)(base)
-        return root / self.name
+        return state_dir_of(self.path, self.name)
 
     def select(self, pattern: str) -> tuple[str, ...]:
         """Return the host names that an Ansible host pattern means, in inventory order."""
@@ -132,3 +133,10 @@ class Cluster:
             ssh_extra_args=text("ansible_ssh_extra_args"),
             host_key=text("host_key"),
         )
+
+
+def state_dir_of(hosts: Path, name: str) -> Path:
+    """Return the state folder of the cluster of that name; see `Cluster.state_dir`."""
+    base = os.environ.get("PRIMUS_STATE_DIR")
+    root = hosts.parent / ".primus" if not base else type(hosts)(base)
+    return root / name

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.errors import InventoryError, Problem
-from primus_bootstrap.inventory import ansible_view, names, required, rules, schema
-from primus_bootstrap.inventory.cluster import Cluster, Host, Origin
+from primus_bootstrap.inventory import ansible_view, names, required, rules, rules_hosts, schema
+from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
 from primus_bootstrap.inventory.merged import Merged, index_definitions
 from primus_bootstrap.inventory.positions import Written, read_positions
 from primus_bootstrap.inventory.reading import Reading
+from primus_bootstrap.inventory.snapshot import file_sums, source_of
 from primus_bootstrap.inventory.sources import read_source
 from primus_bootstrap.inventory.values import value_of
 from primus_bootstrap.inventory.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.positions import Definition
 
 _FILE_NAME = "hosts.yaml"
+_CLUSTER_NAME = "cluster_name"
 # What is wrong with these does not keep the rest from making sense.
 _FILE_RULES = frozenset({"variable-file"})
 _EXTENSIONS = ("", ".yaml", ".yml", ".json")
@@ -79,12 +81,33 @@ def validate(
             file = _find(path)
             loader = ansible_view.make_loader()
             vault = open_vault(loader, password_file=vault_password_file, password=ask_vault_pass)
-            return _Validator(shown or (path / _FILE_NAME if path.is_dir() else path), file, loader, vault, forgive).run()
+            source = source_of(file)
+            shown = shown or source or (path / _FILE_NAME if path.is_dir() else path)
+            return _Validator(shown, source or file, file, loader, vault, forgive).run()
         except InventoryError as error:
             return Validation(error.problems, (), None)
         except OSError as error:
             problem = Problem(str(path), 0, f"cannot be read: {error.strerror}", "check the path and its permissions", "unreadable")
             return Validation((problem,), (), None)
+
+
+def find_state_dir(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Path:
+    """Return the state folder of a cluster; of its files only the name is looked at, so that a verb can lock it before it reads the rest.
+
+    Raises:
+        InventoryError: hosts.yaml cannot be read as YAML; with every problem found.
+    """
+    ansible_view.use_our_settings()
+    file = _find(path)
+    vault = open_vault(ansible_view.make_loader(), password_file=vault_password_file, password=ask_vault_pass)
+    decrypt = vault.decrypt if vault else None
+    source = read_source(file, str(path), decrypt=decrypt)
+    written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts) if source.node else Written()
+    definitions = (*written.definitions, *read_variable_files(file.parent, str(path.parent), decrypt=decrypt).definitions)
+    named = [one.node for one in definitions if one.name == _CLUSTER_NAME and one.targets == ("all",)]
+    if source.node is None or any(not rules_hosts.is_cluster_name(node) for node in named):
+        raise InventoryError(validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems)
+    return state_dir_of(file, str(value_of(named[-1])) if named else file.parent.resolve().name).absolute()
 
 
 def _find(path: Path) -> Path:
@@ -120,10 +143,14 @@ def _other_inventory(folder: Path) -> str:
 
 @dataclass(slots=True)
 class _Validator:
-    """One validation: reads, then judges as far as what was read makes sense."""
+    """One validation: reads, then judges as far as what was read makes sense.
+
+    `path` is hosts.yaml, and `read` the file that is read for it: the same, or a snapshot of it.
+    """
 
     shown: Path
     path: Path
+    read: Path
     loader: Any
     vault: Vault
     forgive: frozenset[str]
@@ -131,8 +158,9 @@ class _Validator:
     def run(self) -> Validation:
         """Judge what is written first, and what it means only where Ansible can make sense of it."""
         decrypt = self.vault.decrypt if self.vault else None
+        sums = file_sums(self.read)  # before the files are parsed: a later change of one is then noticed when the run begins
         written, problems = self._written(decrypt)
-        files = read_variable_files(self.path.parent, str(self.shown.parent), decrypt=decrypt)
+        files = read_variable_files(self.read.parent, str(self.shown.parent), decrypt=decrypt)
         definitions = (*written.definitions, *files.definitions)
         judged, deferred = schema.judge_definitions(definitions, self.vault)
         deferred += [
@@ -143,11 +171,12 @@ class _Validator:
         cluster = None
         if sound:
             cluster = self._meaning(written, files, definitions, problems)
+            cluster = replace(cluster, sums=sums) if cluster else None
         count = len({definition.name for definition in definitions})
         return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count)
 
     def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[Written, list[Problem]]:
-        source = read_source(self.path, str(self.shown), decrypt=decrypt)
+        source = read_source(self.read, str(self.shown), decrypt=decrypt)
         problems = list(source.problems)
         if source.sealed:
             fix = "give the Vault password: --vault-password-file"
@@ -164,9 +193,8 @@ class _Validator:
     ) -> Cluster | None:
         """Let Ansible load it and apply the rules; add their problems."""
         try:
-            inventory, managers = ansible_view.open_view(
-                self.path, self.loader, self.vault, files.paths, [path for path, _, _ in files.sealed]
-            )
+            sealed_paths = [path for path, _, _ in files.sealed]
+            inventory, managers = ansible_view.open_view(self.read, self.path, self.loader, self.vault, files.paths, sealed_paths)
         except ValueError as error:
             if not problems:
                 what = f"Ansible cannot load it: {error}"
@@ -193,7 +221,8 @@ class _Validator:
                 for host in hosts:
                     of_host[host].append(group)
         every = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
-        chosen = next(iter(reading.merged.of("cluster_name").values()), None)
+        chosen = next(iter(reading.merged.of(_CLUSTER_NAME).values()), None)
         name = str(value_of(chosen.node)) if chosen else self.path.parent.resolve().name
         stated = {variable: tuple(one.origin for one in several) for variable, several in reading.merged.by_name.items()}
-        return Cluster(name=name, path=self.path, hosts=every, groups=reading.groups, view=reading.view, stated=stated)
+        snapshot = self.read if self.read != self.path else None
+        return Cluster(name, self.path, every, reading.groups, reading.view, stated=stated, snapshot=snapshot)

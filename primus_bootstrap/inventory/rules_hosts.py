@@ -328,9 +328,14 @@ def cluster_name(reading: Reading) -> Iterator[Problem]:
         if definition.kind != "group" or definition.targets != ("all",):
             what = "cluster_name is set for a part of the hosts"
             yield Problem(origin.file, origin.line, what, "set it once, under `vars:` of `all`", "cluster-name")
-        elif not isinstance(definition.node, yaml.ScalarNode) or not _CLUSTER_NAME.fullmatch(definition.node.value):
+        elif not is_cluster_name(definition.node):
             what = "cluster_name must be plain letters, digits, `-`, `_` and `.`, at most 63 of them"
             yield Problem(origin.file, origin.line, what, "write it out, without a template", "cluster-name")
+
+
+def is_cluster_name(node: yaml.Node) -> bool:
+    """Return whether a value may name a cluster: it is part of a path."""
+    return isinstance(node, yaml.ScalarNode) and bool(_CLUSTER_NAME.fullmatch(node.value))
 
 
 def unchecked_host_keys(reading: Reading) -> Iterator[Problem]:

@@ -97,6 +97,13 @@ def read_variable_files(base: Path, shown_base: str, *, decrypt: Callable[[bytes
     return reader.found
 
 
+def variable_paths(base: Path) -> tuple[Path, ...]:
+    """Return the files of `group_vars/` and `host_vars/` below a folder that Ansible reads."""
+    folders = [base / name for name in ("group_vars", "host_vars")]
+    owners = [files[0] for folder in folders if folder.is_dir() for files in _by_owner(folder).values()]
+    return tuple(path for owner in owners for path in _files(owner))
+
+
 def _by_owner(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each group or host, the one that Ansible reads first in its list."""
     found: dict[str, list[tuple[int, Path]]] = {}

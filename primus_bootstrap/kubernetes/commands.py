@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.inventory.snapshot import plugin_settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
@@ -29,9 +31,9 @@ _FETCH_ALONE: dict[str, Any] = {"download_run_once": False}
 class Place:
     """Where Kubespray runs for one cluster.
 
-    `release` is the checkout, `programs` the folder of its own `ansible-playbook`. `hosts` is hosts.yaml, `generated` the folder of
-    the values that we compute; it comes first, so that `inventory_dir` stays the folder of hosts.yaml. `facts` keeps what hosts said
-    of themselves, one file a host.
+    `release` is the checkout, `programs` the folder of its own `ansible-playbook`. `hosts` is hosts.yaml, or a run's snapshot of it.
+    `generated` is the folder of the values that we compute; it comes first, so that `inventory_dir` stays the folder of hosts.yaml.
+    `facts` keeps what hosts said of themselves, one file a host.
     """
 
     release: Path
@@ -54,7 +56,7 @@ class Place:
         """
         return {
             "ANSIBLE_CONFIG": str(self.release / "ansible.cfg"),
-            "ANSIBLE_INVENTORY_ENABLED": "yaml",
+            **plugin_settings("yaml"),
             "ANSIBLE_HOST_KEY_CHECKING": "True",
             "ANSIBLE_CACHE_PLUGIN": "jsonfile",
             "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(self.facts),

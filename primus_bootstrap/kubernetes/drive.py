@@ -80,7 +80,7 @@ def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) 
     gate.refuse_foreign(cluster, "kubespray")
     folder = cluster.state_dir.absolute() / "kubespray"
     ready = make_ready(source)
-    place = Place(ready.checkout, ready.programs, cluster.path.absolute(), folder / "inventory", folder / "facts")
+    place = Place(ready.checkout, ready.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts")
     try:
         for name in ("inventory/group_vars", "facts", "artifacts", "credentials", "logs"):
             (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -17,10 +17,12 @@ from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, Recap, RunFinished
 from primus_bootstrap.engine.history import last_report, list_runs
 from primus_bootstrap.engine.journal import read_journal
+from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import report_from_events
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.inventory.snapshot import file_sums
 from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
 
 if TYPE_CHECKING:
@@ -152,7 +154,7 @@ def test_one_process_gets_all_phases_and_only_what_it_needs(tmp_path: Path, monk
     ]
     assert (job.limit, job.arguments[2:]) == ("", ("--check", "--diff", "--forks", "7"))
     assert job.environment["ANSIBLE_HOST_KEY_CHECKING"] == "True"
-    assert job.environment["ANSIBLE_INVENTORY_ENABLED"] == "yaml"
+    assert job.environment["ANSIBLE_INVENTORY_ENABLED"] == "primus_snapshot"
     assert job.environment["https_proxy"] == "http://proxy.example:3128"
     assert job.environment["ANSIBLE_SSH_ARGS"].startswith("-o 'UserKnownHostsFile=")
     assert "StrictHostKeyChecking=yes" in job.environment["ANSIBLE_SSH_ARGS"]
@@ -247,15 +249,85 @@ def test_a_state_folder_that_cannot_be_written_touches_nothing(cluster: Cluster)
 
 
 def test_a_linked_inventory_is_read_where_the_link_is(cluster: Cluster, tmp_path: Path) -> None:
-    """Ansible gets the link itself, and so the group_vars beside it, as `validate` does."""
-    (tmp_path / "site").mkdir()
+    """Ansible gets the group_vars beside the link, and the link as `inventory_file`, as `validate` does."""
+    (tmp_path / "site" / "group_vars").mkdir(parents=True)
+    (tmp_path / "site" / "group_vars" / "all.yml").write_text("site_a: 1\n", encoding="utf-8")
     link = tmp_path / "site" / "hosts.yaml"
     link.symlink_to(cluster.path)
+    seen: dict[str, str] = {}
+
+    run(replace(cluster, path=link), Looking(["results"], seen=seen))
+
+    assert seen["group_vars/all.yml"] == "site_a: 1\n"
+    assert seen[".primus-source"] == str(link)
+
+
+@dataclass
+class Looking(FakeRunner):
+    """Also reads the inventory that Ansible would be given, and changes the original meanwhile."""
+
+    seen: dict[str, str] = field(default_factory=dict)
+    original: Path | None = None
+
+    def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
+        """See `Runner.run`."""
+        if self.original:
+            self.original.write_text("changed: meanwhile\n", encoding="utf-8")
+        folder = job.inventory.parent
+        self.seen |= {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
+        assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.rglob("*")))
+        return super().run(job, on_event, cancel)
+
+
+def test_every_process_of_a_run_reads_the_inventory_as_it_was(cluster: Cluster) -> None:
+    """An edit while a run is under way is not read; the copy is private, and gone once the run has ended."""
+    before = cluster.path.read_text(encoding="utf-8")
+    runner = Looking(["results"], original=cluster.path)
+
+    run(cluster, runner)
+
+    assert runner.seen["hosts.yaml"] == before
+    assert not runner.jobs[0].inventory.parent.exists()
+
+
+def test_a_file_that_changed_since_it_was_checked_ends_the_run(cluster: Cluster) -> None:
+    """Exit 3 with its path before Ansible starts; nothing of the copy is left."""
+    variables = cluster.path.parent / "group_vars"
+    variables.mkdir()
+    (variables / "all.yml").write_text("site_a: 1\n", encoding="utf-8")
+    checked = replace(cluster, sums=file_sums(cluster.path))
+    (variables / "all.yml").write_text("site_a: 2\n", encoding="utf-8")
     runner = FakeRunner(["results"])
 
-    run(replace(cluster, path=link), runner)
+    with pytest.raises(PlanError, match=r"group_vars/all.yml was changed after it was checked"):
+        run(checked, runner)
 
-    assert runner.jobs[0].inventory == link
+    assert runner.jobs == []
+    assert list(cluster.state_dir.glob("runs/*/inventory")) == []
+
+
+def test_a_lock_that_the_caller_holds_is_not_taken_again(cluster: Cluster) -> None:
+    """The run goes on under it, with the id that the holder is known by, and it stays held."""
+    with cluster_lock(cluster.state_dir, verb="node add x", run="20261111T000000Z-0000") as held:
+        plan = make_plan(cluster)
+        runner = FakeRunner(["results"])
+        events: list[Event] = []
+        report = apply_plan(cluster, plan, Options(), on_event=events.append, cancel=threading.Event(), runner=runner, lock=held)
+        holder = read_holder(cluster.state_dir)
+
+    assert report.run == held.run
+    assert holder
+    assert holder.run == held.run
+
+
+def test_a_held_lock_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """cluster_name was changed between the lock and the run: nothing runs."""
+    events: list[Event] = []
+    with (
+        cluster_lock(tmp_path / "other", verb="v", run="r") as held,
+        pytest.raises(PlanError, match="cluster_name was changed to small meanwhile"),
+    ):
+        apply_plan(cluster, make_plan(cluster), Options(), on_event=events.append, cancel=threading.Event(), lock=held)
 
 
 def test_ansible_killed_by_a_signal_is_said_so(cluster: Cluster) -> None:

@@ -14,6 +14,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from primus_bootstrap.kubernetes.commands import Command
     from primus_bootstrap.kubernetes.cordons import Cordons
     from primus_bootstrap.kubernetes.course import State
@@ -66,7 +68,7 @@ class ActionModule(ActionBase):
             source = Source(**{one.name: str(args.get(one.name, "")) for one in fields(Source)})
             password = private / "vault-0"
             secrets = self._secrets(private)
-            cluster = load_cluster(Path(str(known["inventory_file"])), vault_password_file=password if password.is_file() else None)
+            cluster = load_cluster(self._hosts_file(known), vault_password_file=password if password.is_file() else None)
             kubespray = drive.prepare(cluster, source, secrets=secrets)
             commands, state = self._course(kubespray)
             said = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
@@ -132,6 +134,13 @@ class ActionModule(ActionBase):
             return Server(Path(str(self._task.args.get("kubeconfig", ""))))
 
         return Cordons(kubespray.folder / "cordons.json", server, kubespray.cluster.groups, node_of)
+
+    def _hosts_file(self, known: Mapping[str, Any]) -> Path:
+        """Return the hosts.yaml to read: in a run of primus-bootstrap the run's snapshot, as for every other task."""
+        from primus_bootstrap.inventory.snapshot import source_of  # noqa: PLC0415
+
+        given = [Path(str(one)) for one in context.CLIARGS.get("inventory") or ()]
+        return next((one for one in given if source_of(one)), Path(str(known["inventory_file"])))
 
     def _secrets(self, private: Path) -> tuple[str, ...]:
         """Hand on what opens Vault and sudo, in files that go with the run; never as an argument."""
