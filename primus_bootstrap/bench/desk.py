@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.gate import Breaker, parse_breaker
 from primus_bootstrap.bench.policy import SHIPPED, Policy, Step, Tier, load_policy
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import PlanError, RunError
 
 if TYPE_CHECKING:
@@ -58,20 +59,21 @@ class Desk:
         Raises:
             InventoryError: the policy is wrong.
             PlanError: it has no such tier.
-            RunError: the folder cannot be used.
+            RunError: the folder cannot be used, or what was decided before is damaged.
         """
         tiers = list(read_policy(policy_file).tiers)
         if tier not in (NOBODY, *tiers):
             raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NOBODY, *tiers))}")
         if look_only:
             return tiers
+        out_of_service = self.previous().get("ours", [])
         try:
             shutil.rmtree(self.folder / "incoming", ignore_errors=True)
             (self.folder / "incoming").mkdir(parents=True, mode=0o700)
             (self.folder / _AGAIN).unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(error, self.folder) from error
-        self.decide(ours=self.previous().get("ours", []))
+        self.decide(ours=out_of_service)
         return tiers
 
     def keep_seen(self, host: str, seen: Mapping[str, Any]) -> None:
@@ -88,8 +90,12 @@ class Desk:
         self._write_incoming(host, {**said, "measured": [*said["measured"], {"now": now, "steps": list(steps)}]})
 
     def said(self, host: str) -> dict[str, Any]:
-        """Return what a host has said so far; nothing where it was lost before it said anything."""
-        return self.read(Path("incoming") / f"{host}.json") or {"seen": {}, "asked": False, "measured": []}
+        """Return what a host has said so far; nothing where it was lost before it said anything, or its file is damaged."""
+        try:
+            found = self._load(Path("incoming") / f"{host}.json")
+        except ValueError:
+            found = None  # the host counts as lost, so what it measured is unknown
+        return found or {"seen": {}, "asked": False, "measured": []}
 
     def steps(self, host: str, asked: Asked, *, round_: int) -> list[dict[str, Any]]:
         """Return what to run on a host in this round; nothing where no bench is due."""
@@ -126,11 +132,9 @@ class Desk:
             RunError: it cannot be written.
         """
         path = self.folder / name
-        draft = path.with_name(f".{path.name}.new")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-            draft.replace(path)
+            write_atomic(path, json.dumps(value, indent=1) + "\n")
         except OSError as error:
             raise _unusable(error, path) from error
 
@@ -148,26 +152,44 @@ class Desk:
 
     def breaker(self) -> Breaker | None:
         """Return the breaker that stands; a record that is damaged is one as well."""
-        path = self.folder / "breaker.json"
-        if not path.exists():
-            return None
-        return parse_breaker(self.read(Path("breaker.json")) or {})
+        try:
+            found = self._load(Path("breaker.json"))
+        except ValueError:
+            found = {}
+        return None if found is None else parse_breaker(found)
 
     def previous(self) -> dict[str, Any]:
-        """Return what was decided last; nothing before the first bench."""
+        """Return what was decided last; nothing before the first bench.
+
+        Raises:
+            RunError: It is damaged: which hosts are out of service is then unknown, and not "none".
+        """
         return self.read(Path("decisions.json")) or {}
 
     def read(self, name: Path) -> dict[str, Any] | None:
-        """Return an object of one of the folder's files; None where there is none."""
+        """Return the object in one of the folder's files; None if there is no such file.
+
+        Raises:
+            RunError: The file cannot be read, or is damaged.
+        """
+        path = self.folder / name
         try:
-            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            return self._load(name)
+        except ValueError as error:
+            fix = f"remove {path}, then measure all hosts again: primus-bootstrap bench hosts.yaml"
+            raise RunError(f"{path} is damaged: {error}; its content is not guessed", fix=fix) from error
+
+    def _load(self, name: Path) -> dict[str, Any] | None:
+        """Return the object in a file, None without a file; ValueError if it is damaged."""
+        try:
+            found = json.loads((self.folder / name).read_bytes())
         except FileNotFoundError:
-            return None
-        except ValueError:
             return None
         except OSError as error:
             raise _unusable(error, self.folder / name) from error
-        return found if isinstance(found, dict) else None
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds no JSON object but a {type(found).__name__}")  # noqa: TRY004 - damaged, as for broken JSON
+        return found
 
     def _write_incoming(self, host: str, value: Mapping[str, Any]) -> None:
         self.write(f"incoming/{host}.json", value)

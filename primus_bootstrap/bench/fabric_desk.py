@@ -8,6 +8,7 @@ incoming/groups/HOST.json   what a host gave in the round under way
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zlib
 from pathlib import Path
@@ -67,6 +68,8 @@ class FabricDesk:
         try:
             with self._ran.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(each.to_json()) + "\n" for each in ran)
+                file.flush()
+                os.fsync(file.fileno())  # fabric.json, which is written next, no longer lists these runs
         except OSError as error:
             raise RunError(f"cannot write {self._ran}: {error.strerror or error}", fix="free space there, or set bench_folder") from error
         gone = {host: LOST for host in state["hosts"] if host not in present}
@@ -89,10 +92,17 @@ class FabricDesk:
         )
 
     def ran(self) -> tuple[Ran, ...]:
-        """Return every run that has ended."""
+        """Return every run that has ended.
+
+        Raises:
+            RunError: The file is damaged; a bench starts a new one.
+        """
         if not self._ran.exists():
             return ()
-        return tuple(parse_ran(json.loads(line)) for line in self._ran.read_text(encoding="utf-8").splitlines())
+        try:
+            return tuple(parse_ran(json.loads(line)) for line in self._ran.read_bytes().splitlines())
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{self._ran} is damaged: {error}", fix="run it again: primus-bootstrap bench hosts.yaml") from error
 
     def keep_with(self, report: Path) -> None:
         """Put the runs beside a bench's reports, where there were any."""

@@ -9,6 +9,7 @@ from primus_bootstrap.bench.report import BenchRun, Breaker, Decision
 from primus_bootstrap.bench.report_html import html_text
 from primus_bootstrap.bench.report_input import report_history, report_values
 from primus_bootstrap.bench.report_junit import junit_text
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import PlanError, RunError
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def write_run(folder: Path, run: BenchRun, json_text: str, *, now: float) -> Pat
         RunError: they cannot be written.
     """
     own = folder / RUNS / datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    texts = {"bench.json": json_text, "bench.html": html_text(run), "junit.xml": junit_text(run)}
+    # bench.json last: with it the folder counts as a bench that ended.
+    texts = {"bench.html": html_text(run), "junit.xml": junit_text(run), "bench.json": json_text}
     try:
         own.mkdir(parents=True, mode=0o700)
         for name, text in texts.items():
-            (own / name).write_text(text, encoding="utf-8")
+            write_atomic(own / name, text)
     except OSError as error:
         raise RunError(f"cannot write {own}: {error.strerror or error}", fix="free space there and make it writable") from error
     return own

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from primus_bootstrap.bench.results import Series, device_key, measurable
+from primus_bootstrap.core.atomic_files import write_all
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.verdicts import OUTCOMES, Outcome
 
@@ -177,9 +178,7 @@ def _append(descriptor: int, payload: bytes) -> None:
     if end and os.pread(descriptor, 1, end - 1) != b"\n":
         payload = b"\n" + payload
     try:
-        rest = memoryview(payload)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        write_all(descriptor, payload)
         os.fsync(descriptor)
     except OSError:
         os.ftruncate(descriptor, end)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from primus_bootstrap.bench.codes import CODES, Code
+from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.errors import InventoryError, Problem
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ class _Reader:
         known = {**kinds, **(optional or {})}
         for key in data:
             if key not in known:
-                self.wrong(f"{where}.{key}", "no such key", _nearest(str(key), known))
+                self.wrong(f"{where}.{key}", "no such key", did_you_mean(str(key), known))
         for key in kinds:
             if key not in data:
                 self.wrong(where, f"{key} is missing", f"add {key}")
@@ -256,7 +256,7 @@ class _Reader:
         return read
 
     def word(self, words: Collection[str]) -> _Kind:
-        return lambda where, data: data if data in words else self.wrong(where, f"{data!r} is not known", _nearest(str(data), words))
+        return lambda where, data: data if data in words else self.wrong(where, f"{data!r} is not known", did_you_mean(str(data), words))
 
     def text(self, where: str, data: Any) -> Any:
         return data if isinstance(data, str) and data.strip() else self.wrong(where, f"{data!r} is no text", "write one sentence")
@@ -282,7 +282,7 @@ class _Reader:
             return self.wrong(where, f"{data!r} is no check's name", f"begin it with one of {', '.join(_PREFIXES)}")
         benchmark = data.removeprefix("bench_")
         if benchmark != data and not any(fnmatchcase(name, benchmark) for name in BENCHMARKS):
-            return self.wrong(where, f"{data} matches no benchmark", _nearest(benchmark, BENCHMARKS))
+            return self.wrong(where, f"{data} matches no benchmark", did_you_mean(benchmark, BENCHMARKS))
         return data
 
     def codes(self, kind: _Kind) -> _Kind:
@@ -295,11 +295,6 @@ class _Reader:
             if not all(isinstance(each, str | int | float) for each in (value if isinstance(value, list) else [value])):
                 self.wrong(f"{where}.{name}", f"{value!r} is no word, number or list of them", "write it as on the command line")
         return data
-
-
-def _nearest(word: str, words: Collection[str]) -> str:
-    near = difflib.get_close_matches(word, words, n=1)
-    return f"did you mean {near[0]}?" if near else f"choose from: {', '.join(words)}"
 
 
 def _word(value: Any) -> str:

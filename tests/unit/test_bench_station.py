@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +14,7 @@ from primus_bootstrap.bench.desk import Asked, Desk
 from primus_bootstrap.bench.finished import last_run
 from primus_bootstrap.bench.report import read_run
 from primus_bootstrap.bench.station import ask_again, finish
-from primus_bootstrap.errors import PlanError
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from primus_bootstrap.errors import PlanError, RunError
 
 NOW = 1_795_350_000.0
 PRINT = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
@@ -329,3 +328,57 @@ def test_what_was_decided_before_is_not_carried_out_again(desk: Desk) -> None:
     assert {name: decided(desk)[name] for name in ("records", "released", "passes", "ours")} == {
         "records": [], "released": [], "passes": {}, "ours": ["n1"],
     }  # fmt: skip
+
+
+TORN = [b"", b'{"schema": "primus.bench-deci', b"[]", b'{"ours": "\xff"}']
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(desk: Desk, content: bytes) -> None:
+    """A file that a power loss tore stops the bench with a fix, before anything is forgotten or decided; it is left as it is."""
+    desk.decide(ours=["n1"])
+    look(desk, "n2", due="changed")
+    desk.keep_measured("n2", [preflight("pass")], now=NOW - 20)
+    path = desk.folder / "decisions.json"
+    path.write_bytes(content)
+
+    for step_of_a_bench in (lambda: desk.begin("", "checks"), lambda: finish(desk, case("n2"))):
+        with pytest.raises(RunError, match=r"decisions\.json is damaged") as caught:
+            step_of_a_bench()
+        assert f"remove {path}" in caught.value.fix
+    assert path.read_bytes() == content
+    assert desk.said("n2")["measured"] != []
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_a_breaker_that_is_damaged_stands(desk: Desk, content: bytes) -> None:
+    """Nobody is quarantined until a person has looked."""
+    (desk.folder / "breaker.json").write_bytes(content)
+
+    breaker = desk.breaker()
+
+    assert breaker is not None
+    assert "cannot be read" in breaker.reason
+
+
+@pytest.mark.parametrize("content", TORN)
+def test_what_a_host_said_that_is_damaged_is_unknown(desk: Desk, content: bytes) -> None:
+    """The host counts as lost, not as one that passed, and the others are judged."""
+    for host in ("n1", "n2"):
+        look(desk, host, due="changed")
+        desk.keep_measured(host, [preflight("pass")], now=NOW - 20)
+    (desk.folder / "incoming" / "n1.json").write_bytes(content)
+
+    shown = {(each.check, each.host): each.verdict for each in finish(desk, case("n1", "n2"))}
+
+    assert (shown["bench", "n1"], shown["bench", "n2"]) == ("unknown", "pass")
+
+
+def test_decisions_are_on_disk_before_the_bench_goes_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss afterwards finds them."""
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
+
+    desk.decide(ours=["n1"])
+
+    assert [name.startswith(".decisions.json.") for name in synced] == [True, False]
