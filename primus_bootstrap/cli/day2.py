@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,16 @@ from primus_bootstrap.cli.console import emit, say
 from primus_bootstrap.cli.options import DEFAULT_HOSTS
 from primus_bootstrap.cli.report_view import print_report, what_now
 from primus_bootstrap.cli.run_verbs import need_terminal, print_plan, run_plan
+from primus_bootstrap.engine.journal import new_run_id
+from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.errors import PlanError
+from primus_bootstrap.inventory.load import find_state_dir
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from primus_bootstrap.engine.lock import HeldLock
     from primus_bootstrap.engine.plan import Subject
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
@@ -81,9 +87,23 @@ def ask_name(cluster: Cluster, given: str, *, verb: str, what: str) -> None:
         )
 
 
-def run_and_report(cluster: Cluster, made: Plan, options: Options, *, as_json: bool) -> Report:
+@contextmanager
+def locked(path: Path, options: Options) -> Iterator[HeldLock]:
+    """Hold the cluster's lock for a verb that edits hosts.yaml: it is taken before the file is read, and released when all is done.
+
+    Raises:
+        LockedError: another run holds it; nothing was read or written.
+        InventoryError: hosts.yaml cannot be read as YAML.
+    """
+    password = options.vault_password or None
+    state_dir = find_state_dir(path, vault_password_file=options.vault_password_file, ask_vault_pass=password)
+    with cluster_lock(state_dir, verb=options.verb, run=new_run_id(time.time())) as held:
+        yield held
+
+
+def run_and_report(cluster: Cluster, made: Plan, options: Options, *, as_json: bool, lock: HeldLock | None = None) -> Report:
     """Run a plan and print what came of it; JSON is left to the verb, which has more to say."""
-    report = run_plan(cluster, made, options)
+    report = run_plan(cluster, made, options, lock=lock)
     if not as_json:
         print_report(report, cluster.path)
         if report.exit_code:

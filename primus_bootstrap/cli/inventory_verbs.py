@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -191,14 +192,22 @@ def secrets_init(
     as_json: AsJson = False,
 ) -> None:
     """Write a Vault file with a generated value for every secret that the roles of this inventory need and that is not set yet."""
-    from primus_bootstrap.inventory import secrets  # noqa: PLC0415 - Ansible is loaded only by the verbs that need it
+    # Loaded only by the verbs that need them.
+    from primus_bootstrap.engine.journal import new_run_id  # noqa: PLC0415
+    from primus_bootstrap.engine.lock import cluster_lock  # noqa: PLC0415
+    from primus_bootstrap.inventory import secrets  # noqa: PLC0415
 
     cluster, password_file, missing = _look(hosts, vault_password_file)
     target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
-    made = bool(missing) and not password_file.exists()
-    if made:
-        secrets.make_password_file(password_file)
-    added = secrets.add_secrets(target, missing, secrets.password_of(password_file)) if missing else ()
+    made = False
+    added: tuple[str, ...] = ()
+    if missing:
+        with cluster_lock(cluster.state_dir.absolute(), verb="secrets init", run=new_run_id(time.time())):
+            cluster, password_file, missing = _look(hosts, vault_password_file)  # another command may have written them meanwhile
+            made = bool(missing) and not password_file.exists()
+            if made:
+                secrets.make_password_file(password_file, own_folder=vault_password_file is None)
+            added = secrets.add_secrets(target, missing, secrets.password_of(password_file)) if missing else ()
     if as_json:
         emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
     elif missing:

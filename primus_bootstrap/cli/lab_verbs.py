@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,8 @@ import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.live import count
+from primus_bootstrap.engine.journal import new_run_id
+from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.lab import faults
 from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.status import status as lab_status
@@ -18,6 +21,9 @@ from primus_bootstrap.lab.up import up as lab_up
 from primus_bootstrap.lab.values import DEFAULT_NAME, default_folder
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from primus_bootstrap.engine.lock import HeldLock
     from primus_bootstrap.lab.status import LabStatus
     from primus_bootstrap.lab.values import Form
 
@@ -62,7 +68,7 @@ def up(
         raise typer.BadParameter("--core and --bare contradict each other; give one of them")
     form: Form | None = "core" if core else "bare" if bare else None
     request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None)
-    report = lab_up(name, _folder(name, folder), request, say=say)
+    report = lab_up(name, _folder(name, folder), request, say=say, hold=_hold)
     hosts_file = short(report.lab.hosts_file)
     hosts = count(len(report.lab.nodes), "host")
     for node, print_ in report.fingerprints:
@@ -114,6 +120,11 @@ _fault("pause", "Freeze a host: connections stay open and nothing answers.")
 _fault("partition", "Take a host off its network: packets are lost.")
 _fault("slow", "Leave a host half a processor: it answers, and computes slowly.")
 _fault("heal", "Undo every fault of a host and wait until it answers.")
+
+
+def _hold(state_dir: Path) -> AbstractContextManager[HeldLock]:
+    """Hold the lock of the lab's cluster while its hosts.yaml is written anew."""
+    return cluster_lock(state_dir, verb="lab up", run=new_run_id(time.time()))
 
 
 def _folder(name: str, folder: Path | None) -> Path:

@@ -1,4 +1,4 @@
-"""What a verb on one host does step by step: read, judge, show, ask, edit hosts.yaml, run, edit hosts.yaml."""
+"""What a verb on one host does under the cluster's lock: read, judge, show, ask, edit hosts.yaml, run, edit hosts.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, offe
 from primus_bootstrap.engine.plan import Subject
 from primus_bootstrap.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.draft import OWNER_RULE, Draft, HostsText, judge_draft, read_hosts_text, set_own_files_aside, write_draft
-from primus_bootstrap.inventory.edit import NewHost, direct_groups, host_variables, names_in, with_host, with_value
+from primus_bootstrap.inventory.edit import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
 from primus_bootstrap.inventory.load import validate
 from primus_bootstrap.inventory.names import nearest
 from primus_bootstrap.inventory.node_rules import check_joining, inherited
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from primus_bootstrap.engine.lock import HeldLock
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.engine.run import Options
     from primus_bootstrap.inventory.cluster import Cluster
@@ -38,13 +39,17 @@ _SECRETS_LEFT = "the disk of {host} still holds the cluster's secrets (munge, th
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A verb on one host: the cluster while it runs, and the edits of hosts.yaml before its first step and after its last."""
+    """A verb on one host: the cluster while it runs, and the edits of hosts.yaml before its first step and after its last.
+
+    `dead` says that the host that leaves does not answer, so nothing is stopped on it.
+    """
 
     cluster: Cluster
     subject: Subject
     options: Options
     before: Draft | None = None
     after: Draft | None = None
+    dead: bool = False
 
     @property
     def leaving(self) -> str:
@@ -122,7 +127,27 @@ def added(  # noqa: PLR0913 - the options of the verb
     return Change(before.cluster, Subject(name), options, before=before)
 
 
-def inherited_host(file: HostsText, old: str, new: str, *, address: str, variables: Sequence[str]) -> NewHost:
+def replaced(cluster: Cluster, old: str, new: str, options: Options, *, successor: tuple[str, Sequence[str]] | None) -> Change:
+    """Return what `node replace` changes: the new host comes before the run, and the old one goes after it.
+
+    Args:
+        cluster: hosts.yaml as it is.
+        old: the host that leaves.
+        new: the host that takes its place.
+        options: those of the run.
+        successor: address and variables of the new host; None where hosts.yaml has it already.
+    """
+    file = read_hosts_text(cluster.path)
+    before = None
+    if successor:
+        address, variables = successor
+        before = judge(file, with_host(file.text, _inherited_host(file, old, new, address=address, variables=variables)), options)
+        file = replace(file, text=before.after)
+    after = judge(file, without_host(file.text, old), options, removes=True)
+    return Change(before.cluster if before else cluster, Subject(new, old), options, before=before, after=after)
+
+
+def _inherited_host(file: HostsText, old: str, new: str, *, address: str, variables: Sequence[str]) -> NewHost:
     """Return the host that takes the place of another: in its groups, with those of its variables that are not of one machine."""
     own = inherited(host_variables(file.text, old)) | inherited(_file_variables(file.path, old))
     return NewHost(new, direct_groups(file.text, old), _address(address) | own | _values(variables))
@@ -215,23 +240,33 @@ def _shown(key: str) -> str:
     return f"{key_type} {fingerprint(base64_key)}"
 
 
-def carry_out(change: Change, playbook: str, ask: Callable[[], None], *, as_json: bool, dead: bool = False) -> Report | None:
-    """Show, ask, edit, run, edit; without a report where no host had to be touched."""
-    made = make_node_plan(change.cluster, playbook, change.subject, without=(_STOP,) if dead else ())
+def carry_out(change: Change, playbook: str, ask: Callable[[], None] | None, *, lock: HeldLock, as_json: bool) -> Report | None:
+    """Show, ask, edit, run, edit; without a report where no host had to be touched.
+
+    The new host is in hosts.yaml before the first host is touched, and the old one stays there until the run has ended well: a
+    verb that is killed or fails leaves a file from which the same command goes on. Where no host was touched, the edit is taken back.
+    """
+    made = make_node_plan(change.cluster, playbook, change.subject, without=(_STOP,) if change.dead else ())
     diffs = [draft.diff for draft in (change.before, change.after) if draft]
     show_change("\n".join(diffs), change.cluster, None if as_json else made)
-    ask()
+    if ask:
+        ask()
     if change.before:
         write_draft(change.before)
     # The old host leaves only where the new one came, and it is stopped only where its jobs have ended.
     options = replace(change.options, chained=True)
-    report = run_and_report(change.cluster, made, options, as_json=as_json) if made else None
+    try:
+        report = run_and_report(change.cluster, made, options, as_json=as_json, lock=lock) if made else None
+    except PlanError:
+        if change.before:
+            write_draft(change.before.reverse)
+        raise
     kept: tuple[Path, ...] = ()
     if change.after and not (report and report.exit_code):
         write_draft(change.after)
         forget_host_keys(change.cluster, (change.leaving,))
         kept = set_own_files_aside(change.cluster.path, change.leaving)
-        left = [_SECRETS_LEFT.format(host=change.leaving)] if dead else []
+        left = [_SECRETS_LEFT.format(host=change.leaving)] if change.dead else []
         say("\n".join([f"{change.leaving} left the cluster, and hosts.yaml", *left, *(f"kept: {path}" for path in kept)]))
     if as_json:
         emit_json(report.to_json() if report else {"left": change.leaving})

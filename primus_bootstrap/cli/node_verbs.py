@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from primus_bootstrap.cli.console import say
-from primus_bootstrap.cli.day2 import ask_name, ask_yes, split_words
+from primus_bootstrap.cli.day2 import ask_name, ask_yes, locked, split_words
 from primus_bootstrap.cli.node_changes import (
     ADD,
     REMOVE,
@@ -21,10 +21,10 @@ from primus_bootstrap.cli.node_changes import (
     exit_code,
     groups_of,
     host_named,
-    inherited_host,
     judge,
     leaving_variables,
     load,
+    replaced,
     say_gone,
 )
 from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
@@ -41,7 +41,7 @@ from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
 from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.plan import Subject
 from primus_bootstrap.inventory.draft import read_hosts_text
-from primus_bootstrap.inventory.edit import with_host, without_host
+from primus_bootstrap.inventory.edit import without_host
 from primus_bootstrap.inventory.node_rules import check_leaving, check_reinstalled
 from primus_bootstrap.kubernetes.day2 import refuse_foreign_machine
 
@@ -83,9 +83,11 @@ def add(
     """
     path, (name,) = split_words(words, ["NAME"])
     options = given_options(f"node add {name}", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    change = added(path, name, options, address=host, groups=groups or (), like=like, variables=variables or ())
-    refuse_foreign_machine(change.cluster, groups_of(change.cluster, name), "node add")
-    report = carry_out(change, ADD, lambda: None if yes else ask_yes(f"Add {name}?", verb="node add"), as_json=as_json)
+    with locked(path, options) as lock:
+        change = added(path, name, options, address=host, groups=groups or (), like=like, variables=variables or ())
+        refuse_foreign_machine(change.cluster, groups_of(change.cluster, name), "node add")
+        ask = None if yes else lambda: ask_yes(f"Add {name}?", verb="node add")
+        report = carry_out(change, ADD, ask, lock=lock, as_json=as_json)
     if exit_code(report):
         say(f"{name} stays in hosts.yaml: the same command again goes on from there")
     elif report and not change.before and not report.changed:
@@ -113,22 +115,23 @@ def remove(
     """
     path, (name,) = split_words(words, ["NAME"])
     options = given_options(f"node remove {name}", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster = load(path, options)
-    if name not in cluster.groups["all"]:
-        say_gone(cluster, name, options.verb, as_json=as_json)
-        return
-    check_leaving(cluster, name)
-    refuse_foreign_machine(cluster, groups_of(cluster, name), "node remove")
-    file = read_hosts_text(cluster.path)
-    after = judge(file, without_host(file.text, name), options, removes=True)
-    extra = (f"node={name}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
-    change = Change(cluster, Subject(name), replace(options, extra_vars=extra), after=after)
+    with locked(path, options) as lock:
+        cluster = load(path, options)
+        if name not in cluster.groups["all"]:
+            say_gone(cluster, name, options.verb, as_json=as_json)
+            return
+        check_leaving(cluster, name)
+        refuse_foreign_machine(cluster, groups_of(cluster, name), "node remove")
+        file = read_hosts_text(cluster.path)
+        after = judge(file, without_host(file.text, name), options, removes=True)
+        extra = (f"node={name}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
+        change = Change(cluster, Subject(name), replace(options, extra_vars=extra), after=after, dead=dead)
 
-    def ask() -> None:
-        ask_name(cluster, confirm, verb="node remove", what=f"{name} leaves the cluster.")
-        check_answers(cluster, name, dead=dead)
+        def ask() -> None:
+            ask_name(cluster, confirm, verb="node remove", what=f"{name} leaves the cluster.")
+            check_answers(cluster, name, dead=dead)
 
-    raise typer.Exit(exit_code(carry_out(change, REMOVE, ask, dead=dead, as_json=as_json)))
+        raise typer.Exit(exit_code(carry_out(change, REMOVE, ask, lock=lock, as_json=as_json)))
 
 
 def replace_(
@@ -154,29 +157,25 @@ def replace_(
     """
     path, (old, new) = split_words(words, ["OLD", "NEW"])
     options = given_options(f"node replace {old} {new}", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster = load(path, options)
-    if old == new:
-        check_reinstalled(cluster, host_named(cluster, old))
+    with locked(path, options) as lock:
+        cluster = load(path, options)
+        if old == new:
+            check_reinstalled(cluster, host_named(cluster, old))
+            refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
+            change = accept_key(cluster, old, replace(options, extra_vars=(f"node={old}",)), address=host, given=host_key)
+            raise typer.Exit(exit_code(carry_out(change, ADD, None, lock=lock, as_json=as_json)))
+        if old not in cluster.groups["all"] and new in cluster.groups["all"]:
+            say_gone(cluster, old, options.verb, as_json=as_json)
+            return
+        check_leaving(cluster, host_named(cluster, old))
         refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
-        change = accept_key(cluster, old, replace(options, extra_vars=(f"node={old}",)), address=host, given=host_key)
-        raise typer.Exit(exit_code(carry_out(change, ADD, lambda: None, as_json=as_json)))
-    if old not in cluster.groups["all"] and new in cluster.groups["all"]:
-        say_gone(cluster, old, options.verb, as_json=as_json)
-        return
-    check_leaving(cluster, host_named(cluster, old))
-    refuse_foreign_machine(cluster, groups_of(cluster, old), "node replace")
-    file = read_hosts_text(cluster.path)
-    before = None
-    if new not in cluster.groups["all"]:
-        before = judge(file, with_host(file.text, inherited_host(file, old, new, address=host, variables=variables or ())), options)
-    file = replace(file, text=before.after) if before else file
-    after = judge(file, without_host(file.text, old), options, removes=True)
-    extra = (f"node={new}", f"old={old}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
-    both = before.cluster if before else cluster
+        successor = None if new in cluster.groups["all"] else (host, variables or ())
+        change = replaced(cluster, old, new, options, successor=successor)
+        extra = (f"node={new}", f"old={old}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
+        change = replace(change, options=replace(options, extra_vars=extra), dead=dead)
 
-    def ask() -> None:
-        ask_name(cluster, confirm, verb="node replace", what=f"{new} takes the place of {old}, which leaves the cluster.")
-        check_answers(cluster, old, dead=dead)
+        def ask() -> None:
+            ask_name(cluster, confirm, verb="node replace", what=f"{new} takes the place of {old}, which leaves the cluster.")
+            check_answers(cluster, old, dead=dead)
 
-    change = Change(both, Subject(new, old), replace(options, extra_vars=extra), before=before, after=after)
-    raise typer.Exit(exit_code(carry_out(change, REPLACE, ask, dead=dead, as_json=as_json)))
+        raise typer.Exit(exit_code(carry_out(change, REPLACE, ask, lock=lock, as_json=as_json)))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from primus_bootstrap.engine.lock import HeldLock
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.inventory.cluster import Cluster
@@ -200,8 +201,10 @@ def need_terminal(verb: str, *, fix: str) -> None:
         raise PlanError(f"{verb} asks before it touches the first host, and there is no terminal to answer on", fix=fix)
 
 
-def run_plan(cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None) -> Report:
-    """Run a plan under the live view; SIGINT and SIGTERM end it cleanly."""
+def run_plan(
+    cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None, *, lock: HeldLock | None = None
+) -> Report:
+    """Run a plan under the live view; SIGINT and SIGTERM end it cleanly. `lock` is the cluster's, where the verb holds it already."""
     known = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
     view = LiveView(options.verb, made, {phase: seconds for phase, seconds in known.items() if seconds is not None})
 
@@ -211,7 +214,7 @@ def run_plan(cluster: Cluster, made: Plan, options: Options, also: Callable[[Eve
             also(event)
 
     with _cancelled_by_signals() as cancel, view:
-        return apply_plan(cluster, made, options, on_event=on_event, cancel=cancel)
+        return apply_plan(cluster, made, options, on_event=on_event, cancel=cancel, lock=lock)
 
 
 @contextmanager

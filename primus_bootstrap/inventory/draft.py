@@ -46,6 +46,11 @@ class Draft:
     cluster: Cluster
 
     @property
+    def reverse(self) -> Draft:
+        """The change that takes this one back."""
+        return Draft(replace(self.file, text=self.after), self.file.text, self.cluster)
+
+    @property
     def diff(self) -> str:
         """The change as unified text; empty where there is none."""
         sides = (self.file.text.splitlines(), self.after.splitlines())

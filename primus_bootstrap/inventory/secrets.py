@@ -44,17 +44,17 @@ def password_of(path: Path) -> Vault:
     return open_vault(ansible_view.make_loader(), password_file=path, password=None)
 
 
-def make_password_file(path: Path) -> None:
+def make_password_file(path: Path, *, own_folder: bool = False) -> None:
     """Write a new Vault password that only its owner may read.
 
-    A folder that is made for it keeps itself out of git.
+    Its folder gets a `.gitignore` for all files, where the folder is made now or is the cluster's own (`own_folder`).
 
     Raises:
         PlanError: the file is there already or cannot be written.
     """
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(mode=0o700, parents=True)
+        if own_folder or not path.parent.exists():
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from ipaddress import IPv4Network, ip_network
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from primus_bootstrap.lab.request import Request
-    from primus_bootstrap.lab.values import Form, Lab
+    from primus_bootstrap.lab.values import Form, Hold, Lab
 
 
 class _AnyTag(yaml.SafeLoader):
@@ -55,8 +56,13 @@ def recorded_subnet(path: Path) -> IPv4Network | None:
     return subnet if isinstance(subnet, IPv4Network) else None
 
 
-def ensure_hosts_file(lab: Lab, request: Request) -> bool:
+def ensure_hosts_file(lab: Lab, request: Request, hold: Hold = lambda _: nullcontext()) -> bool:
     """Write hosts.yaml where it is absent, or still as the lab wrote it and now to be another; return whether it was written.
+
+    Args:
+        lab: The lab that it describes.
+        request: What was asked for.
+        hold: Holds the lock of the cluster with this state folder: no run is under way while a file that is there is written anew.
 
     Raises:
         LabError: A person edited it, and it names other hosts than this lab has, or another form was asked for.
@@ -65,16 +71,24 @@ def ensure_hosts_file(lab: Lab, request: Request) -> bool:
     if not path.exists():
         _write(path, hosts_text(lab, request.form or "whole"))
         return True
-    found = hosts_of(path)
+    if _new_text(lab, request) is None:
+        return False
+    with hold(lab.cluster_state):
+        text = _new_text(lab, request)  # read again: it may have been edited before the lock was held
+        if text is not None:
+            _write(path, text)
+    return text is not None
+
+
+def _new_text(lab: Lab, request: Request) -> str | None:
+    """Return the text that takes the place of an existing hosts.yaml; None where it stays as it is."""
+    found = hosts_of(lab.hosts_file)
     form = _untouched_form(lab, found)
     if form is None:
         _refuse_strange(lab, found, request)
-        return False
+        return None
     text = hosts_text(lab, request.form or form)
-    if path.read_text() == text:
-        return False
-    _write(path, text)
-    return True
+    return text if lab.hosts_file.read_text() != text else None
 
 
 def _refuse_strange(lab: Lab, found: dict[str, str], request: Request) -> None:

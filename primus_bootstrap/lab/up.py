@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.boot_form import BootForm
     from primus_bootstrap.lab.image import Image
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.values import Say
+    from primus_bootstrap.lab.values import Hold, Say
 
 
 # By release: what to start, and how.
@@ -55,7 +55,7 @@ class UpReport:
     fingerprints: tuple[tuple[str, str], ...]
 
 
-def up(name: str, directory: Path, request: Request, *, say: Say) -> UpReport:
+def up(name: str, directory: Path, request: Request, *, say: Say, hold: Hold) -> UpReport:
     """Bring a lab up.
 
     Args:
@@ -63,10 +63,12 @@ def up(name: str, directory: Path, request: Request, *, say: Say) -> UpReport:
         directory: The folder of its hosts.yaml and its state.
         request: Which hosts it is to have.
         say: Told what is being done.
+        hold: Holds the lock of the cluster with a state folder, while hosts.yaml is written anew.
 
     Raises:
         MachineError: This machine cannot run a lab.
         LabError: Something stands in the way.
+        LockedError: hosts.yaml would be written anew, and a run of this cluster is under way.
     """
     machine = look_at_machine()
     lab, shape = plan_lab(machine, check_name(name), directory.absolute(), request)
@@ -75,7 +77,7 @@ def up(name: str, directory: Path, request: Request, *, say: Say) -> UpReport:
     _make_folder(lab)
     with file_lock(lab.own_state / "lab.lock", timeout_s=1800, say=say, what=f"the lab {lab.name!r}"):
         changes = []
-        if ensure_hosts_file(lab, request):
+        if ensure_hosts_file(lab, request, hold):
             changes.append(f"wrote {lab.hosts_file}")
         if remember(lab.own_state, shape):
             changes.append(f"noted {shape.nodes} hosts and {shape.spares} spare, of {', '.join(shape.releases)}")

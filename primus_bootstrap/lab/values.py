@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -15,6 +16,8 @@ from primus_bootstrap.errors import PrimusError
 
 # How long work reports what it does; the command line prints it.
 Say = Callable[[str], None]
+# Takes a cluster's state folder and holds the cluster's lock; given by the caller, because the engine is no part of the lab.
+Hold = Callable[[Path], AbstractContextManager[object]]
 
 # How much a lab's hosts.yaml holds: everything; Slurm, storage and jobs alone; no group but gpu_node, and no settings.
 Form = Literal["whole", "core", "bare"]
@@ -109,6 +112,11 @@ class Lab:
         return own_state(self.directory, self.name)
 
     @property
+    def cluster_state(self) -> Path:
+        """The folder of the cluster's runs, lock and pinned host keys."""
+        return state_dir(self.directory, self.name)
+
+    @property
     def ssh_dir(self) -> Path:
         """The folder of the user's key, the person's key and the host keys."""
         return self.own_state / "ssh"
@@ -126,7 +134,7 @@ class Lab:
     @property
     def known_hosts(self) -> Path:
         """The cluster's pins."""
-        return state_dir(self.directory, self.name) / "known_hosts"
+        return self.cluster_state / "known_hosts"
 
 
 def default_folder(name: str) -> Path:

@@ -174,7 +174,7 @@ def test_secrets_take_places_from_the_user(demo: Path, tmp_path: Path) -> None:
     run("secrets", "init", demo, "--output", vault_file, "--vault-password-file", password_file)
 
     assert vault_file.read_text().startswith("$ANSIBLE_VAULT")
-    assert not (demo.parent / ".primus").exists()
+    assert not list((demo.parent / ".primus").rglob("vault*"))
     assert load_cluster(demo, vault_password_file=password_file).name == "site"
 
 

@@ -120,7 +120,7 @@ def test_the_edited_file_is_judged_before_it_is_written(hosts: Path) -> None:
     (problem,) = error.value.problems
     assert (problem.file, problem.line, problem.rule) == (str(hosts), 15, "duplicate-address")
     assert hosts.read_text() == CLUSTER
-    assert [path.name for path in hosts.parent.iterdir()] == ["hosts.yaml"]
+    assert sorted(path.name for path in hosts.parent.iterdir()) == [".primus", "hosts.yaml"]
 
 
 @pytest.mark.parametrize(
