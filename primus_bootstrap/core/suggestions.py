@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """Return the known name most similar to `word`, or an empty string if none is similar enough.
 
-    Case, `-` for `_` and the order of words joined by them do not count. `cutoff` is the lowest ratio of difflib's
-    SequenceMatcher, from 0 (nothing in common) to 1 (the same).
+    Case and `-` for `_` do not count, nor does the order of the words that these signs join. `cutoff` is the lowest ratio of
+    difflib's SequenceMatcher, from 0 (nothing in common) to 1 (the same).
     """
-    by_key = {_key(name): name for name in sorted(known, reverse=True)}  # of two with the same key the first in the alphabet
-    found = difflib.get_close_matches(_key(word), by_key, n=1, cutoff=cutoff)
-    return by_key[found[0]] if found else ""
+    wanted = _plain(word)
+    by_plain = {_plain(name): name for name in sorted(known, reverse=True)}  # of two that are the same, the first in the alphabet
+    words = sorted(wanted.split("_"))
+    same_words = [plain for plain in by_plain if len(plain) == len(wanted) and sorted(plain.split("_")) == words]
+    found = [wanted] if wanted in by_plain else same_words or difflib.get_close_matches(wanted, by_plain, n=1, cutoff=cutoff)
+    return by_plain[found[0]] if found else ""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -27,5 +30,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"did you mean {found}?" if found else f"choose from: {', '.join(choices)}"
 
 
-def _key(name: str) -> str:
-    return "_".join(sorted(name.lower().replace("-", "_").split("_")))
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

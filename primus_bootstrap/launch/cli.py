@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import primus_bootstrap
-from primus_bootstrap.launch import command_line, env_show, usage
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch import command_line, usage
 from primus_bootstrap.launch.direct_plan import Asked
-from primus_bootstrap.launch.errors import LaunchError, UsageError, nearest
+from primus_bootstrap.launch.errors import LaunchError, UsageError
 from primus_bootstrap.launch.settings import Given, Places, Settings, find_places, resolve, standing_in
 
 if TYPE_CHECKING:
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.command_line import CommandLine
 
 _INTERRUPTED = 130
+_HELP = {"-h", "--help"}
+# Verbs by module: each is imported only when it is run.
+_PROGRAMS = {
+    "diagnose": "analyze",
+    "env": "env_show",
+    "host-env": "host_env",
+    "preflight": "checks.program",
+    "verify-env": "verify_env",
+}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -47,6 +57,8 @@ def _run(words: tuple[str, ...]) -> int:
     if "--version" in line.given:
         sys.stdout.write(f"primus-cli {primus_bootstrap.__version__}\n")
         return 0
+    if "--help" in line.given and line.words and not line.runtimes:
+        return _verb(replace(line, words=(*line.words, "--help")))
     if "--help" in line.given or not words:
         sys.stdout.write(usage.text(line))
         return 0
@@ -102,34 +114,24 @@ def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Gi
 
 
 def _verb(line: CommandLine) -> int:
-    """Run what is no run: config, env, tasks, snapshot, diagnose."""
+    """Run what is no run, such as `config show`, or print its help."""
     verb, *rest = line.words or ("",)
+    if verb in _PROGRAMS and (verb not in usage.VERBS or not _HELP & set(rest)):
+        return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[verb]}").main(rest))
+    if verb in usage.VERBS and _HELP & set(rest):
+        sys.stdout.write(usage.VERBS[verb])
+        return 0
     if verb == "config":
         return usage.config_show(rest, _settings(line))
-    if verb == "env":
-        return env_show.main(rest)
     if verb == "tasks":
         sys.stdout.write(usage.task_table())
         return 0
-    if verb == "snapshot" and rest[:1] == ["diff"]:
+    if verb == "snapshot":
+        if rest[:1] != ["diff"]:
+            raise UsageError(f"snapshot: no such verb: {' '.join(rest) or '(none given)'}", fix="primus-cli snapshot diff A B")
         return int(importlib.import_module("primus_bootstrap.launch.snapshot_diff").main(rest[1:]))
-    if verb == "diagnose":
-        return int(importlib.import_module("primus_bootstrap.launch.analyze").main(rest))
-    if verb == "preflight":
-        return int(importlib.import_module("primus_bootstrap.launch.checks.program").main(rest))
-    known = (
-        *command_line.RUNTIMES,
-        "host-env",
-        "verify-env",
-        "config show",
-        "env show",
-        "env export",
-        "tasks",
-        "snapshot diff",
-        "diagnose",
-        "preflight",
-    )
-    raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=nearest(verb, known))
+    known = (*command_line.RUNTIMES, *_PROGRAMS, *usage.VERBS)
+    raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=did_you_mean(verb, known))
 
 
 def _settings(line: CommandLine) -> Settings:

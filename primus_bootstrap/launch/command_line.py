@@ -14,7 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.settings import Given, WrongValueError, from_text, schema
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class _Options:
                 self._keep(name, value if equals else _next(rest, name), known)
             else:
                 raise UsageError(
-                    f"{where}: {word}: no such option", fix=nearest(name, [*known, *_PLAIN, *_WITH_VALUE]) + _engine_hint(runtime)
+                    f"{where}: {word}: no such option", fix=did_you_mean(name, [*known, *_PLAIN, *_WITH_VALUE]) + _engine_hint(runtime)
                 )
         return rest
 

@@ -10,8 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch import host_profile
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ def main(words: Sequence[str]) -> int:
 def _parse(words: Sequence[str]) -> tuple[str, str, bool]:
     verb, *rest = words or ("",)
     if verb not in ("show", "export"):
-        raise UsageError(f"env: no such verb: {verb or '(none given)'}", fix=nearest(verb, ("show", "export")))
+        raise UsageError(f"env: no such verb: {verb or '(none given)'}", fix=did_you_mean(verb, ("show", "export")))
     model, as_json = "", False
     while rest:
         name, equals, value = rest.pop(0).partition("=")

@@ -8,11 +8,7 @@ LaunchError (1)
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING, ClassVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import ClassVar
 
 
 class LaunchError(Exception):
@@ -55,10 +51,3 @@ class StepError(LaunchError):
     """A hook or a patch stopped the run."""
 
     exit_code = 4
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean X?` or, with nothing near, the choices."""
-    choices = sorted(known)
-    close = difflib.get_close_matches(word, choices, 1, 0.6)
-    return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(choices)}"

@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="host-env", description="Detect GPUs and fabric from sysfs and render this host's environment.")
+    parser = argparse.ArgumentParser(
+        prog="primus-cli host-env", description="Detect GPUs and fabric from sysfs and render this host's environment."
+    )
     parser.add_argument("--sysfs", type=Path, default=Path("/"), metavar="ROOT", help="folder that holds sys/ and proc/ (default: /)")
     parser.add_argument("--out", type=Path, default=Path("/"), metavar="ROOT", help="folder below which etc/ is written (default: /)")
     parser.add_argument("--site", metavar="FILE", help="the site's expectations and variables, YAML or JSON; - for standard input")

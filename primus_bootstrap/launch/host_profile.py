@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch import gpus, host_env, nics, profiles, routes, site, sysfs
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.render import facts
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def model_profile(model: str) -> HostProfile:
         card = gpus.Gpu("", fact["vendor"], "", "", (model,), "", fact["memory_gib"], fact["form"], virtual=False, numa_node=None)
         found = gpus.GpuFindings(gpus.OK, "", (card,))
     else:
-        raise UsageError(f"no such GPU model: {model}", fix=nearest(model, [*known, "cpu"]))
+        raise UsageError(f"no such GPU model: {model}", fix=did_you_mean(model, [*known, "cpu"]))
     nowhere = routes.Interface("", "the network of another host is not known here")
     profile = profiles.make_profile(found, nics.Fabric("none", (), "not known here"), nowhere, site.Site())
     return HostProfile("asked for", found.vendor, found.name, tuple(profile.merged().values()), profile.unset)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -191,7 +192,7 @@ def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
     if data is None:
         return []
     if not isinstance(data, dict):
-        problems.append(f"{path}:1: sections are expected\n  fix: {nearest('', _sections())}")
+        problems.append(f"{path}:1: sections are expected\n  fix: {did_you_mean('', _sections())}")
         return []
     given: list[Given] = []
     met = Counter(str(node.value) for node, _ in getattr(tree, "value", ()))
@@ -201,7 +202,7 @@ def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
         if met[section] > 1:
             problems.append(f"{where}: {section} is there more than once\n  fix: put all of its keys below one of them")
         elif section not in _sections():
-            problems.append(f"{where}: {section}: no such section\n  fix: {nearest(section, _sections())}")
+            problems.append(f"{where}: {section}: no such section\n  fix: {did_you_mean(section, _sections())}")
         elif isinstance(data[section], dict):
             given.extend(_read_section(layer, path, (section, body_node, data[section]), problems))
         elif data[section] is not None:
@@ -226,7 +227,7 @@ def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any
         name, where = str(key_node.value), f"{path}:{key_node.start_mark.line + 1}"
         known = f"{section}.{name}" in schema()
         if not known:
-            problems.append(f"{where}: {section}.{name}: no such setting\n  fix: {nearest(name, _names(section))}")
+            problems.append(f"{where}: {section}.{name}: no such setting\n  fix: {did_you_mean(name, _names(section))}")
         elif name in seen:
             problems.append(f"{where}: {section}.{name} is there twice\n  fix: keep one of them")
         else:
@@ -252,7 +253,7 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> It
             continue
         key = by_variable.get(variable)
         if key is None:
-            problems.append(f"environment: {variable}: no such setting\n  fix: {nearest(variable, by_variable)}")
+            problems.append(f"environment: {variable}: no such setting\n  fix: {did_you_mean(variable, by_variable)}")
             continue
         try:
             yield Given(key.path, from_text(key, environment[variable]), f"environment {variable}")
@@ -331,7 +332,7 @@ def _checked_text(key: Key, value: Any) -> str:
     if key.type == "choice":
         value = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) and "on" in key.choices else value
         if value not in key.choices:
-            raise WrongValueError(f"{value!r} is not one of its values\n  fix: {nearest(str(value), key.choices)}")
+            raise WrongValueError(f"{value!r} is not one of its values\n  fix: {did_you_mean(str(value), key.choices)}")
     if not isinstance(value, str):
         raise WrongValueError(f"a text is expected, {value!r} is none\n  fix: quote it")
     return value
@@ -355,12 +356,12 @@ def unknown_names(data: Mapping[str, Any]) -> str:
     """Return the first section or key of plain data that does not exist, with a fix; empty where all do."""
     for section, keys in data.items():
         if section not in _sections():
-            return f"{section}: no such section\n  fix: {nearest(section, _sections())}"
+            return f"{section}: no such section\n  fix: {did_you_mean(section, _sections())}"
         if not isinstance(keys, dict):
             return f"{section}: keys are expected\n  fix: write `key: value` lines below it"
         for name in keys:
             if f"{section}.{name}" not in schema():
-                return f"{section}.{name}: no such setting\n  fix: {nearest(name, _names(section))}"
+                return f"{section}.{name}: no such setting\n  fix: {did_you_mean(name, _names(section))}"
     return ""
 
 

@@ -34,11 +34,45 @@ primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [optio
   primus-cli config show [--origin] [--json]     every setting, and where it comes from
   primus-cli env show [--gpu MODEL] [--json]     the variables of this host's profile, with reason and source
   primus-cli env export [--gpu MODEL]            the same as lines for a shell
+  primus-cli verify-env [--json]                 check that this host's profile has its effect
+  primus-cli host-env [--check] [--json]         write this host's profile (root); --check changes nothing
+  primus-cli tasks                               every task with its arguments
+  primus-cli VERB --help                         the options of one verb
 
 --dry-run prints the plan, secrets masked, and does nothing else. Exit codes: 0 done, 2 words or settings wrong, 3 cannot be planned here,
 4 a hook or patch stopped it or a check of preflight did not pass, 75 stopped early with a good checkpoint, 128 + n ended by signal n,
 else the code of the first failed rank.
 """
+# The help of the verbs that have no parser of their own; it also says which of them there are.
+VERBS = {
+    "config": """\
+primus-cli config show [--origin] [--json]
+
+Print every setting with its value, secrets masked. --origin: also the file, variable or flag that it comes from.
+""",
+    "diagnose": """\
+primus-cli diagnose RUN_FOLDER... [--json]
+
+Print why each run ended: the first failed rank, the cause, and what to do.
+""",
+    "env": """\
+primus-cli env show [--gpu MODEL] [--json]
+primus-cli env export [--gpu MODEL]
+
+Print the environment variables of this host's profile with reason and source (show), or as lines for a shell (export).
+--gpu MODEL: those of another GPU model.
+""",
+    "snapshot": """\
+primus-cli snapshot diff RUN_FOLDER RUN_FOLDER [--json]
+
+Print what differs between the snapshots of two runs. Exit code 0: nothing, 1: something.
+""",
+    "tasks": """\
+primus-cli tasks
+
+Print every task with its meaning and arguments.
+""",
+}
 _SECTIONS = {"direct": ("direct",), "container": ("container", "direct")}
 _SLURM = """\
 primus-cli slurm [srun|sbatch] [Slurm's own options] -- [container [options] --] <task> [arguments]

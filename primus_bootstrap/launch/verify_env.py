@@ -12,13 +12,13 @@ import grp
 import json
 import socket
 import stat
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch.records import FAIL, PASS, SKIPPED, UNKNOWN, Record
 from primus_bootstrap.launch.render import envfiles, facts
 
@@ -32,7 +32,7 @@ _APPLY = "apply the phase gpu again"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code."""
-    parser = argparse.ArgumentParser(prog="verify-env", description="Check that this host's GPU environment has its effect.")
+    parser = argparse.ArgumentParser(prog="primus-cli verify-env", description="Check that this host's GPU environment has its effect.")
     parser.add_argument("--host", default=socket.gethostname(), help="name in the verdict records (default: this host's own)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
@@ -87,12 +87,12 @@ def _compare(check: str, expected: Mapping[str, str], seen: Mapping[str, str] | 
 def _seen(command: Sequence[str]) -> Mapping[str, str] | str:
     """Return the environment that a command prints with `env -0`, or why there is none."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_PATIENCE_S, check=False, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(command, timeout_s=_PATIENCE_S)
+    except OSError as error:
         return f"{command[0]}: {error}"
-    if done.returncode:
-        return f"{command[0]} ended with {done.returncode}: {done.stderr.decode('utf-8', 'replace').strip()}"
-    pairs = (item.partition("=") for item in done.stdout.decode("utf-8", "replace").split("\0") if item)
+    if done.code:
+        return f"{command[0]} ended with {done.code}: {done.stderr.strip()}"
+    pairs = (item.partition("=") for item in done.stdout.split("\0") if item)
     return {name: value for name, _, value in pairs}
 
 

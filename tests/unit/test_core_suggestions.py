@@ -17,6 +17,7 @@ KNOWN = ("gpu_node", "slurm_node", "kube_control_plane", "etcd", "verify-env")
         ("node_gpu", "gpu_node"),
         ("ectd", "etcd"),
         ("verify_env", "verify-env"),
+        ("verifyenv", "verify-env"),
         ("completely_different_name", ""),
         ("", ""),
     ],

@@ -8,8 +8,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.checks.model import PREFIX
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -41,7 +42,7 @@ def select(checks: Sequence[Check], patterns: str) -> tuple[tuple[Check, ...], f
     words = {word for check in checks for word in (check.area, check.name, *check.record_names)}
     for pattern in asked:
         if not any(_matches(pattern, word) for word in words):
-            raise UsageError(f"--checks: {pattern} means no check", fix=nearest(_bare(pattern), words))
+            raise UsageError(f"--checks: {pattern} means no check", fix=did_you_mean(_bare(pattern), words))
     wanted = [pattern for pattern in asked if not pattern.startswith("!")]
     unwanted = [pattern for pattern in asked if pattern.startswith("!")]
     names: set[str] = set()

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.checks.data import table
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.render.facts import FACTS, SCHEMA
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _parsed(file: str) -> dict[str, Any]:
     for name, value in data.items():
         entry = table("expected").get(name)
         if entry is None:
-            raise UsageError(f"--expect-json {file}: nothing is called {name}", fix=nearest(name, table("expected")))
+            raise UsageError(f"--expect-json {file}: nothing is called {name}", fix=did_you_mean(name, table("expected")))
         wrong = not isinstance(value, _TYPES[entry["type"]]) or (isinstance(value, bool) and entry["type"] != "switch")
         if value is not None and wrong:
             raise UsageError(f"--expect-json {file}: {name} is {value!r}, no {entry['type']}", fix=str(entry["meaning"]))

@@ -18,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import files, sysfs
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.catalogue import all_checks, select
 from primus_bootstrap.launch.checks.expected import read_expected
 from primus_bootstrap.launch.checks.model import PREFIX, Node
@@ -72,7 +73,7 @@ def _keep(path: Path, records: Sequence[Record]) -> None:
         PlanError: The run folder is not there, cannot be written, or is full.
     """
     try:
-        files.replace_text(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), mode=0o644)
+        write_atomic(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), mode=0o644)
     except OSError as error:
         fix = "make the folder, and see that its disk has room (df -h, df -i) and that you may write there; or leave RUN_DIR unset"
         raise PlanError(f"the records cannot be kept in {path}: {error.strerror or error}", fix=fix) from error
@@ -84,7 +85,7 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="preflight", description="Look at this node; change nothing.", allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="primus-cli preflight", description="Look at this node; change nothing.", allow_abbrev=False)
     parser.add_argument("--list", action="store_true", help="print the checks and run none")
     parser.add_argument("--json", action="store_true", help='print {"verdicts": [record, …]}')
     parser.add_argument(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,4 +114,4 @@ def find_task(words: Sequence[str]) -> tuple[Task, tuple[str, ...]]:
     if not words:
         raise UsageError("there is no task after --", fix=f"choose from: {', '.join(known)}")
     asked = " ".join(words[:2]) if any(name.startswith(f"{words[0]} ") for name in known) else words[0]
-    raise UsageError(f"no such task: {asked}", fix=nearest(asked, known))
+    raise UsageError(f"no such task: {asked}", fix=did_you_mean(asked, known))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.own_program import programs_in
 from primus_bootstrap.launch.tasks import Program, Request, Task, long_option
 
@@ -17,7 +18,7 @@ def program(request: Request) -> Program:
     known = programs_in(request.workloads(), "bench")
     name = request.arguments[0] if request.arguments else ""
     if name not in known:
-        raise UsageError(f"no such benchmark: {name or '(none given)'}", fix=nearest(name, known))
+        raise UsageError(f"no such benchmark: {name or '(none given)'}", fix=did_you_mean(name, known))
     return Program((str(folder / f"{name}.py"),), request.arguments[1:])
 
 

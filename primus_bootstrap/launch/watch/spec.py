@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes, read_kubernetes
 
@@ -176,7 +177,7 @@ class _Reader:
         choices = tuple(known)
         for key in data:
             if key not in choices:
-                self.problems.append(f"{_path(where, str(key))}: there is no such key; {nearest(str(key), choices)}")
+                self.problems.append(f"{_path(where, str(key))}: there is no such key; {did_you_mean(str(key), choices)}")
         return {str(key): value for key, value in data.items()}
 
     def text(self, data: Mapping[str, Any], where: str, key: str, *, pattern: re.Pattern[str] | None = None, default: str = "") -> str:
