@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import shutil
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch import container_devices, container_limits, handed_on, host_profile, process
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
@@ -247,8 +247,8 @@ def _end_container(plan: Plan, asked: Asked) -> None:
         return
     if identifier:
         try:
-            subprocess.run([plan.argv[0], "rm", "--force", identifier], capture_output=True, check=False, timeout=_REMOVE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
+            run_command([plan.argv[0], "rm", "--force", identifier], timeout_s=_REMOVE_TIMEOUT_S)
+        except TimeoutError:
             command = f"{plan.argv[0]} rm --force {identifier}"
             sys.stderr.write(
                 f"primus-cli: the engine did not answer within {_REMOVE_TIMEOUT_S} s; its container may still run\n  fix: {command}\n"

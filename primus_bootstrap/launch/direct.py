@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -14,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch import diagnose, direct_plan, follow, host_profile, masking, process, rank_log, replay, snapshot, torch_names
 from primus_bootstrap.launch.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.errors import PlanError, StepError
@@ -262,11 +263,9 @@ def _open_log(path: Path) -> IO[bytes]:
 
 
 def write_plan(plan: Plan) -> None:
-    """Write the plan, secrets masked, atomically."""
+    """Write the plan, secrets masked."""
     path = plan_path(Path(plan.run_dir), plan.topology.node_rank)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(plan.to_json(), indent=2) + "\n", "utf-8")
-    temporary.replace(path)
+    write_atomic(path, json.dumps(plan.to_json(), indent=2) + "\n")
 
 
 def _copy_lines(reading: int, secrets: tuple[str, ...], sink: Callable[[str], None]) -> None:
@@ -279,10 +278,10 @@ def _require_torch(plan: Plan) -> str:
     """Return the version of the program's torch, empty where looking it up took too long."""
     command = [plan.python, "-c", "from importlib.metadata import version; print(version('torch'))"]
     try:
-        done = subprocess.run(command, env=plan.full_environment(), capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+        done = run_command(command, env=plan.full_environment(), timeout_s=_TORCH_TIMEOUT_S)
+    except TimeoutError:
         return ""  # a slow file system: torchrun itself will say it
-    if done.returncode:
+    if done.code:
         fix = "set --venv or --python to the one that has torch, or run with --single"
         raise PlanError(f"{plan.python} has no torch, which starts the ranks", fix=fix)
     return done.stdout.strip()

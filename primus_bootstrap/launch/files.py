@@ -1,17 +1,17 @@
-"""Bringing files of ours to their stated content: the only module of this package that writes, atomically, and only what differs."""
+"""Bring files to their stated content; a file that already has it is not touched."""
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.atomic_files import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
@@ -55,28 +55,7 @@ def _difference(path: Path, content: str | None) -> Change | None:
 
 def _write(path: Path, content: str) -> None:
     _make_folder(path.parent)
-    replace_text(path, content, mode=_FILE_MODE)
-
-
-def replace_text(path: Path, text: str, *, mode: int) -> None:
-    """Give a file its whole content at once, durable before this returns; a reader sees the old content or the new."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_atomic(path, content, mode=_FILE_MODE)
 
 
 def _make_folder(path: Path) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch import rank_log
 from primus_bootstrap.launch.diagnose_causes import match_kernel
 
@@ -42,7 +43,7 @@ def collect(run_dir: Path, node: str, node_rank: int, since: float) -> KernelLog
     path = rank_log.kernel_path(run_dir, node_rank)
     with suppress(OSError):  # the disk of the run may be what failed
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"node": log.node, "problem": log.problem, "lines": log.lines}) + "\n", "utf-8")
+        write_atomic(path, json.dumps({"node": log.node, "problem": log.problem, "lines": log.lines}) + "\n", durable=False)
     return log
 
 
@@ -76,9 +77,9 @@ def _journal(since: float) -> list[tuple[float, str]] | str:
     """Return the lines that the journal has; a text is the reason why there are none."""
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
-        silent = done.returncode != 0 or not _has_kernel_lines()
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(command, timeout_s=_TIMEOUT_S)
+        silent = done.code != 0 or not _has_kernel_lines()
+    except OSError as error:
         return f"journalctl: {error}"
     if silent:
         return f"journalctl: {done.stderr.strip()[-200:] or 'it keeps nothing of the kernel'}"
@@ -88,8 +89,8 @@ def _journal(since: float) -> list[tuple[float, str]] | str:
 def _has_kernel_lines() -> bool:
     """Say whether the journal holds anything of the kernel since it booted: an empty answer then means that nothing was said."""
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=1"]
-    done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
-    return done.returncode == 0 and bool(done.stdout.strip())
+    done = run_command(command, timeout_s=_TIMEOUT_S)
+    return done.code == 0 and bool(done.stdout.strip())
 
 
 def _journal_lines(text: str) -> Iterator[tuple[float, str]]:

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.launch.errors import PlanError
 
 if TYPE_CHECKING:
@@ -120,11 +121,5 @@ def unpack_workloads(environment: Mapping[str, str]) -> None:
 def unpack_resource(data: bytes, name: str, folder: Path) -> Path:
     """Write a file of this package into a folder, executable, and return its path; the same content is left alone."""
     path = folder / name
-    if not path.is_file() or path.read_bytes() != data:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o755)
-        Path(temporary).replace(path)
+    write_if_changed(path, data, mode=0o755)
     return path

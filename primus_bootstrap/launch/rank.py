@@ -16,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import deque
 from contextlib import suppress
@@ -24,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_all, write_atomic
 from primus_bootstrap.launch import masking, rank_log
 from primus_bootstrap.launch.own_program import own_command
 
@@ -139,15 +139,7 @@ class Output:
         """Replace the record; on a full disk write it over the old one, whose block is there."""
         content = self._record_content()
         try:
-            descriptor, name = tempfile.mkstemp(dir=self._record_path.parent, prefix=".rank-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                    os.fchmod(file.fileno(), 0o644)
-                Path(name).replace(self._record_path)
-            finally:
-                with suppress(FileNotFoundError):
-                    Path(name).unlink()
+            write_atomic(self._record_path, content, mode=0o644, durable=False)  # a rank does not wait for the disk
         except OSError as error:
             self._write_record_in_place(content, error)
 
@@ -178,7 +170,7 @@ class Output:
         problem = self.record.problem if not self._files else ""
         try:
             for file, content in zip(self._files, (plain, events)):  # noqa: B905 - strict= needs Python 3.10
-                _write_all(file, content)
+                write_all(file.fileno(), content)
         except OSError as error:
             problem = str(error)
         if problem:
@@ -189,12 +181,6 @@ class Output:
 def _shown(line: bytes) -> str:
     """Return a line as a terminal shows it in the end: a progress bar writes over itself."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
-
-
-def _write_all(file: Any, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 @dataclass

@@ -6,12 +6,12 @@ import contextlib
 import os
 import shlex
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import Completed, run_command
 from primus_bootstrap.launch import container, handed_on, process
 from primus_bootstrap.launch.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.errors import PlanError, UsageError
@@ -114,8 +114,8 @@ def _pyxis(asked: Asked) -> bool:
     if wanted != "auto":
         return bool(wanted == "on")
     try:
-        done = subprocess.run(["srun", "--help"], capture_output=True, text=True, check=False, timeout=30, env=dict(asked.environment))
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command(["srun", "--help"], timeout_s=30, env=asked.environment)
+    except OSError:
         return False
     return "--container-image" in done.stdout
 
@@ -162,11 +162,11 @@ def _ask_step(plan: Plan, grace_s: int) -> bool:
     job_force_termination in https://github.com/SchedMD/slurm/blob/master/src/srun/libsrun/srun_job.c
     """
     try:
-        step = step_path(Path(plan.run_dir)).read_text("utf-8").strip()
+        step = step_path(Path(plan.run_dir)).read_text("utf-8", "replace").strip()
     except OSError:
         return False
     done = _slurm(plan, "scancel", "--signal=TERM", step)
-    problem = "scancel did not start, or gave no answer" if done is None else done.stderr.strip() if done.returncode else ""
+    problem = "scancel did not start, or gave no answer" if done is None else done.stderr.strip() if done.code else ""
     if problem:
         sys.stderr.write(f"primus-cli: step {step} could not be asked to stop: {problem}\n  fix: look at it with squeue --steps\n")
         return False
@@ -181,15 +181,15 @@ def _leave_job(plan: Plan, signals: process.Signals) -> None:
     job_hold_requeue in https://github.com/SchedMD/slurm/blob/slurm-22-05-9-1/src/slurmctld/job_mgr.c
     """
     try:
-        job = step_path(Path(plan.run_dir)).read_text("utf-8").strip().partition(".")[0]
+        job = step_path(Path(plan.run_dir)).read_text("utf-8", "replace").strip().partition(".")[0]
     except OSError:
         return  # there was none
     deadline = time.monotonic() + _LEAVE_S
     while seen := _slurm(plan, "squeue", "--noheader", f"--jobs={job}", "--format=%T"):
         state = seen.stdout.strip()
-        if "Invalid job id" in seen.stderr or (seen.returncode == 0 and not state):
+        if "Invalid job id" in seen.stderr or (seen.code == 0 and not state):
             return
-        if seen.returncode == 0 and state != "COMPLETING":
+        if seen.code == 0 and state != "COMPLETING":
             _slurm(plan, "scancel", job)
         if signals.insisted or time.monotonic() > deadline:
             break
@@ -199,8 +199,8 @@ def _leave_job(plan: Plan, signals: process.Signals) -> None:
     )
 
 
-def _slurm(plan: Plan, *command: str) -> subprocess.CompletedProcess[str] | None:
+def _slurm(plan: Plan, *command: str) -> Completed | None:
     """Run a command of Slurm's; None where it did not start or gave no answer."""
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SLURM_TIMEOUT_S, env=plan.full_environment())
+    with contextlib.suppress(OSError):
+        return run_command(command, timeout_s=_SLURM_TIMEOUT_S, env=plan.full_environment())
     return None

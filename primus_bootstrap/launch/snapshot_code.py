@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch import masking
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ PATCH_BYTES = 1 << 20  # a larger patch is generated files or data; it is named,
 COPY_BYTES = 1 << 20
 _UNTRACKED = 200
 _GIT_TIMEOUT_S = 60
+_GIT_BYTES = 1 << 30  # a difference with large binary files; its size and digest are kept, also where the text is left out
 _DIGEST_FILES, _DIGEST_SUFFIXES = 5000, frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".cfg"})
 # A line that sets something in YAML, JSON, TOML, INI, shell or Python, also as a line of a patch.
 _SETTING = re.compile(r"""^([+\- ]?\s*(?:export\s+)?["']?)([A-Za-z_][\w.-]*)(["']?\s*[:=]\s*["']?)([^\s"'#,]{8,})""", re.MULTILINE)
@@ -183,7 +184,7 @@ def _git(folder: Path, *words: str) -> str | None:
     """
     command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_GIT_TIMEOUT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
+        done = run_command(command, timeout_s=_GIT_TIMEOUT_S, errors="surrogateescape", max_output_bytes=_GIT_BYTES)
+    except OSError:
         return None
-    return done.stdout.decode("utf-8", "surrogateescape")
+    return done.stdout if done.code == 0 else None

@@ -9,10 +9,10 @@ import json
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch import gpus, nics, sysfs
 
 if TYPE_CHECKING:
@@ -104,9 +104,10 @@ def _python(python: str, environment: Mapping[str, str]) -> dict[str, Any]:
     if not python:
         return {"problem": "the program has no interpreter that is known here"}
     try:
-        done = subprocess.run(
-            [python, "-c", _PACKAGES], env=dict(environment), cwd="/", capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
-        )
-        return dict(json.loads(done.stdout))
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        return {"problem": f"{Path(python).name} did not say: {error}"}
+        done = run_command([python, "-c", _PACKAGES], env=environment, cwd="/", timeout_s=_TIMEOUT_S)
+        if done.code == 0:
+            return dict(json.loads(done.stdout))
+        problem = f"exit code {done.code}; {done.last_words() or 'it printed nothing'}"
+    except (OSError, ValueError) as error:
+        problem = str(error)
+    return {"problem": f"{Path(python).name} gave no list of packages: {problem}"}

@@ -144,4 +144,4 @@ def test_an_interpreter_that_does_not_answer_is_unknown_with_its_reason(tmp_path
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
 
-    assert "exit status 3" in snapshot_machine.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]
+    assert "exit code 3; it printed nothing" in snapshot_machine.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]

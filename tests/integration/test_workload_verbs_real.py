@@ -17,9 +17,10 @@ import yaml
 
 from primus_bootstrap.bench.finished import write_run
 from primus_bootstrap.cli import workload_verbs as verbs
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
-from primus_bootstrap.launch import bundle, files
+from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import state as states
 from tests.command_line import run_primus
@@ -71,7 +72,7 @@ def cli(tmp_path: Path, program: Path, root: Path) -> Cli:
 def set_state(job: folders.JobFolder, **given: Any) -> None:
     """Write a state as the watcher does, with some of it changed."""
     fresh = states.State(job=ID, updated=time.time()).to_json()
-    files.replace_text(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
+    write_atomic(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
 
 
 def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import files, host_env, site
+from primus_bootstrap.launch import host_env, site
 from tests.unit.launch_rig import expand, run
 
 if TYPE_CHECKING:
@@ -162,14 +162,3 @@ def test_nvidia_gets_module_options_with_the_groups_number(tmp_path: Path, capsy
 
     assert "NVreg_DeviceFileGID=4000 NVreg_DeviceFileMode=0666" in options
     assert not (tmp_path / "out/etc/udev").exists()
-
-
-def test_a_text_is_replaced_with_its_mode_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
-    """A reader sees the old content or the new; a file that only its user may read never is one that others may."""
-    path = tmp_path / "state.json"
-    path.write_text("old")
-    path.chmod(0o644)
-    files.replace_text(path, "new", mode=0o600)
-
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("new", 0o600)
-    assert [one.name for one in tmp_path.iterdir()] == ["state.json"]

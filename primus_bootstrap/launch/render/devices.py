@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.commands import run_command
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.gpus import GpuFindings
@@ -55,9 +56,9 @@ def reload_rules() -> None:
     if not Path("/run/udev/control").exists():
         return
     for command in (["control", "--reload"], ["trigger", "--subsystem-match=kfd", "--subsystem-match=drm"]):
-        done = subprocess.run(["udevadm", *command], capture_output=True, text=True, timeout=60, check=False)
-        if done.returncode:
-            raise OSError(f"udevadm {' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+        done = run_command(["udevadm", *command], timeout_s=60)
+        if done.code:
+            raise OSError(f"udevadm {' '.join(command)} ended with {done.code}: {done.stderr.strip()}")
 
 
 def _directory_group_id(name: str) -> int | None:

@@ -89,7 +89,7 @@ class Settings:
         """
         path = self.host_keys / name
         try:
-            line = path.read_text("utf-8").split("\n", 1)[0] if _HOST.fullmatch(name) else ""
+            line = path.read_text("utf-8", "replace").split("\n", 1)[0] if _HOST.fullmatch(name) else ""
         except OSError:
             line = ""
         found = _ADDRESS.match(line)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import sync_folder, write_all
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import PlanError, UsageError
 from primus_bootstrap.launch.watch import state as states
@@ -103,15 +104,19 @@ class JobFolder:
             (self.path / "requests" / name).unlink()
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add a line to a file of JSON lines; a line that a crash left unfinished is ended first."""
+        """Add a line to a file of JSON lines, on disk before this returns; a line that a crash left unfinished is ended first."""
         path = self.path / name
-        line = json.dumps(record) + "\n"
-        with path.open("ab+") as file:
-            end = file.seek(0, os.SEEK_END)
-            if end:
-                file.seek(end - 1)
-                line = line if file.read(1) == b"\n" else "\n" + line
-            file.write(line.encode())
+        line = json.dumps(record).encode() + b"\n"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            size = os.fstat(descriptor).st_size
+            unfinished = size and os.pread(descriptor, 1, size - 1) != b"\n"
+            write_all(descriptor, b"\n" + line if unfinished else line)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if not size:
+            sync_folder(self.path)
 
     def set_aside(self, number: int, patterns: Sequence[str] = _OF_AN_ATTEMPT) -> None:
         """Move what an attempt left in the run folder to what is kept of it; a second call moves what is left."""

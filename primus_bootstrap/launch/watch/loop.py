@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.launch import diagnose, records
-from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.watch import ending, node_record, policy, progress
 from primus_bootstrap.launch.watch import state as states
 from primus_bootstrap.launch.watch.folder import GAUGES, REQUESTS, RESUME
@@ -102,7 +102,7 @@ class Watcher:
         attempt = self.folder.attempt(state.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
         # failure.json is of the node that failed last, and may know less.
-        replace_text(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
+        write_atomic(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
         nodes = node_record.read_all(attempt).values()
         hosts = {record.node: record.host for record in nodes}
         # What this watcher asked for is no reason; what made a launcher end by itself is.

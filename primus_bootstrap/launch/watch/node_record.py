@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.files import replace_text
+from primus_bootstrap.core.atomic_files import create_atomic, write_atomic
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 SCHEMA = "primus.node-record/1"
 _CLAIM = "claim"
@@ -57,14 +57,14 @@ def claim(folder: Path, record: NodeRecord) -> str:
 def owner(folder: Path) -> str:
     """Return the Slurm job that has an attempt; empty before one has begun."""
     try:
-        return (folder / _CLAIM).read_text("utf-8")
+        return (folder / _CLAIM).read_text("utf-8", "replace")
     except OSError:
         return ""
 
 
 def close(folder: Path, record: NodeRecord, *, ended: float, exit_code: int, note: str = "") -> None:
     """Record the end."""
-    replace_text(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)
+    write_atomic(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)
 
 
 def read_all(folder: Path) -> dict[int, NodeRecord]:
@@ -85,7 +85,7 @@ def last_error(folder: Path) -> str:
 
 def _read(path: Path) -> Iterator[NodeRecord]:
     with suppress(OSError, ValueError, TypeError):
-        yield NodeRecord(**known(NodeRecord, json.loads(path.read_text("utf-8"))))
+        yield NodeRecord(**known(NodeRecord, parse_json(path.read_text("utf-8", "replace"))))
 
 
 def _text(record: NodeRecord) -> str:
@@ -98,15 +98,8 @@ def _path(folder: Path, rank: int) -> Path:
 
 def _make_once(path: Path, text: str) -> str:
     """Make a file with its content at once unless it exists; return what it holds."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(name, path)
+        create_atomic(path, text, mode=0o600)
     except FileExistsError:
-        return path.read_text("utf-8")
-    finally:
-        Path(name).unlink()
+        return path.read_text("utf-8", "replace")
     return text

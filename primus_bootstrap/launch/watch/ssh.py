@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
+from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 SCHEMA = "primus.unit/1"
 CONNECT_S = 5
 _SHOWN = 300
+_ANSWER_BYTES = 4 << 20  # an answer has some hundred bytes
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,16 @@ class Channel:
         """
         line = json.dumps({"schema": SCHEMA, **request}).encode() + b"\n"
         try:
-            done = subprocess.run(self.command(address, port), input=line, capture_output=True, check=False, timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
+            done = run_command(self.command(address, port), stdin=line, timeout_s=timeout_s, max_output_bytes=_ANSWER_BYTES)
+        except TimeoutError as error:
             raise NoAnswerError(f"no answer over SSH within {timeout_s:.0f} s") from error
         except OSError as error:
-            raise NoAnswerError(f"ssh cannot be started: {error}") from error
-        output, errors = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
+            raise NoAnswerError(f"ssh: {error}") from error
         try:
-            answer = dict(json.loads(output))
+            answer = dict(parse_json(done.stdout))
         except (ValueError, TypeError) as error:
-            said = " ".join((errors or output).split())[-_SHOWN:]
-            raise NoAnswerError(f"ssh ended with exit code {done.returncode}: {said or 'no word'}") from error
+            said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+            raise NoAnswerError(f"ssh ended with exit code {done.code}: {said or 'no word'}") from error
         if answer.get("ok") is not True:
             raise RefusedError(f"{answer.get('error', 'refused without a reason')}; fix: {answer.get('fix', 'see the log of the host')}")
         return answer

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import PlanError
-from primus_bootstrap.launch.files import replace_text
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.spec import Host
 
@@ -158,4 +158,4 @@ def load(path: Path) -> State | None:
 
 def save(path: Path, state: State) -> None:
     """Replace the state, durable before this returns."""
-    replace_text(path, json.dumps(state.to_json(), indent=1) + "\n", mode=0o600)
+    write_atomic(path, json.dumps(state.to_json(), indent=1) + "\n", mode=0o600)

@@ -15,7 +15,6 @@ import os
 import re
 import select
 import socket
-import subprocess
 import sys
 import syslog
 import time
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
 from primus_bootstrap.launch.gpus import MIXED, NONE, OK
 from primus_bootstrap.launch.own_program import own_command
@@ -312,13 +312,10 @@ def _active(name: str) -> bool:
 def _run(words: list[str], *, check: bool = True) -> str:
     try:
         environment = {**os.environ, "LC_ALL": "C"}
-        done = subprocess.run(
-            words, capture_output=True, check=False, timeout=_COMMAND_S, stdin=subprocess.DEVNULL, cwd="/", env=environment
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(words, timeout_s=_COMMAND_S, cwd="/", env=environment)
+    except OSError as error:
         raise PlanError(f"{words[0]}: {error}", fix="look at systemd on this host") from error
-    output, errors = (text.decode("utf-8", "replace") for text in (done.stdout, done.stderr))
-    if check and done.returncode:
-        said = " ".join((errors or output).split())
-        raise PlanError(f"{words[0]} ended with exit code {done.returncode}: {said}", fix="see journalctl on this host")
-    return output
+    if check and done.code:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise PlanError(f"{words[0]} ended with exit code {done.code}: {said}", fix="see journalctl on this host")
+    return done.stdout

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.launch.own_program import own_command
 from primus_bootstrap.launch.slurm import CPUS_LINE, STEP
 from primus_bootstrap.launch.topology import expand_nodes
@@ -274,14 +274,12 @@ def _run(words: list[str]) -> str:
     """
     environment = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(_SETTINGS)}
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_COMMAND_S, env=environment, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired as error:
+        done = run_command(words, timeout_s=_COMMAND_S, env=environment)
+    except TimeoutError as error:
         raise SlurmSilentError(f"{words[0]} did not answer within {_COMMAND_S:.0f} s") from error
     except OSError as error:
-        raise SlurmSilentError(f"{words[0]} cannot be started: {error}") from error
-    if done.returncode:
+        raise SlurmSilentError(f"{words[0]}: {error}") from error
+    if done.code:
         said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
-        raise SlurmSilentError(f"{words[0]} ended with exit code {done.returncode}: {said}")
+        raise SlurmSilentError(f"{words[0]} ended with exit code {done.code}: {said}")
     return done.stdout

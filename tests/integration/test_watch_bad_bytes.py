@@ -1,0 +1,70 @@
+"""primus-watch and programs that answer with bytes that are not UTF-8: none of them ends the watcher."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from typing import TYPE_CHECKING
+
+import pytest
+
+from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.broker_client import NoAnswerError
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.spec import Job
+from primus_bootstrap.launch.watch.ssh import Channel, Ssh
+from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder of commands that is first in PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return folder
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    """Write a command."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def target(tmp_path: Path) -> SlurmTarget:
+    """Return the target of a job."""
+    job = Job("a-000000", "a", pwd.getpwuid(os.geteuid()).pw_name, "slurm", 1, ("train",))
+    return SlurmTarget(job, JobFolder(tmp_path))
+
+
+def test_slurm_that_names_a_node_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
+    """The other nodes of the answer are candidates as before."""
+    program(say, "sinfo", r"printf 'n1|gpu*|idle\nn\377|gpu*|idle\n'")
+
+    found = target(tmp_path).candidates()
+
+    assert [each.host.name for each in found.hosts] == ["n1", "n\N{REPLACEMENT CHARACTER}"]
+
+
+def test_slurm_that_fails_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
+    """A controller that cannot be asked is silent, whatever it prints."""
+    for name in ("squeue", "sacct"):
+        program(say, name, r"printf 'error \377\n' >&2; exit 1")
+
+    found = target(tmp_path).observe(states.State("a-000000", states.RUNNING, attempt=1))
+
+    assert found.status == seeing.SILENT
+    assert "error \N{REPLACEMENT CHARACTER}" in found.why
+
+
+@pytest.mark.parametrize("answer", [r"printf '\377'", r"printf '{\"ok\": true'", "printf '%0100000d' 0 | tr 0 '['"])
+def test_a_host_whose_answer_is_no_json(say: Path, answer: str) -> None:
+    """It has given no answer; the program that asked goes on."""
+    program(say, "ssh", answer)
+
+    with pytest.raises(NoAnswerError, match="ssh ended with exit code 0"):
+        Channel(Ssh("primus", "/key", "/hosts")).ask("10.0.0.1", 22, {}, timeout_s=60)

@@ -1,0 +1,79 @@
+"""primus_bootstrap.launch.watch.folder and node_record: the files of a job's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from primus_bootstrap.launch.watch import node_record
+from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.loop import Watcher
+from primus_bootstrap.launch.watch.node_record import NodeRecord
+from primus_bootstrap.launch.watch.policy import Event
+from primus_bootstrap.launch.watch.spec import Job
+
+JOB = Job("a-000000", "a", "ada", "slurm", 2, ("train",))
+
+
+class NoTarget:
+    """A target that nothing is asked of."""
+
+
+def test_an_event_is_on_disk_before_the_state_that_follows_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power loss may repeat an event, and never loses one: events.jsonl and its folder are synced before state.json is replaced."""
+    order: list[str] = []
+    rename = Path.replace
+
+    def noting(path: Path, target: Path) -> Path:
+        order.append(f"replace {target.name}")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", lambda fd: order.append(f"sync {Path(f'/proc/self/fd/{fd}').readlink().name}"))
+    monkeypatch.setattr(Path, "replace", noting)
+    watcher = Watcher(JOB, JobFolder(tmp_path), NoTarget())  # type: ignore[arg-type]
+
+    watcher._save(states.State(JOB.id), (Event("submitted"),))
+
+    assert order[:2] == ["sync events.jsonl", f"sync {tmp_path.name}"]
+    assert order.index("replace state.json") > 1
+
+
+def test_a_line_after_an_unfinished_one_starts_on_its_own(tmp_path: Path) -> None:
+    """A line that a crash tore does not swallow the next one."""
+    folder = JobFolder(tmp_path)
+    folder.append("events.jsonl", {"n": 1})
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(b'{"n": 2, "to')
+
+    folder.append("events.jsonl", {"n": 3})
+
+    assert (tmp_path / "events.jsonl").read_text().splitlines() == ['{"n": 1}', '{"n": 2, "to', '{"n": 3}']
+
+
+def test_a_record_with_a_byte_that_is_not_utf_8_is_still_read(tmp_path: Path) -> None:
+    """What a program on a host printed is quoted in its record: one bad byte of it loses neither the record nor the watcher."""
+    record = NodeRecord(0, "n1", "n1", "boot", "7", 1.0)
+    node_record.claim(tmp_path, record)
+    node_record.close(tmp_path, record, ended=2.0, exit_code=3, note="X")
+    path = tmp_path / "node-00000.json"
+    path.write_bytes(path.read_bytes().replace(b'"X"', b'"\xff"'))
+    (tmp_path / "claim").write_bytes(b"7\xff")
+
+    found = node_record.read_all(tmp_path)[0]
+    assert (found.exit_code, found.note) == (3, "\N{REPLACEMENT CHARACTER}")
+    assert node_record.owner(tmp_path) == "7\N{REPLACEMENT CHARACTER}"
+    assert node_record.claim(tmp_path, record) == "Slurm job 7\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b"\xff\xfe{", b"{", b""])
+def test_a_record_that_is_no_record_is_left_out(tmp_path: Path, text: bytes) -> None:
+    """Torn, foreign or deeply nested content ends no program that reads it."""
+    (tmp_path / "node-00000.json").write_bytes(text)
+    (tmp_path / "node-00001.json").write_text(json.dumps(asdict(NodeRecord(1, "n2", "n2", "boot", "7", 1.0))))
+
+    assert list(node_record.read_all(tmp_path)) == [1]
