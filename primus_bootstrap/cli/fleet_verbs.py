@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections import defaultdict
@@ -26,6 +25,7 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     ask_password,
 )
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_arguments
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.fleet.controller import check_controller
@@ -116,8 +116,8 @@ def ssh(
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     names = [known.name for known in cluster.hosts]
     if host not in names:
-        near = difflib.get_close_matches(host, names, n=3) or names[:10]
-        raise PlanError(f"no such host: {host}", fix=f"choose from: {', '.join(near)}")
+        near = nearest(host, names)
+        raise PlanError(f"no such host: {host}", fix=f"did you mean {near}?" if near else f"choose from: {', '.join(names[:10])}")
     _pin(cluster, [host])
     for conflict in key_conflicts(cluster, [host]):
         raise PlanError(f"{host}: {conflict.what}", fix=conflict.fix)

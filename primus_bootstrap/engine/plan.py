@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.plan_values import Plan, Step
 from primus_bootstrap.engine.playbooks import SITE, groups_in, load_phases
 from primus_bootstrap.errors import PlanError
@@ -70,8 +70,8 @@ def _choose(known: tuple[Phase, ...], phases: Sequence[str], start: str | None) 
     names = [phase.name for phase in known]
     for name in (*phases, *((start,) if start else ())):
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            near = nearest(name, names)
+            hint = f"did you mean {near}? " if near else ""
             raise PlanError(f"no such phase: {name}", fix=f"{hint}choose from: {', '.join(names)}")
     first = names.index(start) if start else 0
     chosen = tuple(phase for phase in known[first:] if not phases or phase.name in phases)
@@ -86,8 +86,8 @@ def _limited(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
     hosts = frozenset(cluster.select(limit))
     if not hosts:
         names = [host.name for host in cluster.hosts] + [name for name, members in cluster.groups.items() if members]
-        near = difflib.get_close_matches(limit, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else "name hosts or groups of hosts.yaml: gpu1, gpu[001:004], gpu_node:!gpu7"
+        near = nearest(limit, names)
+        hint = f"did you mean {near}?" if near else "name hosts or groups of hosts.yaml: gpu1, gpu[001:004], gpu_node:!gpu7"
         raise PlanError(f"the limit matches no host: {limit}", fix=hint)
     return hosts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.groups import load_groups
 from primus_bootstrap.inventory.ini_source import Entry, Section, Variable, read_ini
@@ -132,13 +132,13 @@ class _Import:
         for old, places in lines.items():
             if is_known_variable(old) and old not in self._old_variables:
                 continue
-            near = difflib.get_close_matches(old, known_variables(), n=1, cutoff=0.9)
+            near = nearest(old, known_variables(), cutoff=0.9)
             count = f", on {len(places)} lines" if len(places) > 1 else ""
             if old in self._old_variables:
                 self._renamed[old] = self._old_variables[old]
                 self._say(places[0], f"variable {old} is now {self._renamed[old]}{count}")
             elif near:
-                self._say(places[0], f"variable {old} is kept{count}, but nothing knows it: is {near[0]} meant?")
+                self._say(places[0], f"variable {old} is kept{count}, but nothing knows it: is {near} meant?")
             else:
                 self._renamed[old] = f"{OWN_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', old)}"
                 self._say(

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import InventoryError, PlanError, Problem
 from primus_bootstrap.inventory.cluster import Origin
-from primus_bootstrap.inventory.names import is_known_variable, nearest
+from primus_bootstrap.inventory.names import is_known_variable
 from primus_bootstrap.inventory.positions import Definition
 from primus_bootstrap.inventory.role_code import load_filters
 from primus_bootstrap.inventory.schema import judge_definitions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import yaml
 
-from primus_bootstrap.inventory.names import nearest
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.values import entries, is_template, is_vaulted, line_of, value_of
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import InventoryError, Problem
-from primus_bootstrap.inventory import ansible_view, names, required, rules, rules_hosts, schema
+from primus_bootstrap.inventory import ansible_view, required, rules, rules_hosts, schema
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
 from primus_bootstrap.inventory.merged import Merged, index_definitions
 from primus_bootstrap.inventory.positions import Written, read_positions
@@ -209,7 +210,7 @@ class _Validator:
         view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, sealed, merged.origin)
         origins = written.host_origins()
         reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
-        owners = unknown_owner_problems(files, groups, origins, names.nearest)
+        owners = unknown_owner_problems(files, groups, origins, nearest)
         found = (*owners, *rules.check(reading), *required.check(reading, sealed=sealed))
         problems += [problem for problem in found if problem.rule not in self.forgive]
         return self._cluster(reading) if not problems else None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.groups import load_groups, load_kubespray_variables
 from primus_bootstrap.inventory.specs import load_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OWN_PREFIX = "site_"
 _INTERPRETER = re.compile(r"ansible_[a-z0-9]+_interpreter")
@@ -36,9 +34,12 @@ _OLD_GROUPS = {
 _OTHER_WORDS = frozenset(
     {"apu", "cpu", "dpu", "hpu", "ipu", "npu", "tpu", "vpu", "xpu"}  # gpu
     | {"cube", "tube"}  # kube
-    | {"convoy", "etc", "etch", "queue", "share", "spark", "space", "spares", "square", "trainee", "trainers"}
+    | {"convoy", "etc", "etch", "queue", "share", "spark", "space", "spares", "square", "train", "trainee", "trainers"}
 )
 _NUMBER = re.compile(r"_?\d+$")
+# How similar names have to be, as ratios of difflib. One wrong letter is 0.67 in a word of three, 0.75 in one of four. A group's name is
+# refused where another may be meant, so groups are compared word by word as well.
+_SAME_VARIABLE, _SAME_GROUP, _SAME_WORD, _SAME_LETTERS = 0.8, 0.75, 0.66, 0.9
 
 
 @cache
@@ -77,7 +78,7 @@ def is_ansible_secret(name: str) -> bool:
 @cache
 def nearest_variable(name: str) -> str:
     """Return the known variable that `name` is most likely to mean, or an empty string."""
-    return nearest(name, known_variables())
+    return nearest(name, known_variables(), cutoff=_SAME_VARIABLE)
 
 
 def nearest_group(name: str) -> str:
@@ -89,7 +90,7 @@ def nearest_group(name: str) -> str:
         return _OLD_GROUPS[name]
     if any(name.startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
         return ""
-    return nearest(name, [known for known in load_groups() if _may_be_meant(name, known)])
+    return nearest(name, [known for known in load_groups() if _may_be_meant(name, known)], cutoff=_SAME_GROUP)
 
 
 def _may_be_meant(name: str, known: str) -> bool:
@@ -101,49 +102,20 @@ def _may_be_meant(name: str, known: str) -> bool:
     words, wanted = _NUMBER.sub("", _plain(name)).split("_"), known.split("_")
     if any(_other_word(word) and word not in wanted for word in words):
         return False
-    if len(words) != len(wanted) or sorted(words) == sorted(wanted):
+    if sorted(words) == sorted(wanted):
         return True
-    return all(edit_distance(word, right, 3) <= (2 if len(right) >= 6 else 1) for word, right in zip(words, wanted, strict=True))
+    if len(words) != len(wanted):  # `gpunode`; a part of a name, such as `control_plane`, is a name of its own
+        return _ratio("".join(words), "".join(wanted)) >= _SAME_LETTERS
+    return all(_ratio(word, right) >= _SAME_WORD for word, right in zip(words, wanted, strict=True))
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _other_word(word: str) -> bool:
     return word in _OTHER_WORDS or word.removesuffix("s") in _OTHER_WORDS
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that few typing slips away `name` is, or an empty string.
-
-    One slip is allowed from three characters on, two from eight, three from sixteen. Case, `-` for `_`, and the order of
-    the words count as no slip.
-    """
-    wanted = _plain(name)
-    most = (len(wanted) >= 3) + (len(wanted) >= 8) + (len(wanted) >= 16)
-    best, best_distance = "", most + 1
-    for candidate in sorted(known):
-        plain = _plain(candidate)
-        if abs(len(plain) - len(wanted)) < best_distance:
-            distance = 0 if sorted(plain.split("_")) == sorted(wanted.split("_")) else edit_distance(wanted, plain, best_distance)
-            if distance < best_distance:
-                best, best_distance = candidate, distance
-    return best
-
-
 def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
-
-
-def edit_distance(one: str, other: str, limit: int) -> int:
-    """Return how many slips (a letter too many, too few, wrong, or two swapped) lie between two words; `limit` or more is `limit`."""
-    two_ago: list[int] = []
-    one_ago = list(range(len(other) + 1))
-    for i, left in enumerate(one):
-        row = [i + 1]
-        for j, right in enumerate(other):
-            slips = min(one_ago[j + 1] + 1, row[j] + 1, one_ago[j] + (left != right))
-            if i and j and left == other[j - 1] and one[i - 1] == right:
-                slips = min(slips, two_ago[j - 1] + 1)
-            row.append(slips)
-        if min(row) > limit:
-            return limit
-        two_ago, one_ago = one_ago, row
-    return min(one_ago[-1], limit)

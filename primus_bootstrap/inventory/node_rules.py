@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.groups import load_groups
-from primus_bootstrap.inventory.names import nearest, nearest_group
+from primus_bootstrap.inventory.names import nearest_group
 from primus_bootstrap.inventory.values import is_vaulted, value_of
 
 if TYPE_CHECKING:

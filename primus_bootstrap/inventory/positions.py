@@ -5,7 +5,6 @@ Ansible's managers give the meaning (`ansible_view`); it forgives misspelt keys 
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.values import entries, line_of
@@ -155,8 +155,8 @@ class _Walk:
     def _section(self, group: str, key: yaml.Node, content: yaml.Node) -> None:
         section = str(key.value)
         if section not in SECTIONS:
-            near = difflib.get_close_matches(section.lower(), SECTIONS, n=1, cutoff=0.6)
-            fix = f"did you mean `{near[0]}`?" if near else f"put a group under `children:`, a variable under `vars:` of `{group}`"
+            near = nearest(section, SECTIONS)
+            fix = f"did you mean `{near}`?" if near else f"put a group under `children:`, a variable under `vars:` of `{group}`"
             self.problem(key, f"`{section}` in group `{group}`: only hosts, vars and children may stand here", fix, "structure")
             return
         if content.tag == _NULL:

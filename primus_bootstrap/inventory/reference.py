@@ -6,9 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.groups import load_groups, load_kubespray_variables
-from primus_bootstrap.inventory.names import OWN_PREFIX, nearest
+from primus_bootstrap.inventory.names import OWN_PREFIX
 from primus_bootstrap.inventory.specs import load_options
 
 if TYPE_CHECKING:

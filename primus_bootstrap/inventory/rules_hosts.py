@@ -11,7 +11,6 @@ import yaml
 
 from primus_bootstrap.errors import Problem
 from primus_bootstrap.inventory.addresses import Address, by_value, looks_like_address, parse_address, resolve
-from primus_bootstrap.inventory.names import edit_distance
 from primus_bootstrap.inventory.values import is_template, is_vaulted
 
 if TYPE_CHECKING:
@@ -265,7 +264,14 @@ def _deletions(names: Iterable[str]) -> Mapping[str, list[str]]:
 
 def _one_edit_away(host: str, index: Mapping[str, list[str]]) -> str:
     near = {name for key in (host, *(host[:i] + host[i + 1 :] for i in range(len(host)))) for name in index.get(key, ())}
-    return next((name for name in sorted(near) if edit_distance(host, name, 2) == 1), "")
+    return next((name for name in sorted(near) if _one_slip(host, name)), "")
+
+
+def _one_slip(one: str, other: str) -> bool:
+    """Tell whether one letter too many, too few, wrong, or two swapped ones are all that differs."""
+    at = next((index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
+    swapped = one[at : at + 2] == other[at : at + 2][::-1] and one[at + 2 :] == other[at + 2 :]
+    return one != other and (one[at + 1 :] == other[at + 1 :] or one[at + 1 :] == other[at:] or one[at:] == other[at + 1 :] or swapped)
 
 
 def bad_port(reading: Reading) -> Iterator[Problem]:

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from primus_bootstrap.inventory import find_problems
+from primus_bootstrap.inventory import find_problems, rules_hosts
 from tests.unit.inventory_rig import DATA, demo_content, write_inventory
 
 if TYPE_CHECKING:
@@ -52,3 +54,14 @@ def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
 
     assert problem.rule == "near-host"
     assert "gpu00002 has no address of its own, and its name is almost that of gpu0002" in problem.what
+
+
+@given(st.text("ab1", min_size=1, max_size=6), st.text("ab1", max_size=6))
+def test_one_slip_is_one_letter_or_two_swapped_ones(one: str, other: str) -> None:
+    """It agrees with trying every slip of the one name, and the order of the names does not count."""
+    letters = "ab1"
+    tried = {one[:i] + letter + one[i:] for i in range(len(one) + 1) for letter in letters}
+    tried |= {one[:i] + letter + one[i + 1 :] for i in range(len(one)) for letter in ("", *letters)}
+    tried |= {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
+
+    assert rules_hosts._one_slip(one, other) == rules_hosts._one_slip(other, one) == (other in tried - {one})

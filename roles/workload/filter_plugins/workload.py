@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from primus_bootstrap.launch.errors import UsageError, nearest
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.errors import UsageError
 from primus_bootstrap.launch.watch import spec
 
 if TYPE_CHECKING:
@@ -215,7 +216,9 @@ def _programs(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> 
     known = sorted(path.stem for path in PRESETS.glob("*.yaml"))
     for name in job["workload_presets"]:
         if not name.startswith("/") and name not in known:
-            yield Finding("workload_presets", f"workload_presets: there is no preset {name}", f"{nearest(name, known)}, or a whole path")
+            yield Finding(
+                "workload_presets", f"workload_presets: there is no preset {name}", f"{did_you_mean(name, known)}, or a whole path"
+            )
     given = [name for name in ("presets", "settings", "data", "checkpoint_folder") if job[f"workload_{name}"]]
     if given and list(job["workload_task"][:1]) != ["train"]:
         names = ", ".join(f"workload_{name}" for name in given)
@@ -263,7 +266,7 @@ def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -
     members = list(groups.get(DIRECT_HOSTS) or ())
     strange = [(name, host) for name in ("hosts", "spares") for host in job[f"workload_{name}"] if host not in members]
     for name, host in strange:
-        yield Finding(f"workload_{name}", f"workload_{name}: {host} is no host of workload_node", nearest(host, members or ["none"]))
+        yield Finding(f"workload_{name}", f"workload_{name}: {host} is no host of workload_node", did_you_mean(host, members or ["none"]))
     if strange:
         return
     hosts, spares = _chosen(job, groups, hostvars)
