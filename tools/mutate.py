@@ -4,8 +4,9 @@
     tools/mutate.py [--count 20] [--seed N] [--least 18] [--tests "tests/unit tests/contract tests/golden"] [--then tests/integration]
 
 It works in a copy of the committed tree, so nothing here changes. A place is one operator, condition or small number of the package;
-how long something waits is left alone, since a second more breaks nothing. The tests that name the module run first, then `--tests`,
-then `--then`; each stops at its first failure. It ends with 1 where fewer places than `--least` were noticed.
+how long something waits is left alone, since a second more breaks nothing. The unit tests that name the module run first, then those of
+integration that do, then `--tests`, then `--then`; each stops at its first failure. `--place FILE:LINE` breaks what is on that line
+instead. It ends with 1 where fewer places than `--least` were noticed.
 """
 
 from __future__ import annotations
@@ -101,6 +102,12 @@ def choose(root: Path, count: int, seed: int) -> list[Place]:
     return chosen
 
 
+def places_on(root: Path, given: str) -> list[Place]:
+    """Return the places of one line, FILE:LINE."""
+    file, _, line = given.rpartition(":")
+    return [place for place in places_of(file, (root / file).read_text("utf-8")) if place.line == int(line)]
+
+
 def fails(copy: Path, tests: list[str]) -> bool:
     """Run the tests in the copy; return whether one failed or they did not end in time."""
     try:
@@ -111,12 +118,12 @@ def fails(copy: Path, tests: list[str]) -> bool:
         return True
 
 
-def tests_that_name(copy: Path, module: str) -> list[str]:
-    """Return the test files that import a module of the package: what its tests do not see, others seldom do."""
+def tests_that_name(copy: Path, module: str, *tiers: str) -> list[str]:
+    """Return the test files of some tiers that import a module of the package: what these do not see, others seldom do."""
     dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
-    files = [path for tier in ("unit", "contract", "golden") for path in (copy / "tests" / tier).glob("test_*.py")]
+    files = [path for tier in tiers for path in (copy / "tests" / tier).glob("test_*.py")]
     return sorted(str(path.relative_to(copy)) for path in files if named.search(path.read_text("utf-8")))
 
 
@@ -136,6 +143,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--count", type=int, default=20, help="how many places (default: 20)")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="choose the same places again")
+    parser.add_argument("--place", action="append", default=[], metavar="FILE:LINE", help="break this line; may be given several times")
     parser.add_argument("--least", type=int, default=18, help="how many must be noticed (default: 18)")
     parser.add_argument("--tests", default="tests/unit tests/contract tests/golden", help="folders and options for pytest")
     parser.add_argument("--then", default="tests/integration", help="the same, for what these do not notice; may be empty")
@@ -146,11 +154,13 @@ def main() -> int:
         if fails(copy, options.tests.split()):
             print(f"mutate.py: the tests fail in a copy where nothing is broken\n  fix: see pytest {options.tests} here", file=sys.stderr)
             return 1
-        chosen = choose(copy, options.count, options.seed)
+        chosen = [place for given in options.place for place in places_on(copy, given)] or choose(copy, options.count, options.seed)
         noticed = 0
         for place in chosen:
             started = time.monotonic()
-            seen = notice(copy, place, (tests_that_name(copy, place.file), options.tests.split(), options.then.split()))
+            near = tests_that_name(copy, place.file, "unit", "contract", "golden")
+            far = tests_that_name(copy, place.file, "integration")
+            seen = notice(copy, place, (near, far, options.tests.split(), options.then.split()))
             noticed += seen
             words = f"{place.file}:{place.line}: {place.old.strip()} -> {place.new.strip()}"
             print(f"{'noticed' if seen else 'MISSED '} {time.monotonic() - started:4.0f} s  {words}", flush=True)
