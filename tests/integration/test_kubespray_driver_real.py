@@ -136,6 +136,31 @@ def test_a_host_that_fails_is_named_with_its_cause(site: Site, monkeypatch: pyte
     assert not (site.state / "done.json").exists()
 
 
+@pytest.mark.long("roles/kubespray", "primus_bootstrap/inventory/snapshot.py", "primus_bootstrap/inventory/plugins")
+def test_kubespray_reads_the_hosts_that_the_run_was_checked_with(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """hosts.yaml gets a worker while `apply` runs: neither the role nor Kubespray's own Ansible sees it, and it is not noted as made."""
+    before = (tmp_path / "hosts.yaml").read_text(encoding="utf-8")
+    site.write(["cp1"], ["w1", "w2"])
+    (tmp_path / "hosts.yaml").rename(tmp_path / "later.yaml")
+    (tmp_path / "hosts.yaml").write_text(before, encoding="utf-8")
+    copy = {"src": str(tmp_path / "later.yaml"), "dest": "{{ inventory_file }}", "mode": "0600"}
+    task = {"name": "Edit hosts.yaml, as another command does", "ansible.builtin.copy": copy, "run_once": True}
+    edit = [{"name": "Edit", "hosts": "kube_control_plane", "gather_facts": False, "tasks": [task]}]
+    (tmp_path / "phases").mkdir()
+    playbooks = write_playbooks(tmp_path / "phases", {"edit": yaml.safe_dump(edit), "kubernetes": playbook("install")})
+    monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
+    for name, value in site.environment().items():
+        monkeypatch.setenv(name, value)
+    cluster = load_cluster(tmp_path / "hosts.yaml")
+
+    report = apply_plan(cluster, make_plan(cluster), Options(), on_event=lambda _: None, cancel=threading.Event())
+
+    assert report.exit_code == 0, report
+    assert "w2" in load_cluster(tmp_path / "hosts.yaml").groups["kube_node"]
+    assert set(site.done()["hosts"]) == {"cp1", "w1"}
+    assert f"-i {cluster.state_dir}/runs/{report.run}/inventory/hosts.yaml cluster.yml -b" in (tmp_path / "calls").read_text()
+
+
 @LONG
 def test_check_mode_says_what_would_run_and_runs_nothing(site: Site) -> None:
     """Nor does a run whose inventory the release itself refuses; its own words are passed on."""
