@@ -1,4 +1,4 @@
-"""The values that hosts.yaml becomes; everything downstream works on these and never reads the file again."""
+"""The values that hosts.yaml becomes. Commands work on these; Ansible reads the files, as a snapshot that fits them."""
 
 from __future__ import annotations
 
