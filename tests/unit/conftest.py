@@ -6,9 +6,12 @@ import socket
 import sys
 import threading
 import time
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from primus_bootstrap.inventory import ansible_view
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -55,6 +58,13 @@ _GUARD = Guard()
 sys.addaudithook(_GUARD)
 
 
+@cache
+def _import_ansible() -> None:
+    """Import Ansible before a test is watched: as it is imported it tries out `socket.getaddrinfo`."""
+    ansible_view.use_our_settings()
+    ansible_view.make_loader()
+
+
 _REAL_SLEEP = time.sleep
 
 
@@ -67,6 +77,7 @@ def _sleep(seconds: float, /) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Watch the test itself; fixtures of the session may prepare things."""
+    _import_ansible()
     _GUARD.broken.clear()
     _GUARD.watching = True
     injected = time.sleep  # a fixture may have put something of its own there
