@@ -46,6 +46,20 @@ def test_a_port_without_a_cable_is_judged_only_where_ports_are_expected(tmp_path
     assert (found["bnxt_re2:1"], found["bnxt_re3:1"], found["bnxt_re4:1"]) == ("skipped", "fail", "unknown")
 
 
+def test_a_port_beyond_those_that_are_expected_need_not_be_up(tmp_path: Path) -> None:
+    """As many are up as somebody stated: one more that is down is skipped. With one fewer up, each that is down fails."""
+    machine = amd_machine(tmp_path)
+    machine.values["rdma_ports"] = int(machine.look("rdma_ports")[0].found) - 1
+    machine.write(f"{PORT}/state", "1: DOWN")
+    machine.write(f"{PORT}/phys_state", "2: Polling")
+    enough = machine.verdicts("rdma_ports")
+    machine.write("sys/class/infiniband/bnxt_re3/ports/1/state", "1: DOWN")
+    too_few = machine.verdicts("rdma_ports")
+
+    assert (enough[""], enough["bnxt_re2:1"]) == ("pass", "skipped")
+    assert (too_few[""], too_few["bnxt_re2:1"], too_few["bnxt_re3:1"]) == ("fail", "fail", "fail")
+
+
 def test_a_node_that_lost_all_its_devices_fails_where_some_are_expected(tmp_path: Path) -> None:
     """No device is skipped where none is expected, and a fail where eight are."""
     machine = amd_machine(tmp_path)

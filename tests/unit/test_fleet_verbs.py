@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.cli.fleet_view import gpu_names, nic_text
+from primus_bootstrap.cli.fleet_view import gpu_names, nic_text, probe_table
 from primus_bootstrap.fleet.facts import Nic, PciGpu
+from primus_bootstrap.fleet.probe import Probe
 
 if TYPE_CHECKING:
     import subprocess
@@ -33,3 +34,11 @@ def test_nics_are_grouped_by_speed() -> None:
         return Nic("x", state, speed, 1500, "", "", "")
 
     assert nic_text([nic(400000, "up"), nic(400000, "up"), nic(None, "down")]) == "1 x speed? down, 2 x 400G"
+
+
+def test_a_host_that_did_not_answer_fills_its_row() -> None:
+    """It has a name, `unknown`, and an empty cell for everything else."""
+    table = probe_table([Probe("gpu9", None)])
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+
+    assert (cells[0], "unknown" in cells[1][0], cells[2:]) == (["gpu9"], True, [[""]] * 9)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from ipaddress import IPv4Network
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from primus_bootstrap.lab import containers
 from primus_bootstrap.lab.containers import _container, _network
 
 PODMAN: dict[str, Any] = {"name": "primus-lab", "subnets": [{"subnet": "10.187.1.0/24", "gateway": "10.187.1.1"}]}
@@ -39,3 +41,18 @@ def test_a_container_off_its_network_has_no_address(networks: dict[str, Any] | N
     )
 
     assert (found.name, found.node, found.networks, found.address, found.folder) == ("primus-lab-node1", "node1", (), "", "/f")
+
+
+def test_a_command_that_fails_in_a_container_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit status and both outputs come back; only a failing engine is an error elsewhere."""
+    given: dict[str, Any] = {}
+
+    def run(argv: list[str], **options: Any) -> Any:
+        given.update(options, argv=argv)
+        return SimpleNamespace(code=3, out="said ", err="and complained")
+
+    monkeypatch.setattr(containers, "run", run)
+    machine: Any = SimpleNamespace(engine_argv=["podman"])
+
+    assert containers.execute(machine, "node1", ["id"], timeout_s=5) == (3, "said and complained")
+    assert (given["argv"], given["check"], given["timeout_s"]) == (["podman", "exec", "node1", "id"], False, 5)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import json
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli import quarantine_verbs
+from primus_bootstrap.cli.main import app
 from primus_bootstrap.fleet.service import Quarantine, read_services
 from primus_bootstrap.fleet.values import Answer
 from tests.unit.role_module import load_role_module
@@ -345,3 +348,25 @@ def test_behind_sudo_the_owner_is_still_a_person(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("SUDO_USER")
     monkeypatch.setenv("LOGNAME", "bob")
     assert quarantine_verbs.login_name() == "bob"
+
+
+@pytest.mark.parametrize(("words", "owner"), [([], "me"), (["--owner", "ada"], "ada")])
+@pytest.mark.parametrize("verb", ["quarantine", "release"])
+def test_a_quarantine_is_of_who_types_it_unless_an_owner_is_named(
+    monkeypatch: pytest.MonkeyPatch, verb: str, words: Sequence[str], owner: str
+) -> None:
+    """`--owner` speaks for somebody else; without it the login name counts."""
+    given: list[dict[str, str]] = []
+
+    def run(_cluster: object, _name: str, _playbook: object, _options: object, values: dict[str, str], **_: object) -> Any:
+        given.append(values)
+        return SimpleNamespace(exit_code=0, changed=1)
+
+    monkeypatch.setattr(quarantine_verbs, "_named", lambda *_: (None, "gpu1"))
+    monkeypatch.setattr(quarantine_verbs, "_run", run)
+    monkeypatch.setattr(quarantine_verbs, "login_name", lambda: "me")
+    reason = ["--reason", "fan broken"] if verb == "quarantine" else []
+    done = CliRunner().invoke(app, ["node", verb, "gpu1", *reason, *words])
+
+    assert done.exit_code == 0, done.output
+    assert [values["quarantine_owner"] for values in given] == [owner]

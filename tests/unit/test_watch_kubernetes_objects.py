@@ -13,7 +13,7 @@ from primus_bootstrap.launch.watch import seen as seeing
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.seen import NodeSeen
 from primus_bootstrap.launch.watch.spec import Job, read_job
-from primus_bootstrap.launch.watch.spec_kubernetes import RANKS
+from primus_bootstrap.launch.watch.spec_kubernetes import RANKS, Kubernetes
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
 
@@ -371,3 +371,8 @@ def test_hosts_are_known_when_every_rank_has_one() -> None:
     assert reading.node_names(2, both, {}) == ("gpu1", "gpu1")
     assert reading.node_names(2, {0: both[0]}, {}) == ()
     assert reading.node_names(1, {}, {0: RECORD}) == ("gpu1",)
+
+
+def test_pods_have_a_network_of_their_own_unless_the_job_asks_for_the_hosts() -> None:
+    """Least privilege is the default of the record too, for whoever makes one without that field."""
+    assert Kubernetes("image", "jobs").host_network is False
