@@ -153,9 +153,6 @@ IN_A_CALLBACK = """
 import os, signal, time, weakref
 from workloads.bench import _run
 
-pytestmark = pytest.mark.long("workloads", "primus_bootstrap/bench")
-
-
 class Stopping(set):
     def discard(self, item):
         os.kill(os.getpid(), signal.SIGTERM)
