@@ -8,13 +8,13 @@ import io
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from unittest import mock
 
 from primus_bootstrap.cli.main import main
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 
@@ -34,6 +34,8 @@ def run_primus(*words: str, folder: Path | None = None, environment: Mapping[str
         mock.patch.object(sys, "stdin", io.StringIO()),
         # A process that goes on for other tests keeps its garbage collection.
         mock.patch.object(gc, "freeze"),
+        # A verb that becomes another program, such as ssh, would end the tests.
+        mock.patch.object(os, "execvp", _run_instead),
         contextlib.redirect_stdout(shown),
         contextlib.redirect_stderr(said),
     ):
@@ -42,3 +44,11 @@ def run_primus(*words: str, folder: Path | None = None, environment: Mapping[str
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return subprocess.CompletedProcess(words, code, shown.getvalue(), said.getvalue())
+
+
+def _run_instead(_program: str, words: Sequence[str]) -> NoReturn:
+    """Run the program that the process would become, and end the verb with its exit code."""
+    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    raise SystemExit(done.returncode)

@@ -152,4 +152,4 @@ def test_ssh_becomes_openssh(cli: Cli) -> None:
     assert (done.returncode, done.stdout) == (0, "a  b; exit 9\n")
     assert line.returncode == 9
     assert typo.returncode == 3
-    assert "choose from: two" in typo.stderr
+    assert "did you mean two?" in typo.stderr
