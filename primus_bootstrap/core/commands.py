@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import subprocess
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING
+
+from primus_bootstrap.core.processes import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,7 +57,7 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
 
     Args:
         argv: The program and its arguments. Never a secret: every user of the machine can read them.
-        timeout_s: The program is killed after this many seconds.
+        timeout_s: The program is killed after this many seconds, with all that it started.
         stdin: What the program reads; nothing by default, so it never waits for a terminal.
         env: Its whole environment; None: that of this process.
         cwd: Its working folder; None: that of this process.
@@ -79,9 +82,7 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
     try:
         exchange.run(max_output_bytes)
     except BaseException:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_KILL_WAIT_S)
+        _kill(process)
         raise
     finally:
         for stream in (process.stdin, process.stdout, process.stderr):
@@ -89,6 +90,15 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
                 with suppress(OSError):
                     stream.close()
     return Completed(process.returncode, exchange.stdout.decode("utf-8", errors), exchange.stderr.decode("utf-8", errors))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and what it started, and wait a moment for it."""
+    for pid in (process.pid, *descendants(process.pid)):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_WAIT_S)
 
 
 class _Exchange:

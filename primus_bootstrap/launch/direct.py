@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
+from primus_bootstrap.core.processes import children_of
 from primus_bootstrap.launch import diagnose, direct_plan, follow, host_profile, masking, process, rank_log, replay, snapshot, torch_names
 from primus_bootstrap.launch.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.errors import PlanError, StepError
@@ -224,7 +225,7 @@ class _Launch:
         reader = threading.Thread(target=_copy_lines, args=(reading, secrets, self.terminal.note), daemon=True)
         reader.start()
         follower.start()
-        targets: Callable[[int], tuple[int, ...]] = (lambda pid: (pid,)) if plan.topology.single else process.children_of
+        targets: Callable[[int], tuple[int, ...]] = (lambda pid: (pid,)) if plan.topology.single else children_of
         ended = process.supervise(child, self.signals, grace_s=self.wishes.grace_s, targets=targets)
         process.end_descendants(_ORPHANS_S)
         reader.join(_ORPHANS_S)

@@ -9,8 +9,9 @@ import subprocess
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.processes import descendants
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -185,38 +186,6 @@ def end_descendants(patience_s: float) -> tuple[int, ...]:
             _send(pid, signal.SIGKILL)
         time.sleep(_TICK_S if left else 0)
     return met
-
-
-def children_of(pid: int) -> tuple[int, ...]:
-    """Return the direct children of a process that still run."""
-    return tuple(child for child, parent in _parents().items() if parent == pid)
-
-
-def descendants(pid: int) -> tuple[int, ...]:
-    """Return every process below another that still runs."""
-    parents = _parents()
-    found: list[int] = []
-    generation = {pid}
-    while generation:
-        generation = {child for child, parent in parents.items() if parent in generation}
-        found.extend(sorted(generation))
-    return tuple(found)
-
-
-def _parents() -> dict[int, int]:
-    """Return the parent of every process; zombies are left out, they have ended."""
-    parents: dict[int, int] = {}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        try:
-            # proc_pid_stat(5): pid (comm) state ppid …; comm may hold anything, the last parenthesis ends it.
-            state, parent = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()[:2]
-        except (OSError, ValueError):
-            continue
-        if state != b"Z":
-            parents[int(entry.name)] = int(parent)
-    return parents
 
 
 def _send(pid: int, number: signal.Signals) -> None:

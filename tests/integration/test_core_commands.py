@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from primus_bootstrap.core import commands
 from primus_bootstrap.core.commands import Completed, OutputTooLargeError, run_command
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.waiting import until
 
 TIMEOUT_S = 60.0
 
@@ -49,6 +47,15 @@ def test_a_program_that_closes_its_output_and_runs_on_is_killed() -> None:
     """The limit holds for the program, not only for its output."""
     with pytest.raises(TimeoutError):
         run_command(["sh", "-c", "exec >&- 2>&-; exec sleep 600"], timeout_s=0.5)
+
+
+def test_what_a_killed_program_started_is_killed_too(tmp_path: Path) -> None:
+    """A `Match exec` of ssh or a helper of a tool that hangs does not stay behind."""
+    with pytest.raises(TimeoutError):
+        run_command(["sh", "-c", f"sleep 600 & echo $! > {tmp_path}/pid; wait"], timeout_s=2)
+    pid = int((tmp_path / "pid").read_text())
+
+    until(lambda: not Path(f"/proc/{pid}/cmdline").is_file() or not Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def test_a_program_that_is_missing_is_an_oserror() -> None:

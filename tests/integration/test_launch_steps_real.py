@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.processes import descendants
 from primus_bootstrap.launch.errors import StepError
 from primus_bootstrap.launch.plan import PlannedStep
-from primus_bootstrap.launch.process import Signals, descendants
+from primus_bootstrap.launch.process import Signals
 from primus_bootstrap.launch.steps import StepResult, StepRunner, require
 from tests.unit.launch_cli_rig import User
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import bundle, process
+from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.watch import folder as folders
 from tests.integration.fleet_rig import free_port, make_key
 from tests.waiting import LIMIT_S, listens, until
@@ -62,7 +63,7 @@ elif verb == "show":
 elif verb == "stop" and pid(names[0]):
     os.kill(pid(names[0]), signal.SIGTERM)
 elif verb == "kill" and pid(names[0]):
-    for number in (*process.descendants(pid(names[0])), pid(names[0])):
+    for number in (*descendants(pid(names[0])), pid(names[0])):
         os.kill(number, signal.SIGKILL)
 """
 # Trains like the trainer does, as far as a launcher and a watcher see it: steps, checkpoints, resume, SIGTERM, exit codes.
@@ -128,7 +129,7 @@ class Node:
 
     def ranks(self) -> tuple[int, ...]:
         """Return everything that the units' main processes have started."""
-        return tuple(pid for launcher in self.launchers() for pid in process.descendants(launcher))
+        return tuple(pid for launcher in self.launchers() for pid in descendants(launcher))
 
     def kill(self) -> None:
         """Lose the node: nothing answers, nothing runs, and nobody there had time to say so."""
@@ -140,7 +141,7 @@ class Node:
     def cut(self) -> None:
         """Cut the node off: nothing answers, and what runs there runs on."""
         if self.sshd is not None:
-            _send((*process.descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # sessions that are open answer no more
+            _send((*descendants(self.sshd.pid), self.sshd.pid), signal.SIGKILL)  # sessions that are open answer no more
             self.sshd.wait(LIMIT_S)
             self.sshd = None
 

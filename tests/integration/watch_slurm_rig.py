@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from primus_bootstrap.launch import process
+from primus_bootstrap.core.processes import descendants
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -113,7 +113,7 @@ elif name == "scancel":
             else:
                 job["state"] = "CANCELLED"
                 save(job)
-                for pid in (*process.descendants(job["pid"]), job["pid"]):
+                for pid in (*descendants(job["pid"]), job["pid"]):
                     os.kill(pid, signal.SIGKILL)
 """
 
@@ -179,7 +179,7 @@ class SlurmStandIn:
         """Cut a node's power: its launcher is gone without a word, and Slurm has not noticed."""
         pid = int((self.folder / f"pid-{node}").read_text())
         _kill((pid,))
-        _kill(process.descendants(pid))
+        _kill(descendants(pid))
 
     def lose(self, node: str) -> None:
         """Lose a node: its launcher is gone without a word, Slurm says that it is down and that the job has failed because of it."""
@@ -188,13 +188,13 @@ class SlurmStandIn:
         for job in self.jobs():
             if job["state"] == "RUNNING" and node in job["nodes"]:
                 self.set_state(job["id"], "NODE_FAIL")
-                _kill((*process.descendants(pid), pid))
-                _kill((*process.descendants(job["pid"]), job["pid"]))
+                _kill((*descendants(pid), pid))
+                _kill((*descendants(job["pid"]), job["pid"]))
 
     def end(self) -> None:
         """End what runs."""
         for job in self.jobs():
-            _kill((*process.descendants(job["pid"]), job["pid"]))
+            _kill((*descendants(job["pid"]), job["pid"]))
         if self.child is not None:
             self.child.wait(LIMIT_S)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import process
+from primus_bootstrap.core.processes import descendants
 from tests.kubernetes.rest import Api, ApiError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Container:
 
     def kill(self) -> None:
         """End it as a node's end would: nobody has time to say so."""
-        pids = (self.child.pid, *process.descendants(self.child.pid))
+        pids = (self.child.pid, *descendants(self.child.pid))
         _send((self.child.pid,), signal.SIGSTOP)
         _send(pids, signal.SIGKILL)
         self.child.wait(10)
