@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.engine.hostkeys import ssh_arguments
 
 if TYPE_CHECKING:
@@ -20,18 +20,10 @@ def why_silent(cluster: Cluster, host: str) -> str:
     _, *arguments = ssh_arguments(cluster, host)
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "-o", "ControlMaster=no", "-o", "ControlPath=none"]
     try:
-        done = subprocess.run(
-            ["ssh", *options, *arguments, "true"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=3 * CONNECT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+        done = run_command(["ssh", *options, *arguments, "true"], timeout_s=3 * CONNECT_TIMEOUT_S)
+    except TimeoutError:
         return f"no answer within {3 * CONNECT_TIMEOUT_S} s"
-    if done.returncode != 255 or _REFUSED in done.stderr:  # 255 is ssh's own; anything else came from the host
+    if done.code != 255 or _REFUSED in done.stderr:  # 255 is ssh's own; anything else came from the host
         return ""
     said = done.stderr.strip().splitlines()
     return said[-1] if said else "ssh ended without saying why"

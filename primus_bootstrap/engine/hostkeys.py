@@ -12,15 +12,16 @@ import contextlib
 import fcntl
 import hashlib
 import shlex
-import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.engine.environment import first_contact, strict_host_keys
-from primus_bootstrap.engine.state import state_errors, write_whole
+from primus_bootstrap.engine.state import state_errors
 from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster, Connection
 
 _CONTACT_TIMEOUT_S = 15
+_CONFIGURATION_TIMEOUT_S = 20  # ssh -G contacts nobody; its configuration may run programs (`Match exec`)
 _THREADS = 32
 # Everybody goes through one sshd there, and its MaxStartups (10:30:100) drops connections from the eleventh on.
 _THREADS_BEHIND_BASTION = 8
@@ -243,15 +245,23 @@ def _contact(link: Connection) -> _Entry | None:
         target = Path(folder) / "known_hosts"
         timeout = ["-o", f"ConnectTimeout={_CONTACT_TIMEOUT_S}"]
         command = ["ssh", *first_contact(target), *_NO_LOGIN, *timeout, *_route(link), link.address, "true"]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=2 * _CONTACT_TIMEOUT_S)
+        with contextlib.suppress(TimeoutError):
+            run_command(command, timeout_s=2 * _CONTACT_TIMEOUT_S)
         written = _read(target)
     return _Entry(written[0].names, written[0].key_type, written[0].key, _identity(link)) if written else None
 
 
 def _resolved_name(link: Connection) -> str:
-    """Return the name that ssh looks up for a host: its configuration files may turn the address into another."""
-    done = subprocess.run(["ssh", "-G", *_route(link), link.address], capture_output=True, text=True, check=False)
+    """Return the name that ssh looks up for a host: its configuration files may turn the address into another.
+
+    Raises:
+        PlanError: ssh does not answer in time.
+    """
+    try:
+        done = run_command(["ssh", "-G", *_route(link), link.address], timeout_s=_CONFIGURATION_TIMEOUT_S)
+    except TimeoutError as error:
+        fix = f"run `ssh -G {link.address}` by hand; a `Match exec` of ~/.ssh/config or /etc/ssh/ssh_config may hang"
+        raise PlanError(f"{link.host}: the configuration of ssh gave no answer within {_CONFIGURATION_TIMEOUT_S} s", fix=fix) from error
     says = dict(line.split(" ", maxsplit=1) for line in done.stdout.splitlines() if " " in line)
     if alias := says.get("hostkeyalias"):
         return alias
@@ -298,4 +308,4 @@ def _entry(line: str) -> _Entry:
 
 def _write(path: Path, entries: Sequence[_Entry]) -> None:
     with state_errors(PlanError, path):
-        write_whole(path, "".join(f"{entry.line}\n" for entry in entries), errors="surrogateescape")
+        write_atomic(path, "".join(f"{entry.line}\n" for entry in entries).encode(errors="surrogateescape"), mode=0o600)

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_all
 from primus_bootstrap.engine.events import (
     Event,
     HostResult,
@@ -86,7 +87,7 @@ class Journal:
         if isinstance(event, HostResult) and event.status in ("ok", "skipped"):
             return
         line = json.dumps(event_to_json(event), ensure_ascii=False, separators=(",", ":"))
-        os.write(self._file, f"{line}\n".encode(errors="replace"))
+        write_all(self._file, f"{line}\n".encode(errors="replace"))
         if isinstance(event, _SYNCED):
             os.fsync(self._file)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
 from primus_bootstrap.engine.fixes import known_fix
@@ -28,7 +29,7 @@ from primus_bootstrap.engine.lock import HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
-from primus_bootstrap.engine.state import state_errors, write_whole
+from primus_bootstrap.engine.state import state_errors
 from primus_bootstrap.engine.translate import Translator
 from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.snapshot import take_snapshot
@@ -107,7 +108,7 @@ def apply_plan(  # noqa: PLR0913 - three values, and the four ways in which a ru
             with state_errors(PlanError, folder.path):
                 tidy_runs(state_dir)
                 folder.path.mkdir(mode=0o700, parents=True)
-                write_whole(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n")
+                write_atomic(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n", mode=0o600)
                 inventory = take_snapshot(cluster.path.absolute(), folder.inventory, cluster.sums)
                 journal = stack.enter_context(closing(Journal(folder.journal)))
             course = _Course(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
@@ -143,7 +144,7 @@ class _Course:
         self._emit(RunFinished(time.time(), exit_code, "" if interrupted else problem))
         report = self.tally.report()
         with state_errors(RunError, self.folder.report):
-            write_whole(self.folder.report, write_report(report))
+            write_atomic(self.folder.report, write_report(report), mode=0o600)
         return report
 
     def _run_steps(self) -> str:

@@ -7,6 +7,7 @@ events reach the same journal.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -29,6 +30,8 @@ from primus_bootstrap.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+log = logging.getLogger(__name__)
 
 RawEvent = dict[str, Any]
 
@@ -132,6 +135,15 @@ class AnsibleRunner:
         return json.dumps(settings)
 
 
+def parse_line(line: bytes) -> RawEvent | None:
+    """Return the event in a line that the callback plug-in primus_lines wrote; None if it is damaged."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event_data", {}), dict) else None
+
+
 class Tributary:
     """The events of an Ansible that a task started, read as they are written; each is handed on with `foreign` set."""
 
@@ -148,7 +160,11 @@ class Tributary:
                     if not line.endswith(b"\n"):
                         break
                     self._at += len(line)
-                    self._hand_on({**json.loads(line), "foreign": True})
+                    event = parse_line(line)
+                    if event is None:
+                        log.warning("%s: a line that is no event was skipped: %.200r", self._path, line)
+                    else:
+                        self._hand_on({**event, "foreign": True})
         return False
 
     def before(self, hand_on: Callable[[RawEvent], bool]) -> Callable[[RawEvent], bool]:

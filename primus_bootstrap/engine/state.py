@@ -1,9 +1,8 @@
-"""Writing into a cluster's state folder: files that are whole or not there, and errors that say what to do."""
+"""Errors of a cluster's state folder, with a fix."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,22 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from primus_bootstrap.errors import PlanError, RunError
-
-
-def write_whole(path: Path, text: str, *, errors: str = "strict") -> None:
-    """Replace a file in one step, so that neither a reader nor a crash ever sees half of it."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        draft.touch(mode=0o600)
-        with draft.open("w", encoding="utf-8", errors=errors) as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
 
 
 @contextlib.contextmanager

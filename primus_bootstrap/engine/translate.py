@@ -20,14 +20,13 @@ from primus_bootstrap.engine.events import (
     TaskStarted,
     VerdictFound,
 )
-from primus_bootstrap.verdicts import parse_verdict
+from primus_bootstrap.verdicts import Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from primus_bootstrap.engine.plan_values import Step
     from primus_bootstrap.engine.playbooks import Play
-    from primus_bootstrap.verdicts import Verdict
 
 _DIFF_CHARS = 4000
 _IGNORING = "\n...ignoring"
@@ -206,7 +205,16 @@ def verdicts_in(result: Mapping[str, Any], host: str) -> Iterator[Verdict]:
     for part in (result, *(item for item in result.get("results") or () if isinstance(item, dict))):
         for key in ("stdout", "msg"):
             for record in _records(part.get(key)):
-                yield parse_verdict({**record, "host": record.get("host") or host})
+                yield _verdict(record, host)
+
+
+def _verdict(record: Mapping[str, Any], host: str) -> Verdict:
+    """Return a record's verdict; a damaged record is `unknown`, and does not end the run."""
+    try:
+        return parse_verdict({**record, "host": record.get("host") or host})
+    except (ValueError, TypeError) as error:
+        fix = "run the same again; if it stays, the program that wrote the record is broken"
+        return Verdict(str(record.get("check") or "unnamed"), host, "unknown", reason=f"the record is damaged: {error}", fix=fix)
 
 
 def _records(value: Any) -> list[dict[str, Any]]:
@@ -216,7 +224,7 @@ def _records(value: Any) -> list[dict[str, Any]]:
             return []
         try:
             value, _ = json.JSONDecoder().raw_decode(value[start:])
-        except ValueError:
+        except (ValueError, RecursionError):
             return []
     found = value.get("verdicts") if isinstance(value, dict) else None
     return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []

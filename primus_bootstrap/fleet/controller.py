@@ -10,7 +10,6 @@ import platform
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import Requirement
 
 from primus_bootstrap import content
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def _say(  # noqa: PLR0913 (the fields of a record)
 def _output(*command: str) -> str:
     """Return what a program prints, on either stream; empty where it is missing or hangs."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_command(command, timeout_s=_TIMEOUT_S)
+    except OSError:
         return ""
     return (done.stdout + done.stderr).strip()
 

@@ -62,6 +62,7 @@ def _worker(errors: Any) -> subprocess.Popen[str]:
         stderr=errors,
         text=True,
         encoding="utf-8",
+        errors="replace",
         preexec_fn=_ignore_interrupt,  # noqa: PLW1509 (nothing here runs threads that hold locks)
     )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.commands import run_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ _MATTERS = re.compile(
     r"^\s*(Host|Match|Include|HostName|User|Port|IdentityFile|IdentitiesOnly|ProxyJump|ProxyCommand|HostKeyAlias|IdentityAgent)\b",
     re.MULTILINE | re.IGNORECASE,
 )
+
+_TIMEOUT_S = 20  # ssh -G contacts nobody; its configuration may run programs (`Match exec`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +67,18 @@ def route_of(target: Target) -> Route:
     """Return the way to a host; ssh is asked only where its configuration or the inventory's arguments say something.
 
     Raises:
-        ValueError: ssh does not accept its configuration or the arguments; the message is ssh's own.
+        ValueError: ssh does not accept its configuration or the arguments (the message is ssh's own), or does not answer in time.
     """
     if not target.ssh_arguments and not configuration_matters():
         keys = (os.path.expanduser(target.key_file),) if target.key_file else ()  # noqa: PTH111 (paramiko wants text)
         return Route(target.address, target.port, target.user, keys, target.address)
-    done = subprocess.run(
-        ["ssh", "-G", *ssh_words(target), "--", target.address], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-    if done.returncode != 0:
-        raise ValueError(done.stderr.strip() or f"ssh -G ended with {done.returncode}")
+    try:
+        done = run_command(["ssh", "-G", *ssh_words(target), "--", target.address], timeout_s=_TIMEOUT_S)
+    except TimeoutError as error:
+        hint = "a `Match exec` of ~/.ssh/config or /etc/ssh/ssh_config may hang"
+        raise ValueError(f"ssh -G {target.address} gave no answer within {_TIMEOUT_S} s: {hint}") from error
+    if done.code != 0:
+        raise ValueError(done.stderr.strip() or f"ssh -G ended with {done.code}")
     return parse_route(target, done.stdout)
 
 

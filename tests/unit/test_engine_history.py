@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from primus_bootstrap.engine import history
-from primus_bootstrap.engine.events import PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
+from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
 from primus_bootstrap.engine.history import (
     HostStatus,
     estimate_s,
@@ -160,3 +161,16 @@ def test_a_journal_line_that_lacks_its_fields_is_left_out(tmp_path: Path) -> Non
         file.write(b'{"event": "Recap"}\n{"event": "VerdictFound", "phase": "gpu", "verdict": 7}\n')
 
     assert list(read_journal(folder.journal)) == whole
+
+
+def test_a_short_write_does_not_tear_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may take a part of a line, for example near the end of a disk; the rest is written after it."""
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
+    journal = Journal(tmp_path / "journal.jsonl")
+    events: list[Event] = [RunStarted("r", "apply", "small", 100.0, (("gpu", ("a",)),)), Recap(("a",), ()), RunFinished(200.0, 4)]
+    for event in events:
+        journal.write(event)
+    journal.close()
+
+    assert list(read_journal(tmp_path / "journal.jsonl")) == events

@@ -202,7 +202,8 @@ def test_the_report_is_never_half_written(cluster: Cluster, monkeypatch: pytest.
         def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
             status = super().run(job, on_event, cancel)
             monkeypatch.setattr(
-                "primus_bootstrap.engine.state.os.fsync", lambda number: full(number) if name(number).startswith("report.json") else None
+                "primus_bootstrap.core.atomic_files.os.fsync",
+                lambda number: full(number) if name(number).startswith(".report.json") else None,
             )
             return status
 

@@ -18,7 +18,7 @@ from primus_bootstrap.engine.events import (
 )
 from primus_bootstrap.engine.plan_values import Step
 from primus_bootstrap.engine.playbooks import Play
-from primus_bootstrap.engine.translate import Translator
+from primus_bootstrap.engine.translate import Translator, verdicts_in
 
 EVENTS = Path(__file__).parents[1] / "data" / "events"
 
@@ -166,3 +166,16 @@ def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
     results = [(event.host, event.status, event.phase, event.role, event.message) for event in events if isinstance(event, HostResult)]
     assert results == [("a", "changed", "kubernetes", "kubespray", ""), ("b", "failed", "kubernetes", "kubespray", "no quorum")]
     assert [event for event in events if isinstance(event, Recap)] == [Recap(failed=("a", "b"), unreachable=())]
+
+
+def test_a_damaged_verdict_of_a_host_is_unknown_and_ends_no_run() -> None:
+    """What a host prints is not trusted: neither a wrong number nor JSON that is nested without end stops the others."""
+    told = {
+        "a number that is none": '{"verdicts": [{"check": "clock", "verdict": "pass", "started": "soon"}]}',
+        "nested without end": '{"verdicts": ' + "[" * 100_000,
+        "a list": '{"verdicts": [1, {"check": "mtu", "verdict": "pass"}]}',
+    }
+    found = [verdict for text in told.values() for verdict in verdicts_in({"stdout": text}, "n1")]
+
+    assert [(each.check, each.host, each.verdict) for each in found] == [("clock", "n1", "unknown"), ("mtu", "n1", "pass")]
+    assert "could not convert" in found[0].reason
