@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.kubernetes.node_marks import CORDON, annotations_of, is_cordoned, marks_of
 from primus_bootstrap.kubernetes.nodes import change_node, for_each, read_nodes
@@ -112,9 +113,7 @@ class Cordons:
         if not taking and not unfinished:
             self.path.unlink(missing_ok=True)
             return
-        draft = self.path.with_name(f"{self.path.name}.new")
-        draft.write_text(json.dumps({"taking": list(taking), "unfinished": sorted(set(unfinished))}) + "\n", encoding="utf-8")
-        draft.replace(self.path)
+        write_atomic(self.path, json.dumps({"taking": list(taking), "unfinished": sorted(set(unfinished))}) + "\n")
 
 
 def read_note(path: Path) -> dict[str, list[str]]:

@@ -16,11 +16,12 @@ import json
 import os
 import subprocess
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import gate
@@ -30,7 +31,7 @@ from primus_bootstrap.kubernetes.release import make_ready
 from primus_bootstrap.kubernetes.values import chosen_values, group_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from primus_bootstrap.inventory.cluster import Cluster
@@ -40,6 +41,7 @@ LINES_VARIABLE = "PRIMUS_LINES"
 _CALLBACKS = Path(__file__).with_name("callbacks")
 _KEPT_LOGS = 20
 _NAMED = 5
+_TAIL_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,7 @@ def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> 
     begin = events.stat().st_size if events.is_file() else 0
     more = (*kubespray.secrets, *(("--forks", str(forks)) if forks else ()))
     with log.open("w", encoding="utf-8") as out:
+        # No time limit: it takes as long as the fleet is large, and the run that started it can be interrupted.
         done = subprocess.run(
             command.argv(kubespray.place, *more),
             cwd=kubespray.place.release,
@@ -212,12 +215,13 @@ def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> 
             stdin=subprocess.DEVNULL,
             check=False,
         )
-    seen = _events(events, begin)
+    outcome = read_outcome(events, begin)
     if not lines:
         events.unlink(missing_ok=True)
     if done.returncode != 0:
-        raise RunError(f"Kubespray could not {command.why}: {_failures(seen, log)}", fix=f"mend that and run it again; all it said: {log}")
-    return sum(1 for event in seen if event["event_data"].get("res", {}).get("changed"))
+        failures = outcome.failures() or "; ".join(_last_lines(log))
+        raise RunError(f"Kubespray could not {command.why}: {failures}", fix=f"mend that and run it again; all it said: {log}")
+    return outcome.changed
 
 
 def keep(kubespray: Kubespray, state: State | None) -> None:
@@ -226,9 +230,7 @@ def keep(kubespray: Kubespray, state: State | None) -> None:
         for name in ("done.json", "cordons.json"):
             (kubespray.folder / name).unlink(missing_ok=True)
         return
-    draft = kubespray.folder / "done.json.new"
-    draft.write_text(json.dumps(state.to_json(), indent=1) + "\n", encoding="utf-8")
-    draft.replace(kubespray.folder / "done.json")
+    write_atomic(kubespray.folder / "done.json", json.dumps(state.to_json(), indent=1) + "\n")
 
 
 def _before(kubespray: Kubespray) -> State | None:
@@ -250,26 +252,46 @@ def _new_log(folder: Path, command: Command) -> Path:
     return log
 
 
-def _events(path: Path, begin: int) -> list[Mapping[str, Any]]:
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        file.seek(begin)
-        return [json.loads(line) for line in file if line.endswith(b"\n")]
+@dataclass(slots=True)
+class Outcome:
+    """What the events of one run come to: how many results changed something, the last failure of each host, the hosts that it lost."""
 
+    changed: int = 0
+    last: dict[str, str] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()
 
-def _failures(events: Sequence[Mapping[str, Any]], log: Path) -> str:
-    """Name the hosts of the recap with the last thing that failed there; without a recap, the last words."""
-    last: dict[str, str] = {}
-    lost: dict[str, Any] = {}
-    for event in events:
-        data = event["event_data"]
-        if event["event"] in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
-            res = data["res"]
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take one more event into account."""
+        kind, data = event.get("event"), event["event_data"]
+        res = data.get("res") or {}
+        self.changed += bool(res.get("changed"))
+        if kind in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
             why = "hidden: the task sets no_log" if res.get("censored") else res.get("msg") or res.get("stderr") or "it said nothing"
-            last[data["host"]] = f"{data['task']}: {str(why).strip()}"
-        elif event["event"] == "playbook_on_stats":
-            lost = {**data["failures"], **data["dark"]}
-    named = [f"{host}: {last.get(host, 'failed')}" for host in lost] or log.read_text(encoding="utf-8").strip().splitlines()[-2:]
-    more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-    return "; ".join(named[:_NAMED]) + more
+            self.last[data["host"]] = f"{data['task']}: {str(why).strip()}"
+        elif kind == "playbook_on_stats":
+            self.lost = tuple({**data["failures"], **data["dark"]})
+
+    def failures(self) -> str:
+        """Name the hosts of the recap with the last thing that failed there; empty without a recap."""
+        named = [f"{host}: {self.last.get(host, 'failed')}" for host in self.lost]
+        more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+        return "; ".join(named[:_NAMED]) + more
+
+
+def read_outcome(path: Path, begin: int) -> Outcome:
+    """Read a run's events one by one from an offset on: a large fleet has gigabytes of them. Damaged lines are left out."""
+    outcome = Outcome()
+    if path.is_file():
+        with path.open("rb") as file:
+            file.seek(begin)
+            for line in file:
+                with suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
+                    outcome.add(json.loads(line))
+    return outcome
+
+
+def _last_lines(path: Path) -> list[str]:
+    """Return the last two lines of a log."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read().decode(errors="replace").strip().splitlines()[-2:]

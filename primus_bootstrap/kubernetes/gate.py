@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command, Place
 
 _LIMIT_S = 300
+_OUTPUT_BYTES = 4 << 30  # ansible-inventory prints all variables of every host of a fleet
 
 
 def refuse_foreign(cluster: Cluster, verb: str) -> None:
@@ -110,19 +111,10 @@ def check(place: Place, commands: Sequence[Command], environment: Mapping[str, s
 def _run(argv: Sequence[str], place: Place, environment: Mapping[str, str], what: str) -> str:
     name = f"Kubespray {load_release().version}"
     try:
-        done = subprocess.run(
-            argv,
-            cwd=place.release,
-            env=dict(environment),
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, timeout_s=_LIMIT_S, cwd=place.release, env=environment, max_output_bytes=_OUTPUT_BYTES)
+    except OSError as error:
         raise PlanError(f"{name} {what}: {error}", fix=f"see whether {argv[0]} runs") from error
-    if done.returncode != 0:
+    if done.code != 0:
         raise PlanError(f"{name} {what}: {_cause(done.stdout, done.stderr)}", fix="mend hosts.yaml; no host was contacted")
     return done.stdout
 

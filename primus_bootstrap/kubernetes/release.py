@@ -11,7 +11,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import Release, load_release
 from primus_bootstrap.kubernetes.bundled import from_bundle
@@ -174,12 +174,9 @@ def _environment(source: Source, release: Release, cache: Path) -> Path:
 def _call(argv: Sequence[str], limit_s: float, what: str, fix: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=limit_s, check=False, env={**inherited, "GIT_TERMINAL_PROMPT": "0"}
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = run_command(argv, timeout_s=limit_s, env={**inherited, "GIT_TERMINAL_PROMPT": "0"})
+    except OSError as error:
         raise PlanError(f"cannot {what}: {error}", fix=fix) from error
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise PlanError(f"cannot {what}: {said[-1] if said else f'exit status {done.returncode}'}", fix=fix)
+    if done.code != 0:
+        raise PlanError(f"cannot {what}: {done.last_words() or f'exit status {done.code}'}", fix=fix)
     return done.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,3 +60,47 @@ def test_an_address_that_is_not_the_firsts_is_put_right(server: str, addresses: 
     found = plugin("kubespray", "kubespray").kubespray_cluster_info(joining(server), addresses)
 
     assert found == (joining(wanted) if wanted else "")
+
+
+def _event(kind: str, **data: object) -> bytes:
+    return json.dumps({"event": kind, "event_data": data}).encode() + b"\n"
+
+
+def test_events_of_kubespray_are_counted_without_keeping_them(tmp_path: Path) -> None:
+    """A fleet has gigabytes of them: what is kept is a count, and of each host that failed the last reason. Damaged lines are left out."""
+    path = tmp_path / "events"
+    ok = _event("runner_on_ok", host="n1", task="t", res={"changed": True, "padding": "x" * 1000})
+    with path.open("wb") as file:
+        file.write(_event("runner_on_ok", host="n1", task="of an earlier run", res={"changed": True}))
+        begin = file.tell()
+        for _ in range(10_000):
+            file.write(ok)
+        file.write(b'{"event": "runner_on_ok", "eve\n[]\n\xff\n' + b"[" * 100_000 + b"\n")
+        file.write(_event("runner_on_ok", host="n2", task="t", res={"changed": False}))
+        for why in ("first", "second"):
+            file.write(_event("runner_on_failed", host="n2", task="Install", res={"msg": why}))
+        file.write(_event("runner_on_failed", host="n3", task="Ask", res={"msg": "m"}, ignore_errors=True))
+        file.write(_event("playbook_on_stats", failures={"n2": 1}, dark={"n4": 1}))
+    tracemalloc.start()
+    outcome = drive.read_outcome(path, begin)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert outcome.changed == 10_000
+    assert outcome.failures() == "n2: Install: second; n4: failed"
+    assert peak_bytes < path.stat().st_size / 10
+
+
+def test_a_run_of_kubespray_without_events_has_changed_nothing(tmp_path: Path) -> None:
+    """It ended before the first one; the log is what is left to quote."""
+    outcome = drive.read_outcome(tmp_path / "none", 0)
+
+    assert (outcome.changed, outcome.failures()) == (0, "")
+
+
+def test_the_end_of_a_log_is_read_whatever_its_size_and_bytes(tmp_path: Path) -> None:
+    """Two lines are quoted, and neither a bad byte nor a long log stands in the way."""
+    path = tmp_path / "log"
+    path.write_bytes(b"x\n" * 1_000_000 + b"cause \xff\nlast\n\n")
+
+    assert drive._last_lines(path) == ["cause \N{REPLACEMENT CHARACTER}", "last"]
