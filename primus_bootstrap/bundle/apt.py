@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from primus_bootstrap.bundle.lock_file import write_whole
-from primus_bootstrap.bundle.program import run
+from primus_bootstrap.bundle.program import run, why
 from primus_bootstrap.bundle.values import BundleError, Locked, Target, Unresolved
+from primus_bootstrap.core.atomic_files import write_if_changed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,9 +43,9 @@ def resolve(
     settings = _prepare(target, sources, folder)
     updated = run(["apt-get", "--quiet", "update"], timeout_s=_UPDATE_LIMIT_S, environment=settings)
     # apt ends with 0 where a source only could not be reached, and would go on with what it had.
-    if updated.code or re.search(r"(?m)^(E|W|Err):?", updated.out + updated.err):
+    if updated.code or re.search(r"(?m)^(E|W|Err):?", updated.stdout + updated.stderr):
         fix = f"see that this machine reaches the sources of {target.release}, or name others in airgap_apt_sources_file"
-        return [], [], [Unresolved(f"the packages of {target}", updated.why, fix)]
+        return [], [], [Unresolved(f"the packages of {target}", why(updated), fix)]
     found: dict[str, Locked] = {}
     covered, failed = [], []
     for names in sets:
@@ -53,9 +53,9 @@ def resolve(
         done = run(argv, timeout_s=_RESOLVE_LIMIT_S, environment=settings)
         if done.code:
             fix = "mend the names in hosts.yaml, or add the source that carries them: airgap_apt_sources_file"
-            failed.append(Unresolved(f"{', '.join(sorted(names))} for {target}", done.why, fix))
+            failed.append(Unresolved(f"{', '.join(sorted(names))} for {target}", why(done), fix))
             continue
-        found |= {item.path: item for item in locked_packages(done.out, target)}
+        found |= {item.path: item for item in locked_packages(done.stdout, target)}
         covered.append(names)
     return list(found.values()), covered, failed
 
@@ -84,7 +84,7 @@ def fetch(items: Sequence[tuple[Locked, Path]], sources: Sources, folder: Path) 
         content = part.resolve().read_bytes()
         part.unlink()
         part.write_bytes(content)
-    return {item.path: done.why or "apt wrote no file" for item, part in items if not part.is_file()}
+    return {item.path: why(done) or "apt wrote no file" for item, part in items if not part.is_file()}
 
 
 def _prepare(target: Target, sources: Sources, folder: Path) -> dict[str, str]:
@@ -93,8 +93,8 @@ def _prepare(target: Target, sources: Sources, folder: Path) -> dict[str, str]:
     for name in ("lists/partial", "archives/partial", "etc/preferences.d", "etc/apt.conf.d", "etc/sources.d"):
         (place / name).mkdir(parents=True, exist_ok=True)
     # Nothing is installed: what apt then names is all that a package needs.
-    write_whole(place / "status", "")
-    write_whole(place / f"etc/bundle.{sources.ending}", sources.text)
+    write_if_changed(place / "status", "", mode=0o644)
+    write_if_changed(place / f"etc/bundle.{sources.ending}", sources.text, mode=0o644)
     lines = [
         f'Dir::State "{place}";',
         f'Dir::State::lists "{place}/lists";',
@@ -119,7 +119,7 @@ def _prepare(target: Target, sources: Sources, folder: Path) -> dict[str, str]:
         sources.options,
     ]
     text = "".join(f"{line}\n" for line in lines if line)
-    write_whole(place / "apt.conf", text)
+    write_if_changed(place / "apt.conf", text, mode=0o644)
     if '"' in str(folder):
         raise BundleError(f"apt cannot work in {shlex.quote(str(folder))}", fix="choose another cache folder: XDG_CACHE_HOME")
     return {"APT_CONFIG": str(place / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive"}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap.bundle import registry, web
-from primus_bootstrap.bundle.program import run
+from primus_bootstrap.bundle.program import run, why
 from primus_bootstrap.bundle.values import BundleError, Need, Needs, Rendered, Unknown, Wanted
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ def render(chart: Chart, places: Places) -> tuple[str, ...]:
         argv = [places.helm, "template", chart.release, str(path), "--namespace", chart.namespace, "--values", str(values)]
         done = run([*argv, *(f"--api-versions={name}" for name in _API_VERSIONS)], timeout_s=_LIMIT_S)
     if done.code:
-        what = f"its images are not known: helm cannot render {chart.name} {chart.version}: {done.why}"
+        what = f"its images are not known: helm cannot render {chart.name} {chart.version}: {why(done)}"
         raise BundleError(what, fix=f"mend the values of the role {chart.role}, or render it with another helm: PRIMUS_HELM")
     try:
-        return tuple(sorted(images_of(documents(done.out))))
+        return tuple(sorted(images_of(documents(done.stdout))))
     except yaml.YAMLError as error:
         what = f"its images are not known: what helm made of {chart.name} cannot be read"
         raise BundleError(what, fix=f"look at `helm template` of it: {error}") from error

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle import apt, registry, wheels
 from primus_bootstrap.bundle.index import packages_text, release_text
-from primus_bootstrap.bundle.lock_file import NAME, lock_text, write_whole
+from primus_bootstrap.bundle.lock_file import NAME, lock_text
 from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Target
 from primus_bootstrap.bundle.web import download, sum_of
+from primus_bootstrap.core.atomic_files import write_if_changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def create(
         say(f"{done} of {len(due)} downloaded")
     if not failed:
         for path, text in _written(lock, folder, State()):
-            write_whole(folder / path, text)
+            write_if_changed(folder / path, text, mode=0o644)
         (folder / _BEGUN).unlink()
     return failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bundle.program import run
+from primus_bootstrap.bundle.program import run, why
 from primus_bootstrap.bundle.values import BundleError
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def packages_text(items: Sequence[Locked], folder: Path) -> str:
 def _stanza(item: Locked, path: Path) -> str:
     done = run(["dpkg-deb", "--field", str(path)], timeout_s=_LIMIT_S)
     if done.code:
-        raise BundleError(f"{path} is no package: {done.why}", fix="remove it, then run `primus-bootstrap bundle create` again")
-    return f"{done.out.strip()}\nFilename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {item.sha256}\n"
+        raise BundleError(f"{path} is no package: {why(done)}", fix="remove it, then run `primus-bootstrap bundle create` again")
+    return f"{done.stdout.strip()}\nFilename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {item.sha256}\n"
 
 
 def release_text(target: Target, packages: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
@@ -61,25 +58,6 @@ def parse_lock(text: str, shown: str) -> Lock:
 def read_lock(path: Path) -> Lock:
     """Return the lock of a file; an empty one where there is no file."""
     return parse_lock(path.read_text(encoding="utf-8"), str(path)) if path.is_file() else Lock()
-
-
-def write_whole(path: Path, text: str) -> bool:
-    """Write a file so that it is there as a whole or not at all; return whether it changed."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
-        return False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-    return True
 
 
 def _target(target: Target | None) -> dict[str, str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import subprocess
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle.values import BundleError
+from primus_bootstrap.core.commands import Completed, run_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,21 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a program ended; `code` is its exit status."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def why(self) -> str:
-        """The last lines that it wrote, as one: what people need to read of a failure."""
-        return "; ".join((self.err.strip() or self.out.strip()).splitlines()[-6:])
-
-
-def run(argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+def run(argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None) -> Completed:
     """Run a program to its end.
 
     Raises:
@@ -40,13 +25,16 @@ def run(argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str]
     log.debug("running %s", shlex.join(argv))
     settings = {**os.environ, "LC_ALL": "C.UTF-8", **(environment or {})}
     try:
-        done = subprocess.run(
-            argv, env=settings, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
-        )
+        done = run_command(argv, timeout_s=timeout_s, env=settings)
     except FileNotFoundError as error:
         raise BundleError(f"{argv[0]} is not installed on this machine", fix="lock and create on Debian or Ubuntu") from error
-    except subprocess.TimeoutExpired as error:
+    except TimeoutError as error:
         raise BundleError(
             f"{argv[0]} did not end within {timeout_s:g} s", fix="see whether its source answers, then run this again"
         ) from error
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def why(done: Completed) -> str:
+    """Return the last lines that a program wrote, in one line: what people need to read of a failure."""
+    return done.last_words(6).replace("\n", "; ")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from primus_bootstrap.bundle.program import run
+from primus_bootstrap.bundle.program import run, why
 from primus_bootstrap.bundle.values import Locked, Need, Unresolved
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def resolve_together(requirements: Iterable[str]) -> list[Locked] | Unresolved:
     done = run(argv, timeout_s=_LIMIT_S)
     if done.code:
         return Unresolved(
-            ", ".join(asked), done.why, "see that pip reaches its index (`pip config list`), and that it carries these versions"
+            ", ".join(asked), why(done), "see that pip reaches its index (`pip config list`), and that it carries these versions"
         )
-    found = [_locked(one) for one in json.loads(done.out)["install"]]
+    found = [_locked(one) for one in json.loads(done.stdout)["install"]]
     if bare := [item.name for item in found if not item.sha256]:
         return Unresolved(", ".join(bare), "the index states no SHA-256", "use an index that does")
     return found
@@ -55,8 +55,8 @@ def resolve(need: Need) -> Locked | Unresolved:
     argv = [*_PIP, "install", "--dry-run", "--ignore-installed", "--no-deps", "--only-binary=:all:", "--report=-", need.name]
     done = run(argv, timeout_s=_LIMIT_S)
     if done.code:
-        return Unresolved(need.name, done.why, "see that pip reaches its index (`pip config list`), and that it carries this version")
-    found = _locked(json.loads(done.out)["install"][0])
+        return Unresolved(need.name, why(done), "see that pip reaches its index (`pip config list`), and that it carries this version")
+    found = _locked(json.loads(done.stdout)["install"][0])
     if need.sha256 and need.sha256 != found.sha256:
         reason = f"the index's file has the sum {found.sha256 or 'of no known kind'}, the role expects {need.sha256}"
         return Unresolved(need.name, reason, "find out which one is right; the role's sum is a variable of hosts.yaml")
@@ -74,7 +74,7 @@ def fetch(item: Locked, part: Path) -> str:
         done = run(argv, timeout_s=_LIMIT_S)
         found = [path for path in Path(folder).glob("*.whl") if path.name == Path(item.path).name]
         if done.code or not found:
-            return done.why or "pip found another file"
+            return why(done) or "pip found another file"
         part.write_bytes(found[0].read_bytes())
     return ""
 

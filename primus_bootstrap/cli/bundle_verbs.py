@@ -20,6 +20,7 @@ from primus_bootstrap.bundle.values import NOT_LOCKED, BundleError, Use
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.live import count
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFileOption, VaultPasswordFile
+from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
@@ -98,7 +99,7 @@ def lock_(
     charts.fetch(found.charts, _places(cluster, found), _cache() / "charts", say)
     needs, rendered = charts.with_images(found, known, _places(cluster, found))
     made, unresolved = make_lock(needs, known, sources=_sources(cluster), folder=_cache(), say=say, proofs=_proofs(needs))
-    changed = lock_file.write_whole(path, lock_file.lock_text(replace(made, charts=rendered)))
+    changed = write_if_changed(path, lock_file.lock_text(replace(made, charts=rendered)), mode=0o644)
     emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'thing')} locked")
     for item in made.items:
         if item.kind in _UNPINNED and not item.pinned:

@@ -277,10 +277,10 @@ class _Keepers:
     def stream(self, line: str) -> int:
         """Run a line as root on the host that answered last, its output on ours, until it ends; return its exit code."""
         words = [*ssh_arguments(self.cluster, self.answering), as_root(line)]
-        with subprocess.Popen(words, stdin=subprocess.PIPE, text=True) as child:
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as child:
             try:
                 if child.stdin and self._become_password:
-                    child.stdin.write(f"{self._become_password}\n")
+                    child.stdin.write(f"{self._become_password}\n".encode())
                     child.stdin.flush()
                 return child.wait()
             except KeyboardInterrupt:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory import ansible_view
 from primus_bootstrap.inventory.specs import load_options
@@ -17,6 +16,7 @@ from primus_bootstrap.inventory.vault import Vault, open_vault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from primus_bootstrap.errors import Problem
     from primus_bootstrap.inventory.specs import Option
@@ -113,9 +113,6 @@ def _write_sealed(path: Path, text: str, vault: Vault) -> None:
     sealed = VaultLib(list(vault.secrets)).encrypt(text, secret=vault.secrets[0][1])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(sealed)
-        Path(name).replace(path)
+        write_atomic(path, sealed, mode=0o600)
     except OSError as error:
         raise PlanError(f"{path} cannot be written: {error.strerror}", fix="name another place with --output") from error

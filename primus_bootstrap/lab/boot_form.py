@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.lab.containers import remove
 from primus_bootstrap.lab.program import run
 from primus_bootstrap.lab.values import LabError, MachineError, Say
@@ -64,9 +65,7 @@ def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
     form = _search(machine, image)
     say(f"systemd of {image.suite} starts: {form.title}" + (f"; {form.note}" if form.note else ""))
     text = json.dumps({"key": key, "form": asdict(form)}, indent=2)
-    part = memory.with_suffix(f".{os.getpid()}.part")
-    part.write_text(text + "\n")
-    part.replace(memory)
+    write_atomic(memory, text + "\n", durable=False)  # what is lost is tried again
     return form
 
 

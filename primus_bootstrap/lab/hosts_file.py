@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
 from ipaddress import IPv4Network, ip_network
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.lab.hosts_text import hosts_text
 from primus_bootstrap.lab.values import FORMS, LabError, make_lab
 
@@ -115,9 +115,7 @@ def _refuse_strange(lab: Lab, found: dict[str, str], request: Request) -> None:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
+    write_atomic(path, text)
 
 
 def _untouched_form(lab: Lab, found: dict[str, str]) -> Form | None:

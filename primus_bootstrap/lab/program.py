@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import shlex
-import subprocess
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.lab.values import LabError, MachineError
 
 if TYPE_CHECKING:
@@ -52,19 +53,16 @@ def run(
     """
     log.debug("running %s", shlex.join(argv))
     try:
-        if stdout_file is None:
-            done = subprocess.run(argv, input=stdin or b"", capture_output=True, timeout=timeout_s, check=False)
-        else:
-            with stdout_file.open("wb") as out:
-                done = subprocess.run(argv, input=stdin or b"", stdout=out, stderr=subprocess.PIPE, timeout=timeout_s, check=False)
+        with nullcontext() if stdout_file is None else stdout_file.open("wb") as out:
+            done = run_command(argv, timeout_s=timeout_s, stdin=stdin or b"", stdout_file=out)
     except FileNotFoundError as error:
         raise MachineError(f"{argv[0]} is not installed", fix=f"install {argv[0]}, or run `make setup`") from error
-    except subprocess.TimeoutExpired as error:
+    except TimeoutError as error:
         raise LabError(
             f"`{shlex.join(argv)}` did not end within {timeout_s:g} s",
             fix="look at the machine's load and free memory, then run the command again",
         ) from error
-    finished = Finished(done.returncode, (done.stdout or b"").decode(errors="replace"), _clean(done.stderr))
+    finished = Finished(done.code, done.stdout, _clean(done.stderr))
     if check and finished.code:
         raise LabError(
             f"`{shlex.join(argv)}` ended with {finished.code}: {last_lines(finished.err or finished.out)}",
@@ -78,6 +76,5 @@ def last_lines(text: str, count: int = 6) -> str:
     return "\n".join(text.strip().splitlines()[-count:]) or "(it said nothing)"
 
 
-def _clean(raw: bytes) -> str:
-    lines = raw.decode(errors="replace").splitlines()
-    return "\n".join(line for line in lines if not any(noise in line for noise in _NOISE))
+def _clean(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not any(noise in line for noise in _NOISE))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.lab.values import DEFAULT_COUNT, LabError
 
 if TYPE_CHECKING:
@@ -109,12 +109,7 @@ def remember(state: Path, shape: Shape) -> bool:
     """Write a lab's shape into the folder of its state; return whether that was another one."""
     path = _file(state)
     text = json.dumps({"schema": SCHEMA, **asdict(shape)}, indent=2) + "\n"
-    if path.exists() and path.read_text() == text:
-        return False
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
-    return True
+    return write_if_changed(path, text)
 
 
 def _texts(items: list[Any]) -> tuple[str, ...]:

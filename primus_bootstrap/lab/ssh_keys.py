@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.lab.program import run
 from primus_bootstrap.lab.values import PERSON
 
@@ -64,7 +64,7 @@ def pin_host_keys(lab: Lab) -> list[str]:
     missing = [line for line in sorted(right) if line not in {entry.strip() for entry in kept}]
     if kept == old and not missing:
         return []
-    _write_private(lab.known_hosts, "".join(f"{line}\n" for line in [*kept, *missing]))
+    write_atomic(lab.known_hosts, "".join(f"{line}\n" for line in [*kept, *missing]), mode=0o600)
     return [f"pinned the host keys in {lab.known_hosts}"]
 
 
@@ -83,10 +83,3 @@ def _generate(path: Path, comment: str) -> None:
     public.unlink(missing_ok=True)
     part.replace(path)
     part.with_name(f"{part.name}.pub").replace(public)
-
-
-def _write_private(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.touch(mode=0o600)
-    part.write_text(text)
-    part.replace(path)
