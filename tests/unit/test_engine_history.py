@@ -119,6 +119,19 @@ def test_tidying_removes_what_a_kill_left_of_ansible_runner(tmp_path: Path) -> N
     assert [path.name for path in artifacts.iterdir()] == ["stdout"]
 
 
+def test_tidying_removes_the_inventory_that_a_kill_left(tmp_path: Path) -> None:
+    """A snapshot may hold secrets in plain text, as hosts.yaml may; the rest of the killed run stays."""
+    write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
+    folder = RunFolder(runs_dir(tmp_path) / "20260101T000000Z-aaaa")
+    (folder.inventory / "group_vars").mkdir(parents=True)
+    (folder.inventory / "group_vars" / "all.yml").write_text("site_secret: word\n", encoding="utf-8")
+
+    tidy_runs(tmp_path)
+
+    assert not folder.inventory.exists()
+    assert folder.journal.exists()
+
+
 def test_a_torn_journal_line_is_left_out(tmp_path: Path) -> None:
     """Every whole line before it is read."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
