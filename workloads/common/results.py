@@ -128,7 +128,12 @@ def _git_commit() -> str | None:
     """Return the commit of these programs, or None where they are no checkout."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False, timeout=10
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=10,
         )
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.launch.own_program import archive, own_command
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import seen as seeing
@@ -130,9 +130,7 @@ class KubernetesTarget:
         found = archive()
         if found:  # the pods run what the watcher runs, whatever their image has
             copy = self.folder.path / "primus-cli"
-            if not copy.exists() or copy.stat().st_size != found.stat().st_size:
-                shutil.copyfile(found, copy.with_suffix(".new"))
-                copy.with_suffix(".new").replace(copy)
+            write_if_changed(copy, found.read_bytes())
             own: tuple[str, ...] = ("python3", "-I", str(copy))
         else:
             own = own_command("python3")
