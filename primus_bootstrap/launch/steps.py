@@ -10,6 +10,7 @@ import os
 import re
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _CHANGE = re.compile(r"(env|extra)\.([A-Za-z_][\w.-]*)=(.*)")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
-_LAST_LINES = 10
+_LAST_LINES, _LAST_CHARACTERS = 10, 2000
+_LONGEST_LINE = 1 << 18  # characters; Linux allows 128 KiB for one variable (MAX_ARG_STRLEN). A longer line is cut into several
 APPLIED, SKIPPED, DONE, FAILED, TIMED_OUT, STOPPED = "applied", "skipped", "done", "failed", "timed out", "stopped"
 
 
@@ -66,20 +68,16 @@ class StepRunner:
         name = f"{step.phase}-{Path(step.path).stem}"
         log = self.run_dir / "logs" / f"step-{self.node_rank}-{name}.log"
         started = time.monotonic()
-        lines: list[str] = []
+        kept = _Kept(masking.secret_values(environment))
         reading, writing = os.pipe()
         with os.fdopen(writing, "wb") as output:
             child = process.start(_argv(step.path, self.python, self.words), {**environment, "PRIMUS_PHASE": step.phase}, output=output)
-        secrets = masking.secret_values(environment)
-        reader = threading.Thread(target=self._read, args=(reading, log, name, secrets, lines), daemon=True)
+        reader = threading.Thread(target=self._read, args=(reading, log, name, kept), daemon=True)
         reader.start()
         code, outcome = self._wait(child, started)
         reader.join(2)  # a child that the step left behind may hold the pipe open
-        changes = [match for line in lines if (match := _CHANGE.fullmatch(line))]
-        variables = {match[2]: match[3] for match in changes if match[1] == "env"}
-        extras = {match[2]: match[3] for match in changes if match[1] == "extra"}
-        known = (*secrets, *masking.secret_values(variables))
-        last = tuple(masking.mask_text(_masked_change(line), known) for line in lines[-_LAST_LINES:])
+        variables, extras = dict(kept.changes["env"]), dict(kept.changes["extra"])
+        last = tuple(kept.masked(line)[:_LAST_CHARACTERS] for line in tuple(kept.last))
         seconds = round(time.monotonic() - started, 3)
         result = StepResult(step.phase, step.path, step.origin, outcome or _outcome(step, code), code, seconds, variables, extras, last)
         with suppress(OSError):  # a full disk: the result is in what is returned
@@ -95,18 +93,38 @@ class StepRunner:
                 process.end_descendants(2)
                 return process.poll(child), STOPPED if self.signals.first else TIMED_OUT
 
-    def _read(self, reading: int, log: Path, name: str, secrets: tuple[str, ...], lines: list[str]) -> None:
+    def _read(self, reading: int, log: Path, name: str, kept: _Kept) -> None:
         with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as text:
-            for raw in text:
-                line = raw.rstrip("\n")
-                lines.append(line)
-                change = _CHANGE.fullmatch(line)
-                if change:  # a secret that the hook itself brings
-                    secrets = (*secrets, *masking.secret_values({change[2]: change[3]}))
-                shown = masking.mask_text(_masked_change(line), secrets)
+            whole = True  # the piece before this one ended its line
+            while piece := text.readline(_LONGEST_LINE):
+                line, ends = piece.rstrip("\n"), piece.endswith("\n")
+                kept.add(line, may_change=whole and (ends or len(piece) < _LONGEST_LINE))
+                whole = ends
+                shown = kept.masked(line)
                 with suppress(OSError):  # a full disk: what the step says still counts
                     _append(log, shown)
                 self.show(f"[{name}] {shown}")
+
+
+class _Kept:
+    """What is kept of a step's output, however long that is: the changes that it asks for, and its last lines."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self.changes: dict[str, dict[str, str]] = {"env": {}, "extra": {}}
+        self.last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._secrets = tuple(secrets)
+
+    def add(self, line: str, *, may_change: bool) -> None:
+        """Take one line; a part of a line that is too long changes nothing."""
+        self.last.append(line)
+        change = _CHANGE.fullmatch(line) if may_change else None
+        if change:
+            self.changes[change[1]][change[2]] = change[3]
+            self._secrets = (*self._secrets, *masking.secret_values({change[2]: change[3]}))  # a secret that the hook itself brings
+
+    def masked(self, line: str) -> str:
+        """Return a line without the secrets that are known by now."""
+        return masking.mask_text(_masked_change(line), self._secrets)
 
 
 def _append(path: Path, line: str) -> None:

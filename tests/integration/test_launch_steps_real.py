@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import time
+import tracemalloc
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -143,3 +145,27 @@ def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:
 
     assert (done.returncode, "started" in done.stdout) == (4, False), done.stdout
     assert "hook() returned env.CERT with a line break" in done.stdout
+
+
+def test_of_a_hook_that_prints_much_only_the_end_is_kept_in_memory(tmp_path: Path) -> None:
+    """60 MB of output cost 120 MB before. All of it is in the log, also a line that never ends, and changes before and after it count."""
+    rig = Rig(tmp_path, timeout_s=120)
+    rig.runner = replace(rig.runner, show=lambda _line: None)
+    text = (
+        "import sys\n"
+        "print('env.FIRST=1')\n"
+        "for number in range(20000): print(number, 'x' * 400)\n"
+        "sys.stdout.write('y' * (1 << 23) + 'env.NONE=1\\n')\n"
+        "print('env.LAST=2')\n"
+    )
+    tracemalloc.start()
+    result = rig.step("10_a.py", text)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    log = tmp_path / "logs/step-0-before-10_a.log"
+
+    assert result.variables == {"FIRST": "1", "LAST": "2"}
+    assert log.stat().st_size > 16_000_000
+    assert peak_bytes < 6_000_000
+    assert (len(result.last_lines), result.last_lines[-1]) == (10, "env.LAST=2")
+    assert max(map(len, result.last_lines)) <= 2000
