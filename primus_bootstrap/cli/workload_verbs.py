@@ -270,9 +270,9 @@ class _Keepers:
         said = "; ".join(f"{answer.host}: {answer.detail}" for answer in silent)
         raise RunError(f"no host of primus_watch answers: {said}", fix=silent[0].fix or "bring one of them up")
 
-    def show(self, job: str) -> jobs.Job:
-        """Return one job as it is now."""
-        return jobs.read_job(json.loads(self.ask(jobs.show_line(self.place, job), job)))
+    def show(self, job: str, *, events_from: int | None = None) -> jobs.Job:
+        """Return one job as it is now, with its newest events, or with those from a place on."""
+        return jobs.read_job(json.loads(self.ask(jobs.show_line(self.place, job, events_from=events_from), job)))
 
     def stream(self, line: str) -> int:
         """Run a line as root on the host that answered last, its output on ours, until it ends; return its exit code."""
@@ -323,14 +323,14 @@ def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
     Raises:
         UnknownError: nobody has answered for long, which says nothing of the job.
     """
-    shown: set[str] = set()
+    at = 0
     while True:
-        found = _hear(keepers, job)
+        found = _hear(keepers, job, events_from=at)
         for event in found.events:
-            text = json.dumps(event)
-            if text not in shown:
-                emit(text if as_json else event_line(event))
-            shown.add(text)
+            emit(json.dumps(event) if as_json else event_line(event))
+        if found.events_end != at:  # there may be more than one answer takes, and what ended the job is among them
+            at = found.events_end
+            continue
         if found.ended:
             if as_json:
                 emit(json.dumps(found.to_json()))
@@ -340,12 +340,12 @@ def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
         time.sleep(_FOLLOW_S)
 
 
-def _hear(keepers: _Keepers, job: str) -> jobs.Job:
+def _hear(keepers: _Keepers, job: str, *, events_from: int) -> jobs.Job:
     """Return a job as it is now, from the first service host that answers within _PATIENCE_S; say once that none does."""
     began, silent = time.monotonic(), False
     while True:
         try:
-            found = keepers.show(job)
+            found = keepers.show(job, events_from=events_from)
         except RunError as error:
             if time.monotonic() - began > _PATIENCE_S:
                 what = f"how {job} stands is unknown: no answer for {_PATIENCE_S / 60:.0f} minutes: {error.what}"

@@ -35,7 +35,7 @@ class Job:
 
     `phase` is the watcher's word, `submitted` where no watcher has taken it up yet. `stale` means that no watcher has written for longer
     than one does that lives: what is shown may be old. A job whose files cannot be read is `unknown`, never left out. Times are seconds
-    since the epoch, 0 where there is none.
+    since the epoch, 0 where there is none. `events_end` is where the next events begin.
     """
 
     id: str
@@ -56,6 +56,7 @@ class Job:
     updated: float
     attempts: tuple[Mapping[str, Any], ...]
     events: tuple[Mapping[str, Any], ...]
+    events_end: int = 0
 
     @property
     def ended(self) -> bool:
@@ -90,6 +91,7 @@ def read_job(data: Mapping[str, Any]) -> Job:
         updated=state.get("updated") or 0.0,
         attempts=tuple(state.get("attempts") or ()),
         events=tuple(data.get("events") or ()),
+        events_end=int(data.get("events_end") or 0),
     )
 
 
@@ -112,9 +114,10 @@ def list_line(place: Place) -> str:
     return _watch(place, "list", "--root", place.folder, "--json")
 
 
-def show_line(place: Place, job: str) -> str:
-    """Return the line that prints one job."""
-    return _watch(place, "show", "--folder", place.job(job), "--json")
+def show_line(place: Place, job: str, *, events_from: int | None = None) -> str:
+    """Return the line that prints one job with its newest events, or with those from `events_from` on: 0, or `events_end` of the last."""
+    more = () if events_from is None else ("--events-from", str(events_from))
+    return _watch(place, "show", "--folder", place.job(job), "--json", *more)
 
 
 def cancel_line(place: Place, job: str, *, unwatched: bool = False) -> str:

@@ -232,6 +232,21 @@ def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFold
 
 
 @needs_root
+def test_following_shows_every_event_and_status_the_newest(cli: Cli, job: folders.JobFolder) -> None:
+    """A job of days has many more events than one answer takes; all are shown, once each and in their order."""
+    set_state(job, phase="done")
+    for number in range(64):
+        reason = f"reason {number}: {'x' * 2000}"
+        job.append("events.jsonl", {"time": 5.0, "kind": "step", "attempt": 1, "host": "", "reason": reason, "step": number})
+
+    followed = cli("status", ID, "--follow", "--json").stdout.splitlines()
+    newest = json.loads(cli("status", ID, "--json").stdout)["events"]
+
+    assert [json.loads(line).get("step") for line in followed[:-1]] == list(range(64))
+    assert [event["step"] for event in newest] == list(range(44, 64))
+
+
+@needs_root
 def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> None:
     """The rank and the number of lines choose; a file that is not there is an error that names it."""
     logs = job.run / "logs"
@@ -310,9 +325,9 @@ class Keepers:
         """Keep what they say."""
         self.answers = list(answers)
 
-    def show(self, job: str) -> jobs.Job:
+    def show(self, job: str, *, events_from: int = 0) -> jobs.Job:
         """Return a job, or have no answer."""
-        assert job == ID
+        assert (job, events_from) == (ID, 0)
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(found, Exception):
             raise found

@@ -7,7 +7,7 @@ import stat
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.launch.errors import LaunchError, PlanError
 from primus_bootstrap.launch.safe_files import read_tail
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LINES = 200
 _MOST_BYTES = 8 << 20
+PIECE_BYTES = 1 << 16
 _EVERY_S = 0.5
 _LOOK_EVERY_S = 2.0
 
@@ -53,11 +54,11 @@ def _follow(folder: JobFolder, path: Path) -> None:
     looked = 0.0
     over = False
     while True:
-        found = _piece(path, number, offset)
-        if found is not None:
-            number, offset, text = found
-            if text:
-                _write(text)
+        piece = read_piece(path, offset, number=number)
+        if piece is not None:
+            number, offset = piece.number, piece.offset + len(piece.data)
+            if piece.data:
+                _write(piece.data)
                 continue
         if over:
             return
@@ -77,8 +78,19 @@ def _end(path: Path) -> tuple[int, int]:
     return found.st_ino, found.st_size
 
 
-def _piece(path: Path, number: int, offset: int) -> tuple[int, int, bytes] | None:
-    """Return the file's number, the new offset and what is new; None where there is no such file."""
+class Piece(NamedTuple):
+    """A part of a file: the file's number, where the part begins, and its bytes."""
+
+    number: int
+    offset: int
+    data: bytes
+
+
+def read_piece(path: Path, offset: int, *, number: int | None = None) -> Piece | None:
+    """Return at most `PIECE_BYTES` of a file from an offset on; None where there is no such file.
+
+    It begins at 0 if the file is shorter than the offset, or is another one than `number`.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -87,10 +99,9 @@ def _piece(path: Path, number: int, offset: int) -> tuple[int, int, bytes] | Non
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             return None
-        start = offset if found.st_ino == number and found.st_size >= offset else 0
+        start = offset if number in (None, found.st_ino) and found.st_size >= offset else 0
         file.seek(start)
-        text = file.read(1 << 16)
-        return found.st_ino, start + len(text), text
+        return Piece(found.st_ino, start, file.read(PIECE_BYTES))
 
 
 def _write(text: bytes) -> None:

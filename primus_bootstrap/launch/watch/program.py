@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 
 STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
 _EVENTS = 20
+_EVENT_KEYS = {"time", "kind", "attempt", "host", "reason", "step"}
 _EVENTS_BYTES = 1 << 16
 _ONE_S, _ALL_S = 5.0, 60.0  # for what a list says of one job, and of all
 _PROBE_S = 12.0
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     run = verbs.add_parser("run", help="watch a job to its end")
     run.add_argument("--every-s", type=float, default=TICK_S, help=f"seconds between two looks ({TICK_S:.0f})")
     shown = verbs.add_parser("show", help="show the state of a job")
+    shown.add_argument("--events-from", type=int, metavar="BYTES", help="events from this place in their file on, not the newest ones")
     logged = verbs.add_parser("log", help="print the end of a rank's output")
     logged.add_argument("--rank", type=int, default=0, help="which rank (0)")
     logged.add_argument("--lines", type=int, default=log_view.LINES, help=f"how many lines ({log_view.LINES})")
@@ -166,7 +168,10 @@ def _lock(folder: JobFolder) -> Path:
 
 def _show(options: argparse.Namespace) -> int:
     _as_owner(options.folder)
-    status = _status(JobFolder(options.folder))
+    folder = JobFolder(options.folder)
+    status = _status(folder)
+    if options.events_from is not None:
+        status["events"], status["events_end"] = events_from(folder.path / "events.jsonl", options.events_from)
     sys.stdout.write(json.dumps(status) + "\n" if options.json else _text(status))
     return 0
 
@@ -280,11 +285,32 @@ def _account(number: int) -> str:
 
 
 def _events(path: Path) -> list[Any]:
+    """Return the newest events."""
+    try:
+        return _parsed(safe_files.read_tail(path, _EVENTS_BYTES))[-_EVENTS:]
+    except OSError:
+        return []
+
+
+def events_from(path: Path, offset: int) -> tuple[list[Any], int]:
+    """Return the events from a place in the file on, as many as one answer takes, and the place after them: 0 is the first one's."""
+    piece = log_view.read_piece(path, max(0, offset))
+    if piece is None:
+        return [], offset
+    whole = piece.data.rfind(b"\n") + 1
+    if not whole and len(piece.data) == log_view.PIECE_BYTES:
+        whole = len(piece.data)  # no event is that long: what a user wrote there is passed over
+    return _parsed(piece.data[:whole]), piece.offset + whole
+
+
+def _parsed(lines: bytes) -> list[Any]:
+    """Return the events in lines; what is none is left out: the file belongs to the job's user."""
     events = []
-    with suppress(OSError):
-        for line in safe_files.read_tail(path, _EVENTS_BYTES).decode("utf-8", "replace").splitlines()[-_EVENTS:]:
-            with suppress(ValueError):
-                events.append(parse_json(line))
+    for line in lines.decode("utf-8", "replace").split("\n"):
+        with suppress(ValueError):
+            event = parse_json(line)
+            if isinstance(event, dict) and event.keys() >= _EVENT_KEYS and isinstance(event["time"], (int, float)):
+                events.append(event)
     return events
 
 
