@@ -115,6 +115,7 @@ def reload(folder: Path, running: list[str], stated: list[str], *facts: str) -> 
     (folder / "cmdline").write_text(line, encoding="utf-8")
     (folder / "reload.sh").write_text(script, encoding="utf-8")
     (folder / "juicefs_mount.sh").write_text('exec "$@"\n', encoding="utf-8")
+    (folder / "juicefs_claim.py").write_text("", encoding="utf-8")
     words = ["/bin/sh", str(folder / "reload.sh"), "1", str(folder / "applied")]
     words += [word.replace("/jfs", str(folder / "mount")) for word in stated]
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "STUB": str(folder)}

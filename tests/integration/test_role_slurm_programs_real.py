@@ -16,7 +16,6 @@ from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -159,3 +158,31 @@ def test_a_chain_of_processes_that_start_each_other_is_ended(tmp_path: Path) -> 
 
     assert counter.stat().st_size == length
     until(lambda: epilog.processes(epilog.PROC, uid, "71") == [], "the end of its processes")
+
+
+HEADLESS = """
+import ctypes, signal, threading, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_seen_and_ended() -> None:
+    """/proc shows a zombie without an environment; its other thread goes on."""
+    job = {"SLURM_JOB_ID": "71", "SLURMD_NODENAME": "n2"}
+    process = subprocess.Popen([sys.executable, "-c", HEADLESS], env=job, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    until(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", "the end of its first thread")
+    try:
+        found = epilog.doomed(epilog.processes(epilog.PROC, os.getuid(), "71"), all_of_them=False)
+        epilog.end(epilog.PROC, found)
+
+        assert [one.pid for one in found] == [process.pid]
+        assert process.wait(5) == -9
+    finally:
+        process.kill()
+        process.wait()

@@ -21,6 +21,7 @@ import syslog
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ ROUNDS, PAUSE_S = 5, 0.02
 ASK_S = 10.0
 REMOVE_S = 60.0
 MOST_BYTES = 1 << 20
+MOST_THREADS = 10_000
 # How many folders one call of rm is given.
 MOST_WORDS = 100
 # Units of root's, in which a job of a watcher runs as its account. A process cannot put itself into one, but it may start a unit of its
@@ -120,12 +122,30 @@ def processes(proc: Path, uid: int, job: str, uids: Sequence[range] = ()) -> lis
             owner = folder.stat().st_uid
             if not is_owned(owner, (range(uid, uid + 1), *uids)):
                 continue
-            words = dict(word.split(b"=", 1) for word in _read(folder / "environ").split(b"\0") if b"=" in word)
-            groups = _read(folder / "cgroup").decode("utf-8", "replace")
+            thread = living_thread(folder)
+            if thread is None:
+                continue
+            words = dict(word.split(b"=", 1) for word in _read(thread / "environ").split(b"\0") if b"=" in word)
+            groups = _read(thread / "cgroup").decode("utf-8", "replace")
             started = _read(folder / "stat").rpartition(b")")[2].split()[19].decode("ascii", "replace")
             marked = words.get(b"SLURM_JOB_ID") == job.encode() and b"SLURMD_NODENAME" in words
             found.append(Process(int(folder.name), started, marked, in_other_unit(groups), owner))
     return sorted(found, key=lambda process: process.pid)
+
+
+def living_thread(folder: Path) -> Path | None:
+    """Return the folder of the thread that speaks for a process: its first, or another where that has ended; None of a dead process.
+
+    A process lives on after its first thread has ended. /proc then shows it as a zombie without environment and control group.
+    """
+    threads = [folder]
+    with suppress(OSError):
+        threads += [folder / "task" / name for name in islice(sorted(os.listdir(folder / "task")), MOST_THREADS)]  # noqa: PTH208
+    for thread in threads:
+        with suppress(OSError, IndexError):
+            if _read(thread / "stat").rpartition(b")")[2].split()[0] not in (b"Z", b"X"):
+                return thread
+    return None
 
 
 def in_other_unit(groups: str) -> bool:
@@ -233,7 +253,7 @@ def kill_all_of(uid: int) -> None:
 def _alive(proc: Path, process: Process) -> bool:
     try:
         words = _read(proc / str(process.pid) / "stat").rpartition(b")")[2].split()
-        return words[19].decode("ascii", "replace") == process.started and words[0] != b"Z"
+        return words[19].decode("ascii", "replace") == process.started and living_thread(proc / str(process.pid)) is not None
     except (OSError, IndexError):
         return False
 

@@ -1,0 +1,91 @@
+"""Names in /tmp that become root's before JuiceFS uses them, whatever another account puts there and at whatever moment."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import stat
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SPEC = importlib.util.spec_from_file_location("juicefs_claim", content.roles_dir() / "juicefs/files/juicefs_claim.py")
+assert SPEC
+assert SPEC.loader
+program = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(program)
+
+
+def nothing(path: Path) -> None:
+    """Leave the name free."""
+    path.unlink(missing_ok=True)
+
+
+def full_folder(path: Path) -> None:
+    """Put a folder with something in it there."""
+    path.mkdir()
+    (path / "socket").touch()
+
+
+def link(path: Path) -> None:
+    """Put a link to a folder of somebody else's there."""
+    path.symlink_to(path.parent / "kept")
+
+
+PLANTED: list[Callable[[Any], None]] = [nothing, os.mkfifo, full_folder, link, lambda path: path.touch()]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=["nothing", "pipe", "folder", "link", "file"])
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_whatever_lies_there_is_replaced_by_something_of_roots(tmp_path: Path, plant: Callable[[Path], None], kind: str) -> None:
+    """An empty folder for the socket, or an empty state for open files; nothing that was planted is opened, followed or left."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    path = tmp_path / "name"
+    plant(path)
+
+    assert program.main([kind, str(path)]) == 0
+    about = path.lstat()
+    assert stat.S_IMODE(about.st_mode) == (0o600 if kind == "file" else 0o700)
+    assert stat.S_ISREG(about.st_mode) if kind == "file" else stat.S_ISDIR(about.st_mode)
+    assert json.loads(path.read_text()) == {"Handler": {}, "NextFh": 1} if kind == "file" else list(path.iterdir()) == []
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["kept", "name"]
+    assert (tmp_path / "kept" / "file").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have files of two accounts")
+def test_an_account_that_always_comes_first_does_not_hold_the_name(tmp_path: Path) -> None:
+    """It makes the name again whenever it can, as fast as it can; the first claim holds."""
+    tmp_path.chmod(0o1777)
+    path = tmp_path / "name"
+    done = threading.Event()
+
+    def plant() -> None:
+        while not done.is_set():
+            try:
+                path.mkdir()
+                os.chown(path, 64973, 64973)
+            except FileExistsError:
+                continue
+
+    other = threading.Thread(target=plant)
+    other.start()
+    try:
+        for _ in range(50):
+            assert program.main(["file", str(path)]) == 0
+            about = path.lstat()
+            assert (about.st_uid, stat.S_ISREG(about.st_mode)) == (0, True)
+            path.unlink()
+    finally:
+        done.set()
+        other.join()
+        shutil.rmtree(path, ignore_errors=True)
