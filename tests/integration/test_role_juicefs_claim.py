@@ -62,7 +62,7 @@ def test_whatever_lies_there_is_replaced_by_something_of_roots(tmp_path: Path, p
 
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_an_account_that_always_comes_first_does_not_hold_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Whenever the name is free, and something is about to be made or moved there, the other account has put a full folder there already."""
+    """Whenever the name is free and something is about to be made there, the other account has put a full folder there already."""
     path = tmp_path / "name"
 
     def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
