@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from primus_bootstrap.fleet import jobs
+from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.errors import LaunchError
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import program
@@ -110,3 +112,43 @@ def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytes
 
     assert {job.id for job in jobs.read_list(text)} == {JOB["id"], "other-0a1b2d"}
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_a_job_file_that_flips_is_listed_under_no_other_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner writes another job's id, and another account, between two reads: what is shown is what was checked, or a problem."""
+    folder, other = (folders.create(tmp_path, json.dumps({**JOB, "id": name}))[0] for name in ("a-000000", "b-000000"))
+    good, foreign = folder.job_file.read_text(), other.job_file.read_text()
+    read = safe_files.read_regular
+    reads: list[Path] = []
+
+    def flip(path: Path, **options: Any) -> bytes:
+        found: bytes = read(path, **options)
+        if path == folder.job_file:
+            reads.append(path)
+            path.write_text(foreign if len(reads) % 2 else good)
+        return found
+
+    monkeypatch.setattr(safe_files, "read_regular", flip)
+    monkeypatch.setattr(safe_files, "within", lambda _limit_s, call, **_: call())
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["jobs"]
+
+    assert reads
+    assert [item["job"]["id"] for item in listed] == ["a-000000", "b-000000"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have a folder of another account")
+def test_a_job_that_names_another_account_is_a_problem_of_its_owner(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The owner of the folder counts; what is written in it does not make the job somebody else's."""
+    for parent in (tmp_path, *list(tmp_path.parents)[:-2]):
+        parent.chmod(0o755)
+    folder, _ = folders.create(tmp_path, json.dumps(JOB))
+    for path in (folder.path, *folder.path.rglob("*")):
+        os.chown(path, 64973, 64973)
+    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    (item,) = json.loads(capsys.readouterr().out)["jobs"]
+
+    assert (item["job"]["user"], item["state"]) == ("64973", None)
+    assert f"the job is {ME}'s, and its folder 64973's" in item["problem"]

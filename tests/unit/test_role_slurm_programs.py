@@ -159,6 +159,7 @@ def test_slurmd_says_whether_another_job_of_the_account_runs(tmp_path: Path) -> 
         ("1:name=systemd:/libpod_parent/libpod-1/system.slice/system-primus\\x2dwatch.slice/primus-watch@a.service", True),
         ("0::/user.slice/user-4101.slice/user@4101.service/app.slice/primus-job-x.service", False),
         ("0::/user.slice/user-4101.slice/user@4101.service/system.slice/primus-job-x.service", False),
+        ("0::/user.slice/user-4101.slice/user@4101.service/a:/system.slice/primus-job-x.service", False),
         ("0::/system.slice/slurmstepd.scope/job_7/step_0/user/task_0", False),
         ("0::/system.slice/ssh.service", False),
         ("0::/", False),

@@ -62,6 +62,14 @@ class JobFolder:
         Raises:
             UsageError: It is not there or wrong.
         """
+        return self.read()[0]
+
+    def read(self) -> tuple[Job, str]:
+        """Read job.json once; return the job and the text that it was read from.
+
+        Raises:
+            UsageError: It is not there or wrong.
+        """
         try:
             text = safe_files.read_regular(self.job_file, max_bytes=LARGEST_JOB_BYTES).decode("utf-8", "replace")
         except OSError as error:
@@ -71,7 +79,7 @@ class JobFolder:
             raise UsageError(
                 f"{self.job_file}: the job is {job.id}, and its folder {self.path.name}", fix="do not move or copy job folders"
             )
-        return job
+        return job, text
 
     def state(self) -> states.State | None:
         """Read state.json; None before the watcher has written one."""

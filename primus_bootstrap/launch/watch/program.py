@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch import safe_files
-from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
 from primus_bootstrap.launch.untrusted import parse_json, printable
 from primus_bootstrap.launch.watch import folder as folders
 from primus_bootstrap.launch.watch import log_view
@@ -247,13 +247,23 @@ def _request(options: argparse.Namespace) -> int:
 
 
 def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
-    """Return a job with its state and newest events as plain data."""
-    folder.job()
+    """Return a job with its state and newest events as plain data.
+
+    Raises:
+        UsageError: job.json is not there or wrong, or names another account than the one that owns the folder.
+    """
+    # One read: its owner may replace the file at any moment.
+    job, text = folder.read()
+    owner = folder.path.stat().st_uid
+    if owner and _account(owner) != job.user:
+        raise UsageError(
+            f"{folder.job_file}: the job is {job.user}'s, and its folder {_account(owner)}'s", fix="do not change the user of a job"
+        )
     state = folder.state()
     live = state is not None and state.phase not in states.TERMINAL
     return {
         "schema": STATUS_SCHEMA,
-        "job": parse_json(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES)),
+        "job": parse_json(text),
         "state": None if state is None else state.to_json(),
         "stale": bool(live and state is not None and time.time() - state.updated > STALE_S),
         "events": _events(folder.path / "events.jsonl")[-events:] if events else [],

@@ -151,7 +151,8 @@ def living_thread(folder: Path) -> Path | None:
 def in_other_unit(groups: str) -> bool:
     """Say whether a process is in a unit of root's for the job of a watcher, from its /proc/PID/cgroup."""
     for line in groups.splitlines():
-        parts = line.rpartition(":")[2].split("/")
+        # hierarchy:controllers:path, and an account may have colons in the names of groups below its own (cgroups(7)).
+        parts = line.split(":", 2)[-1].split("/")
         top = next((place for place, part in enumerate(parts) if part in (SYSTEM, USER)), len(parts))
         if parts[top : top + 1] == [SYSTEM] and any(part.startswith(OTHER_UNITS) for part in parts[top + 1 :]):
             return True
