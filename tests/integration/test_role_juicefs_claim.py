@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -80,3 +83,17 @@ def test_an_account_that_always_comes_first_does_not_hold_the_name(tmp_path: Pat
 
     assert program.main([kind, str(path)]) == 0
     assert path.is_file() if kind == "file" else list(path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare, for mounts of its own")
+def test_a_mount_on_the_name_is_taken_away(tmp_path: Path) -> None:
+    """An account may mount on a folder of its own with fusermount3; here it is a tmpfs, in a namespace of its own, twice on one folder."""
+    path, file = tmp_path / "name", content.roles_dir() / "juicefs/files/juicefs_claim.py"
+    path.mkdir()
+    mounts = f"mount -t tmpfs none {path} && mount -t tmpfs none {path} && touch {path}/there"
+    script = f"{mounts} && {sys.executable} -I {file} folder {path} && ! grep {path} /proc/self/mounts && ls -A {path}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    if "unshare failed" in done.stderr:
+        pytest.skip(done.stderr.strip())
+
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr

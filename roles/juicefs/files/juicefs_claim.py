@@ -10,6 +10,7 @@ The file is an empty state as JuiceFS writes it (NextFh is its first handle), so
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import stat
@@ -19,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _EXCHANGE = 2  # RENAME_EXCHANGE: linux/fs.h
+_DETACH_NO_LINK = 2 | 8  # MNT_DETACH, UMOUNT_NOFOLLOW: sys/mount.h
 _STATE = b'{"Handler":{},"NextFh":1}'
 _TRIES = 1000
 
@@ -73,8 +75,12 @@ def claim(path: str, *, is_file: bool) -> None:
             make(mine, is_file=True)
         try:
             exchange(mine, path)
-        except FileNotFoundError:  # it was removed meanwhile
+        except OSError as error:
             shutil.rmtree(own, ignore_errors=True)
+            if error.errno == errno.EBUSY:  # fusermount3 lets an account mount on a folder of its own
+                ctypes.CDLL(None).umount2(os.fsencode(path), _DETACH_NO_LINK)
+            elif error.errno != errno.ENOENT:  # it was removed meanwhile
+                raise
             continue
         remove(mine)
         if is_file:
