@@ -42,7 +42,7 @@ unit.write_text(json.dumps({{"pid": child.pid, "words": words}}))
 _SYSTEMCTL = """#!{python}
 import fnmatch, json, os, pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from primus_bootstrap.launch import process
+from primus_bootstrap.core.processes import descendants
 verb, *words = sys.argv[1:]
 names = [word for word in words if not word.startswith("-")]
 units = pathlib.Path(os.environ["NODE_FOLDER"], "units")

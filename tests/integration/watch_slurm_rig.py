@@ -20,7 +20,7 @@ _COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scancel", "srun")
 _PROGRAM = """#!{python}
 import json, os, pathlib, signal, subprocess, sys, time
 sys.path.insert(0, {root!r})
-from primus_bootstrap.launch import process
+from primus_bootstrap.core.processes import descendants
 folder = pathlib.Path({folder!r})
 name, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
 given = dict(word.partition("=")[::2] for word in words if word.startswith("--"))
