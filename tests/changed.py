@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 # What every test stands on.
-_ALWAYS = ("constraints.txt", "pyproject.toml", "ansible.cfg", "tests/conftest.py", "tests/changed.py")
+_ALWAYS = ("constraints.txt", "pyproject.toml", "ansible.cfg", "primus_bootstrap/core", "tests/conftest.py", "tests/changed.py")
 
 
 def changed_files() -> tuple[str, ...] | None:

@@ -6,7 +6,6 @@ import contextlib
 import getpass
 import os
 import socket
-import subprocess
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,11 @@ import pytest
 
 from primus_bootstrap.fleet.fanout import ask_all
 from primus_bootstrap.fleet.values import Answer, Target, Task
-from tests.waiting import LIMIT_S, listens, until
+from tests.unit.engine_rig import free_port, start_sshd
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Sequence
 
 needs_sshd = pytest.mark.skipif(
@@ -36,20 +37,10 @@ class LoopbackSshd:
 
     def start(self) -> None:
         """Start it and wait until it listens."""
-        for name in ("host_key", "user_key"):
-            if not (self.folder / name).exists():
-                make_key(self.folder / name)
         self.port = self.port or free_port()
-        config = self.folder / "sshd_config"
         # SHLVL keeps bash from reading ~/.bashrc, which on some machines costs more than the whole test.
-        config.write_text(
-            f"Port {self.port}\nListenAddress 0.0.0.0\nHostKey {self.folder}/host_key\nAuthorizedKeysFile {self.folder}/user_key.pub\n"
-            "StrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nMaxStartups 2000\nSetEnv SHLVL=2\nAllowTcpForwarding yes\n",
-            encoding="utf-8",
-        )
-        Path("/run/sshd").mkdir(exist_ok=True)
-        self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
-        until(lambda: listens("127.0.0.1", self.port), "sshd")
+        settings = ("ListenAddress 0.0.0.0", "MaxStartups 2000", "SetEnv SHLVL=2", "AllowTcpForwarding yes")
+        self.process = start_sshd(self.folder, self.port, *settings)
 
     def stop(self) -> None:
         """End it."""
@@ -104,18 +95,6 @@ def silent_port() -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
         for one in kept:
             one.close()
-
-
-def make_key(path: Path, passphrase: str = "") -> None:
-    """Make an Ed25519 key pair."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
-
-
-def free_port() -> int:
-    """Return a loopback port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def ask(targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = "") -> dict[str, Answer]:

@@ -17,7 +17,8 @@ import pytest
 from primus_bootstrap.errors import RunError
 from primus_bootstrap.fleet import fanout
 from primus_bootstrap.fleet.values import Answer, Target, Task
-from tests.integration.fleet_rig import LoopbackSshd, ask, free_port, make_key, needs_sshd, silent_port, sshd
+from tests.integration.fleet_rig import LoopbackSshd, ask, needs_sshd, silent_port, sshd
+from tests.unit.engine_rig import free_port, make_key
 from tests.waiting import until
 
 pytestmark = needs_sshd

@@ -12,8 +12,9 @@ import yaml
 
 from primus_bootstrap.cli.fleet_verbs import as_root
 from tests.command_line import run_primus
-from tests.integration.fleet_rig import LoopbackSshd, free_port, make_key, needs_sshd
+from tests.integration.fleet_rig import LoopbackSshd, needs_sshd
 from tests.integration.fleet_rig import sshd as sshd
+from tests.unit.engine_rig import free_port, make_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

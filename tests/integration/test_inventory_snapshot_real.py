@@ -16,22 +16,14 @@ from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.snapshot import file_sums, plugin_settings, take_snapshot
-from tests.unit.engine_rig import write_playbooks
+from tests.unit.engine_rig import local_hosts_yaml, write_playbooks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROGRAMS = Path(sys.executable).parent
 SECRET = "hush-hush"
-HOSTS = f"""\
-all:
-  vars:
-    cluster_name: small
-    ansible_connection: local
-    ansible_python_interpreter: {sys.executable}
-  children:
-    gpu_node: {{hosts: {{g1: }}}}
-"""
+HOSTS = local_hosts_yaml("g1")
 USE = f"""---
 - name: Use
   hosts: gpu_node

@@ -38,7 +38,7 @@ def full_folder(path: Path) -> None:
 
 
 def link(path: Path) -> None:
-    """Put a link to a folder of somebody else's there."""
+    """Put a link to another folder there."""
     path.symlink_to(path.parent / "kept")
 
 

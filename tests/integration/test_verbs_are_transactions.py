@@ -19,7 +19,7 @@ from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.errors import LockedError, PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file
-from tests.unit.engine_rig import write_playbooks
+from tests.unit.engine_rig import local_hosts_yaml, write_playbooks
 from tests.unit.test_lab_hosts_file import ANY, a_lab
 from tests.unit.test_node_verbs import CLUSTER, KEY, node
 from tests.unit.test_node_verbs import hosts as hosts
@@ -31,18 +31,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.engine.events import Event
 
-LOCAL_CLUSTER = f"""\
-all:
-  vars:
-    cluster_name: small
-    ansible_connection: local
-    ansible_python_interpreter: {sys.executable}
-  children:
-    gpu_node:
-      hosts:
-        g1:
-        g2:
-"""
+LOCAL_CLUSTER = local_hosts_yaml("g1", "g2")
 JOIN = """---
 - name: Join
   hosts: gpu_node:&{{ node | default('all') }}

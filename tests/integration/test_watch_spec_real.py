@@ -143,7 +143,7 @@ def test_a_job_file_that_flips_is_listed_under_no_other_name(
 def test_a_job_that_names_another_account_is_a_problem_of_its_owner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner of the folder counts; what is written in it does not make the job somebody else's."""
+    """A job belongs to the owner of its folder, whatever its file says."""
     monkeypatch.setattr(program, "_as_owner", lambda _: None)  # this number is no account here
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     os.chown(folder.path, 64973, 64973)

@@ -18,7 +18,7 @@ import pytest
 from primus_bootstrap.core.processes import descendants
 from primus_bootstrap.launch import bundle
 from primus_bootstrap.launch.watch import folder as folders
-from tests.integration.fleet_rig import free_port, make_key
+from tests.unit.engine_rig import free_port, make_key
 from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:

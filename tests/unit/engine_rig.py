@@ -88,6 +88,12 @@ def write_playbooks(folder: Path, phases: Mapping[str, str]) -> Path:
 LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
 
+def local_hosts_yaml(*hosts: str) -> str:
+    """Return the text of a hosts.yaml of GPU hosts that are all this machine."""
+    variables = f"{{cluster_name: small, ansible_connection: local, ansible_python_interpreter: {sys.executable}}}"
+    return f"all:\n  vars: {variables}\n  children:\n    gpu_node:\n      hosts:\n" + "".join(f"        {host}:\n" for host in hosts)
+
+
 @dataclass
 class PrivateSshd:
     """An sshd of the test's own on a loopback port, with its own host key and one key that may log in."""
@@ -98,19 +104,7 @@ class PrivateSshd:
 
     def start(self) -> None:
         """Start it, with a host key made now if it has none, and wait until it listens."""
-        if not (self.folder / "host_key").exists():
-            make_key(self.folder / "host_key")
-        if not (self.folder / "user_key").exists():
-            make_key(self.folder / "user_key")
-        config = self.folder / "sshd_config"
-        config.write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host_key\n"
-            f"AuthorizedKeysFile {self.folder}/user_key.pub\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n",
-            encoding="utf-8",
-        )
-        Path("/run/sshd").mkdir(exist_ok=True)
-        self.process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
-        until(lambda: listens("127.0.0.1", self.port), "sshd")
+        self.process = start_sshd(self.folder, self.port, "ListenAddress 127.0.0.1")
 
     def stop(self) -> None:
         """End it."""
@@ -141,9 +135,23 @@ class PrivateSshd:
         }
 
 
-def make_key(path: Path) -> None:
-    """Make an Ed25519 key pair without a passphrase."""
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)], check=True)
+def start_sshd(folder: Path, port: int, *settings: str) -> subprocess.Popen[bytes]:
+    """Start an sshd with the keys of a folder, made now where it has none, and further lines of sshd_config; wait until it listens."""
+    for name in ("host_key", "user_key"):
+        if not (folder / name).exists():
+            make_key(folder / name)
+    own = [f"Port {port}", f"HostKey {folder}/host_key", f"AuthorizedKeysFile {folder}/user_key.pub", "StrictModes no", "UsePAM no"]
+    config = folder / "sshd_config"
+    config.write_text("\n".join([*own, "PidFile none", "PermitRootLogin yes", *settings, ""]), encoding="utf-8")
+    Path("/run/sshd").mkdir(exist_ok=True)
+    process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stderr=subprocess.DEVNULL)
+    until(lambda: listens("127.0.0.1", port), "sshd")
+    return process
+
+
+def make_key(path: Path, passphrase: str = "") -> None:
+    """Make an Ed25519 key pair."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True, timeout=LIMIT_S)
 
 
 def free_port() -> int:

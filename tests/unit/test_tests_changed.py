@@ -18,6 +18,7 @@ from tests.changed import ROOT, concerns
         (["roles/redis_exporter/tasks/main.yml"], "left out"),
         (["docs/storage.md", "roles/redis"], "runs"),
         (["constraints.txt"], "runs"),
+        (["primus_bootstrap/core/commands.py"], "runs"),
         (["tests/unit/test_x.py"], "left out"),
     ],
 )
