@@ -28,8 +28,9 @@ if not __package__:
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from primus_bootstrap.bench import judge, load_floors, make_history, read_results
-from primus_bootstrap.bench.policy import load_policy
+from primus_bootstrap.bench import load_floors, make_history, read_results
+from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.quarantine.policy import load_policy
 from workloads.common.device import GIB, compute_units, device_name, peak_memory_gib, synchronise
 from workloads.common.process_group import choose_device, process_group
 from workloads.common.results import versions

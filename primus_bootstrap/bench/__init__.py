@@ -12,9 +12,12 @@ changed(history.last_pass(key).fingerprint, now)           whether a device must
 
 from __future__ import annotations
 
-from primus_bootstrap.bench.floors import Floor, Floors, load_floors
-from primus_bootstrap.bench.follow_up import Again
-from primus_bootstrap.bench.history import (
+from primus_bootstrap.bench.judging.floors import Floor, Floors, load_floors
+from primus_bootstrap.bench.judging.history_records import new_records
+from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.rerun import Again
+from primus_bootstrap.bench.judging.verdicts import Judged, Judgement, judge, overall
+from primus_bootstrap.bench.results.history import (
     Changed,
     Fingerprint,
     History,
@@ -25,10 +28,7 @@ from primus_bootstrap.bench.history import (
     make_history,
     read_history,
 )
-from primus_bootstrap.bench.judge import Judged, Judgement, judge, overall
-from primus_bootstrap.bench.records import new_records
-from primus_bootstrap.bench.results import Reading, Result, Series, device_key, read_results
-from primus_bootstrap.bench.settings import Settings
+from primus_bootstrap.bench.results.reader import Reading, Result, Series, device_key, read_results
 
 __all__ = [
     "Again",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from primus_bootstrap.bundle.artifacts import BundleError, Locked, Target, Unresolved
 from primus_bootstrap.bundle.program import run, why
-from primus_bootstrap.bundle.values import BundleError, Locked, Target, Unresolved
 from primus_bootstrap.core.atomic_files import write_if_changed
 
 if TYPE_CHECKING:

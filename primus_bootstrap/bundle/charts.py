@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap.bundle import registry, web
+from primus_bootstrap.bundle.artifacts import BundleError, Need, Needs, Rendered, Unknown, Wanted
 from primus_bootstrap.bundle.program import run, why
-from primus_bootstrap.bundle.values import BundleError, Need, Needs, Rendered, Unknown, Wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from primus_bootstrap.bundle.values import Chart, Lock
+    from primus_bootstrap.bundle.artifacts import Chart, Lock
 
 _LIMIT_S = 120.0
 # A server with Prometheus' operator has it; charts refuse to be rendered with monitoring without it.

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle import apt, registry, wheels
+from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Target
 from primus_bootstrap.bundle.index import packages_text, release_text
 from primus_bootstrap.bundle.lock_file import NAME, lock_text
-from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Target
 from primus_bootstrap.bundle.web import download, sum_of
 from primus_bootstrap.core.atomic_files import write_if_changed
 

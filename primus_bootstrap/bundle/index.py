@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.bundle.artifacts import BundleError
 from primus_bootstrap.bundle.program import run, why
-from primus_bootstrap.bundle.values import BundleError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from primus_bootstrap.bundle.values import Locked, Target
+    from primus_bootstrap.bundle.artifacts import Locked, Target
 
 _LIMIT_S = 60.0
 _DATE = "Thu, 01 Jan 1970 00:00:00 UTC"

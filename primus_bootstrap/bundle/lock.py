@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle import apt, registry, wheels
-from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Unresolved
+from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Unresolved
 from primus_bootstrap.bundle.web import download, file_path, is_safe, sum_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from primus_bootstrap.bundle.values import Needs, Target
+    from primus_bootstrap.bundle.artifacts import Needs, Target
 
     # Says what is wrong with a file that was fetched, or nothing: a proof of its own that it is the one that is pinned.
     Proof = Callable[[Path], str]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import yaml
 
-from primus_bootstrap.bundle.values import KINDS, BundleError, Kind, Lock, Locked, Rendered, Target
+from primus_bootstrap.bundle.artifacts import KINDS, BundleError, Kind, Lock, Locked, Rendered, Target
 
 SCHEMA = "primus.bundle-lock/1"
 NAME = "bundle.lock.yaml"

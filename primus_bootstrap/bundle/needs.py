@@ -6,14 +6,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from primus_bootstrap.bundle.values import KINDS, Beyond, Chart, Need, Needs, Target, Unknown, Wanted
+from primus_bootstrap.bundle.artifacts import KINDS, Beyond, Chart, Need, Needs, Target, Unknown, Wanted
 from primus_bootstrap.inventory.cluster import RoleSources
-from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from primus_bootstrap.bundle.values import Use
+    from primus_bootstrap.bundle.artifacts import Use
     from primus_bootstrap.inventory.cluster import Cluster
 
 # What Ansible's facts say of each release, as far as the roles' variables read them before a host is asked.

@@ -7,7 +7,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bundle.values import BundleError
+from primus_bootstrap.bundle.artifacts import BundleError
 from primus_bootstrap.core.commands import Completed, run_command
 
 if TYPE_CHECKING:

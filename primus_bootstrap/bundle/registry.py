@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from primus_bootstrap.bundle.values import BundleError
+from primus_bootstrap.bundle.artifacts import BundleError
 from primus_bootstrap.bundle.web import ANSWER_LIMIT_S, LOOPBACK
 
 if TYPE_CHECKING:

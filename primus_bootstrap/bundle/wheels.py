@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from primus_bootstrap.bundle.artifacts import Locked, Need, Unresolved
 from primus_bootstrap.bundle.program import run, why
-from primus_bootstrap.bundle.values import Locked, Need, Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.bench.finished import last_run
-from primus_bootstrap.bench.report import read_run
-from primus_bootstrap.bench.report_rows import findings, host_rows, place, summary
+from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.report.rows import findings, host_rows, place, summary
+from primus_bootstrap.bench.results.run_store import last_run
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.day2 import ask_name
 from primus_bootstrap.cli.options import (
@@ -27,13 +27,13 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.report_view import print_report
 from primus_bootstrap.cli.run_verbs import given_options, run_plan
+from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import EXIT_FAILED
-from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.report import BenchRun
+    from primus_bootstrap.bench.report.bench_report import BenchRun
     from primus_bootstrap.inventory.cluster import Cluster
 
 PHASE = "bench"

@@ -14,26 +14,26 @@ from primus_bootstrap import content
 from primus_bootstrap.bundle import charts, lock_file
 from primus_bootstrap.bundle import folder as bundle_folder
 from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.artifacts import NOT_LOCKED, BundleError, Use
 from primus_bootstrap.bundle.lock import make_lock, not_covered
 from primus_bootstrap.bundle.needs import find_needs, target_of
-from primus_bootstrap.bundle.values import NOT_LOCKED, BundleError, Use
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.live import count
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFileOption, VaultPasswordFile
 from primus_bootstrap.core.atomic_files import write_if_changed
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.inventory.schema.specs import load_options
 from primus_bootstrap.kubernetes.release import what_is_wrong
 from primus_bootstrap.lab.apt_settings import read_apt_settings
+from primus_bootstrap.lab.lab_values import LabError
 from primus_bootstrap.lab.machine import release
-from primus_bootstrap.lab.values import LabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.bundle.values import Lock, Need, Needs, Rendered, Target, Wanted
+    from primus_bootstrap.bundle.artifacts import Lock, Need, Needs, Rendered, Target, Wanted
     from primus_bootstrap.inventory.cluster import Cluster
 
 app = typer.Typer(no_args_is_help=True, help="What an apply fetches, as one folder, for hosts with no way to the outside.")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from primus_bootstrap.errors import InventoryError, PrimusError
+from primus_bootstrap.core.errors import InventoryError, PrimusError
 
 STYLES = {
     "pass": "green",

@@ -14,10 +14,10 @@ from primus_bootstrap.cli.console import emit, say
 from primus_bootstrap.cli.options import DEFAULT_HOSTS
 from primus_bootstrap.cli.report_view import print_report, what_now
 from primus_bootstrap.cli.run_verbs import need_terminal, print_plan, run_plan
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.journal import new_run_id
 from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import find_state_dir
 
 if TYPE_CHECKING:

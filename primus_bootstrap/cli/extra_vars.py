@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.names import is_known_variable, nearest_variable
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.schema.names import is_known_variable, nearest_variable
 
 
 def check_extra_vars(given: str) -> None:

@@ -25,20 +25,20 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     ask_password,
 )
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_arguments
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.fleet.controller import check_controller
 from primus_bootstrap.fleet.fanout import ask_all
+from primus_bootstrap.fleet.messages import Answer, Task
 from primus_bootstrap.fleet.probe import probe_task, read_answer
 from primus_bootstrap.fleet.targets import targets_of
-from primus_bootstrap.fleet.values import Answer, Task
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from primus_bootstrap.fleet.values import Target
+    from primus_bootstrap.fleet.messages import Target
     from primus_bootstrap.inventory.cluster import Cluster
 
 Command = Annotated[

@@ -6,16 +6,16 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import coloured, plain_table
-from primus_bootstrap.launch.gpus import catalogue
+from primus_bootstrap.launch.detect.gpus import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.fleet.facts import HostFacts, Nic, PciGpu
     from primus_bootstrap.fleet.probe import Probe
-    from primus_bootstrap.verdicts import Verdict
 
 _COLUMNS = ("host", "answer", "sudo", "system", "kernel", "cores", "memory GiB", "disk free GiB", "clock ms", "GPUs", "NICs")
 _RIGHT = frozenset({"cores", "memory GiB", "disk free GiB", "clock ms"})

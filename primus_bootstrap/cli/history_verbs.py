@@ -10,9 +10,9 @@ from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, 
 from primus_bootstrap.cli.live import duration_text
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFile, VaultPasswordFile
 from primus_bootstrap.cli.report_view import clock_text, print_report, shares_line, summary_line
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.history import find_run, host_statuses, last_report, list_runs, read_report, running
 from primus_bootstrap.engine.lock import read_holder
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:

@@ -11,16 +11,17 @@ import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
-from primus_bootstrap.errors import InventoryError, PlanError
-from primus_bootstrap.inventory import reference, scaffold
-from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.edit import scaffold
 from primus_bootstrap.inventory.load import validate as validate_inventory
+from primus_bootstrap.inventory.schema import reference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from primus_bootstrap.inventory.cluster import Cluster
-    from primus_bootstrap.inventory.specs import Option
+    from primus_bootstrap.inventory.schema.specs import Option
 
 secrets_app = typer.Typer(no_args_is_help=True, help="Generated secrets, under Ansible Vault.")
 
@@ -162,7 +163,7 @@ def import_(
 ) -> None:
     """Turn an INI inventory into hosts.yaml, say every change, and validate the result. Never overwrites a file."""
     # Ansible is loaded only by the verbs that need it: it takes 0.2 s.
-    from primus_bootstrap.inventory.ini_import import import_ini, write_import  # noqa: PLC0415
+    from primus_bootstrap.inventory.ini.conversion import import_ini, write_import  # noqa: PLC0415
 
     target = output or source.parent / DEFAULT_HOSTS
     imported = import_ini(source)
@@ -195,7 +196,7 @@ def secrets_init(
     # Loaded only by the verbs that need them.
     from primus_bootstrap.engine.journal import new_run_id  # noqa: PLC0415
     from primus_bootstrap.engine.lock import cluster_lock  # noqa: PLC0415
-    from primus_bootstrap.inventory import secrets  # noqa: PLC0415
+    from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
 
     cluster, password_file, missing = _look(hosts, vault_password_file)
     target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
@@ -206,8 +207,8 @@ def secrets_init(
             cluster, password_file, missing = _look(hosts, vault_password_file)  # another command may have written them meanwhile
             made = bool(missing) and not password_file.exists()
             if made:
-                secrets.make_password_file(password_file, own_folder=vault_password_file is None)
-            added = secrets.add_secrets(target, missing, secrets.password_of(password_file)) if missing else ()
+                generated_secrets.make_password_file(password_file, own_folder=vault_password_file is None)
+            added = generated_secrets.add_secrets(target, missing, generated_secrets.password_of(password_file)) if missing else ()
     if as_json:
         emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
     elif missing:
@@ -221,7 +222,7 @@ def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option,
 
     A variable that is only missing is no error here; everything else that is wrong is.
     """
-    from primus_bootstrap.inventory import secrets  # noqa: PLC0415
+    from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
 
     result = _forgiving(hosts, given if given and given.exists() else None)
     password_file = given or result.state_dir / "vault-password"
@@ -230,7 +231,7 @@ def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option,
     judged = validate_inventory(hosts, vault_password_file=opening)
     if sealed := [item.origin.file for item in judged.deferred if not item.variable]:
         raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="give it: --vault-password-file FILE")
-    return cluster, password_file, secrets.missing_secrets(judged.problems)
+    return cluster, password_file, generated_secrets.missing_secrets(judged.problems)
 
 
 def _forgiving(hosts: Path, password_file: Path | None) -> Cluster:

@@ -24,7 +24,7 @@ from primus_bootstrap.cli.run_verbs import given_options, print_plan
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes.day2 import refuse_step
-from primus_bootstrap.kubernetes.gate import refuse_foreign
+from primus_bootstrap.kubernetes.preflight import refuse_foreign
 
 if TYPE_CHECKING:
     from primus_bootstrap.engine.plan_values import Plan

@@ -6,10 +6,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
-from primus_bootstrap.kubernetes.gate import provider
-from primus_bootstrap.kubernetes.values import all_values
+from primus_bootstrap.kubernetes.kubespray_values import all_values
+from primus_bootstrap.kubernetes.preflight import provider
 
 if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster

@@ -14,18 +14,18 @@ from primus_bootstrap.cli.live import count
 from primus_bootstrap.engine.journal import new_run_id
 from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.lab import faults
+from primus_bootstrap.lab.lab_values import DEFAULT_NAME, default_folder
 from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.status import status as lab_status
 from primus_bootstrap.lab.up import down as lab_down
 from primus_bootstrap.lab.up import up as lab_up
-from primus_bootstrap.lab.values import DEFAULT_NAME, default_folder
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from primus_bootstrap.engine.lock import HeldLock
+    from primus_bootstrap.lab.lab_values import Form
     from primus_bootstrap.lab.status import LabStatus
-    from primus_bootstrap.lab.values import Form
 
 app = typer.Typer(no_args_is_help=True, help="Local hosts with real SSH, systemd and apt: containers on this machine.")
 fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and mend it.")

@@ -28,7 +28,7 @@ from primus_bootstrap.cli import (
     workload_verbs,
 )
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
-from primus_bootstrap.errors import PrimusError
+from primus_bootstrap.core.errors import PrimusError
 
 app = typer.Typer(
     name="primus-bootstrap",

@@ -11,17 +11,25 @@ import yaml
 from primus_bootstrap.cli.console import emit, emit_json, say
 from primus_bootstrap.cli.day2 import make_node_plan, run_and_report, show_change
 from primus_bootstrap.cli.run_verbs import need_terminal
+from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.contact import why_silent
 from primus_bootstrap.engine.history import last_report
 from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, offered_key, pin_host_keys, pinned_key, replace_pin
 from primus_bootstrap.engine.plan import Subject
-from primus_bootstrap.errors import InventoryError, PlanError
-from primus_bootstrap.inventory.draft import OWNER_RULE, Draft, HostsText, judge_draft, read_hosts_text, set_own_files_aside, write_draft
-from primus_bootstrap.inventory.edit import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
+from primus_bootstrap.inventory.edit.draft import (
+    OWNER_RULE,
+    Draft,
+    HostsText,
+    judge_draft,
+    read_hosts_text,
+    set_own_files_aside,
+    write_draft,
+)
+from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, names_in, with_host, with_value, without_host
 from primus_bootstrap.inventory.load import validate
-from primus_bootstrap.inventory.node_rules import check_joining, inherited
-from primus_bootstrap.inventory.variable_files import read_variable_files
+from primus_bootstrap.inventory.rules.day2_nodes import check_joining, inherited
+from primus_bootstrap.inventory.source.variable_files import read_variable_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

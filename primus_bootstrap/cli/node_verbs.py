@@ -40,9 +40,9 @@ from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
 )
 from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.engine.plan import Subject
-from primus_bootstrap.inventory.draft import read_hosts_text
-from primus_bootstrap.inventory.edit import without_host
-from primus_bootstrap.inventory.node_rules import check_leaving, check_reinstalled
+from primus_bootstrap.inventory.edit.draft import read_hosts_text
+from primus_bootstrap.inventory.edit.host_edits import without_host
+from primus_bootstrap.inventory.rules.day2_nodes import check_leaving, check_reinstalled
 from primus_bootstrap.kubernetes.day2 import refuse_foreign_machine
 
 Address = Annotated[str, typer.Option("--host", help="Its address: what becomes ansible_host.", metavar="ADDRESS")]

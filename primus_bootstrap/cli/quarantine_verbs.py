@@ -30,9 +30,9 @@ from primus_bootstrap.cli.options import (
 )
 from primus_bootstrap.cli.report_view import clock_text
 from primus_bootstrap.cli.run_verbs import given_options
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.plan import Subject, make_plan
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
 from primus_bootstrap.inventory.load import load_cluster
 

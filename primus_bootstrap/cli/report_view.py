@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.cli.console import coloured, emit, emit_table, plain_table, program, short
 from primus_bootstrap.cli.live import duration_text
+from primus_bootstrap.core.verdicts import OUTCOMES
 from primus_bootstrap.engine.history import runs_dir
 from primus_bootstrap.engine.hostkeys import known_hosts_path
-from primus_bootstrap.verdicts import OUTCOMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

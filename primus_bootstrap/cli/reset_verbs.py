@@ -29,8 +29,8 @@ from primus_bootstrap.kubernetes.day2 import refuse_part
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.engine.report import Report
-    from primus_bootstrap.verdicts import Verdict
 
 PLAYBOOK = "day2/reset.yml"
 # The check under which the module put_back (roles/host_origin) says what it left on a host.

@@ -19,8 +19,8 @@ from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
     Yes,
 )
 from primus_bootstrap.cli.run_verbs import given_options, print_plan
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 
 Words = Annotated[list[str], typer.Argument(help="[hosts.yaml] and the secret; a wrong name shows them all.", metavar="[HOSTS] SECRET")]

@@ -31,11 +31,11 @@ from primus_bootstrap.cli.options import (
     ask_password,
 )
 from primus_bootstrap.cli.report_view import print_report, what_now
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.events import Event, HostResult
 from primus_bootstrap.engine.history import estimate_s
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:

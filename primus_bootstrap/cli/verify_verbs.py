@@ -33,10 +33,10 @@ from primus_bootstrap.inventory.load import load_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from primus_bootstrap.core.verdicts import Outcome, Verdict
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.inventory.cluster import Cluster
-    from primus_bootstrap.verdicts import Outcome, Verdict
 
 SCHEMA = "primus.verify/1"
 PHASE = "verify"

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.finished import newest_runs
-from primus_bootstrap.bench.offer import Offer, make_offer, out_of_service
-from primus_bootstrap.bench.order import newest_values, speeds
-from primus_bootstrap.bench.report import read_run
+from primus_bootstrap.bench.placement.host_order import newest_values, speeds
+from primus_bootstrap.bench.placement.host_selection import Offer, make_offer, out_of_service
+from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.results.run_store import newest_runs
 from primus_bootstrap.cli.console import say
 from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.engine.hostkeys import known_hosts_path
-from primus_bootstrap.errors import RunError
 from primus_bootstrap.fleet.service import read_services, service_task
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.job_file import ROLE
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.launch.watch.spec import DIRECT, KUBERNETES
+from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.bench.report import BenchRun
+    from primus_bootstrap.bench.report.bench_report import BenchRun
     from primus_bootstrap.fleet.service import Service
     from primus_bootstrap.inventory.cluster import Cluster
 

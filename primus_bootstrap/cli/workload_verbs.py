@@ -31,22 +31,22 @@ from primus_bootstrap.cli.report_view import print_report, what_now
 from primus_bootstrap.cli.run_verbs import given_options, run_plan
 from primus_bootstrap.cli.workload_offer import offer_of
 from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
+from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.engine.hostkeys import known_hosts_path, ssh_arguments
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
-from primus_bootstrap.fleet.values import Task
+from primus_bootstrap.fleet.messages import Task
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.job_file import ROLE, check_job, find_job, read_job
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.inventory.specs import load_options
-from primus_bootstrap.launch.watch.spec import JOB_ID
-from primus_bootstrap.launch.watch.state import DONE
+from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.launch.watch.job_spec import JOB_ID
+from primus_bootstrap.launch.watch.job_state import DONE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.fleet.values import Answer
+    from primus_bootstrap.fleet.messages import Answer
     from primus_bootstrap.inventory.cluster import Cluster
 
 PLAYBOOK = "workload.yml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from primus_bootstrap.verdicts import Verdict, parse_verdict
+from primus_bootstrap.core.verdicts import Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

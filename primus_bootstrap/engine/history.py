@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.journal import RunFolder, read_journal
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.report import PhaseReport, report_from_events, report_from_json
-from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.commands import run_command
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.environment import first_contact, strict_host_keys
-from primus_bootstrap.engine.state import state_errors
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.engine.state_errors import state_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -19,8 +19,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.engine.state import state_errors
-from primus_bootstrap.errors import LockedError, PlanError
+from primus_bootstrap.core.errors import LockedError, PlanError
+from primus_bootstrap.engine.state_errors import state_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

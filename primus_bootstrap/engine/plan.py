@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.plan_values import Plan, Step
 from primus_bootstrap.engine.playbooks import SITE, groups_in, load_phases
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.ansible.groups import load_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from primus_bootstrap.core.verdicts import OUTCOMES, Verdict, parse_verdict
 from primus_bootstrap.engine.events import (
     Event,
     HostPinned,
@@ -17,7 +18,6 @@ from primus_bootstrap.engine.events import (
     RunStarted,
     VerdictFound,
 )
-from primus_bootstrap.verdicts import OUTCOMES, Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

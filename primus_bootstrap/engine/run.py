@@ -19,6 +19,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
 from primus_bootstrap.engine.fixes import known_fix
@@ -29,9 +30,8 @@ from primus_bootstrap.engine.lock import HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
 from primus_bootstrap.engine.report import Tally, write_report
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
-from primus_bootstrap.engine.state import state_errors
+from primus_bootstrap.engine.state_errors import state_errors
 from primus_bootstrap.engine.translate import Translator
-from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.snapshot import take_snapshot
 
 if TYPE_CHECKING:

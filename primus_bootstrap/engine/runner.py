@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ansible_runner.config.runner import RunnerConfig
 from ansible_runner.runner import Runner as _AnsibleRunner
 
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.engine import shim
 from primus_bootstrap.engine.history import LEFT_BY_RUNNER
 from primus_bootstrap.engine.orphans import adopting
-from primus_bootstrap.engine.state import state_errors
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.engine.state_errors import state_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.verdicts import Verdict, parse_verdict
 from primus_bootstrap.engine.causes import cause_of
 from primus_bootstrap.engine.events import (
     Event,
@@ -20,7 +21,6 @@ from primus_bootstrap.engine.events import (
     TaskStarted,
     VerdictFound,
 )
-from primus_bootstrap.verdicts import Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 
 from primus_bootstrap import content
 from primus_bootstrap.core.commands import run_command
-from primus_bootstrap.verdicts import Outcome, Verdict
+from primus_bootstrap.core.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,13 +13,13 @@ import tempfile
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.errors import RunError
-from primus_bootstrap.fleet.values import Answer
+from primus_bootstrap.core.errors import RunError
+from primus_bootstrap.fleet.messages import Answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from primus_bootstrap.fleet.values import Target, Task
+    from primus_bootstrap.fleet.messages import Target, Task
 
 WORKER = ("-P", "-m", "primus_bootstrap.fleet.worker")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.untrusted import parse_json, printable_data
 from primus_bootstrap.launch.watch.job_owner import NoSuchJobError
-from primus_bootstrap.launch.watch.state import TERMINAL
+from primus_bootstrap.launch.watch.job_state import TERMINAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

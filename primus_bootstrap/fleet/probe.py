@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap import content
 from primus_bootstrap.fleet.facts import SCHEMA, HostFacts, parse_facts
 from primus_bootstrap.fleet.fanout import ask_all
-from primus_bootstrap.fleet.values import FIXES, Answer, Cause, Task
+from primus_bootstrap.fleet.messages import FIXES, Answer, Cause, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.fleet.values import Target
+    from primus_bootstrap.fleet.messages import Target
 
 
 @dataclass(frozen=True, slots=True)

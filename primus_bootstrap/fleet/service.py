@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
+from primus_bootstrap.fleet.messages import Task
 from primus_bootstrap.fleet.probe import probe_command
-from primus_bootstrap.fleet.values import Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.fleet.values import Answer, Target
+    from primus_bootstrap.fleet.messages import Answer, Target
 
 
 @dataclass(frozen=True, slots=True)

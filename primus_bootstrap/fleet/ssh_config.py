@@ -15,7 +15,7 @@ from primus_bootstrap.core.commands import run_command
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from primus_bootstrap.fleet.values import Target
+    from primus_bootstrap.fleet.messages import Target
 
 # A configuration with none of these words changes nothing about how a host is reached.
 _MATTERS = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.fleet.values import Target
+from primus_bootstrap.fleet.messages import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

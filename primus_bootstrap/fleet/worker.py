@@ -37,8 +37,8 @@ from pyinfra.api import Config, Inventory, State
 from pyinfra.api.exceptions import PyinfraError
 
 from primus_bootstrap.fleet.known_hosts import host_key_name, split_known_hosts
+from primus_bootstrap.fleet.messages import Answer, Target
 from primus_bootstrap.fleet.ssh_config import Route, route_of
-from primus_bootstrap.fleet.values import Answer, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from primus_bootstrap.errors import InventoryError, Problem
+from primus_bootstrap.core.errors import InventoryError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import InventoryError, PlanError, Problem
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.errors import InventoryError, PlanError, Problem
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.cluster import Origin
-from primus_bootstrap.inventory.names import is_known_variable
-from primus_bootstrap.inventory.positions import Definition
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.inventory.schema import judge_definitions
-from primus_bootstrap.inventory.sources import read_source
-from primus_bootstrap.inventory.specs import load_options
-from primus_bootstrap.inventory.values import entries, line_of, value_of
-from primus_bootstrap.inventory.vault import Vault
+from primus_bootstrap.inventory.schema.definition_checks import judge_definitions
+from primus_bootstrap.inventory.schema.names import is_known_variable
+from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.inventory.source.source_map import Definition
+from primus_bootstrap.inventory.source.vault import Vault
+from primus_bootstrap.inventory.source.yaml_source import read_source
+from primus_bootstrap.inventory.source.yaml_values import entries, line_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

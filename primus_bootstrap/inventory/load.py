@@ -5,24 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.errors import InventoryError, Problem
-from primus_bootstrap.inventory import ansible_view, required, rules, rules_hosts, schema
+from primus_bootstrap.inventory.ansible import view as ansible_view
+from primus_bootstrap.inventory.ansible.variable_index import Merged, index_definitions
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
-from primus_bootstrap.inventory.merged import Merged, index_definitions
-from primus_bootstrap.inventory.positions import Written, read_positions
-from primus_bootstrap.inventory.reading import Reading
+from primus_bootstrap.inventory.rules import all_rules
+from primus_bootstrap.inventory.rules import hosts as host_rules
+from primus_bootstrap.inventory.rules.context import Reading
+from primus_bootstrap.inventory.schema import definition_checks, required
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
-from primus_bootstrap.inventory.sources import read_source
-from primus_bootstrap.inventory.values import value_of
-from primus_bootstrap.inventory.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
-from primus_bootstrap.inventory.vault import Vault, open_vault
+from primus_bootstrap.inventory.source.source_map import Written, read_positions
+from primus_bootstrap.inventory.source.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
+from primus_bootstrap.inventory.source.vault import Vault, open_vault
+from primus_bootstrap.inventory.source.yaml_source import read_source
+from primus_bootstrap.inventory.source.yaml_values import value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from primus_bootstrap.inventory.positions import Definition
+    from primus_bootstrap.inventory.source.source_map import Definition
 
 _FILE_NAME = "hosts.yaml"
 _CLUSTER_NAME = "cluster_name"
@@ -36,7 +39,7 @@ class Validation:
     """What one look at an inventory found. `cluster` is None where there are problems; `variables` is how many names are set."""
 
     problems: tuple[Problem, ...]
-    deferred: tuple[schema.Deferred, ...]
+    deferred: tuple[definition_checks.Deferred, ...]
     cluster: Cluster | None
     variables: int = 0
 
@@ -106,7 +109,7 @@ def find_state_dir(path: Path, *, vault_password_file: Path | None = None, ask_v
     written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts) if source.node else Written()
     definitions = (*written.definitions, *read_variable_files(file.parent, str(path.parent), decrypt=decrypt).definitions)
     named = [one.node for one in definitions if one.name == _CLUSTER_NAME and one.targets == ("all",)]
-    if source.node is None or any(not rules_hosts.is_cluster_name(node) for node in named):
+    if source.node is None or any(not host_rules.is_cluster_name(node) for node in named):
         raise InventoryError(validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems)
     return state_dir_of(file, str(value_of(named[-1])) if named else file.parent.resolve().name).absolute()
 
@@ -163,9 +166,10 @@ class _Validator:
         written, problems = self._written(decrypt)
         files = read_variable_files(self.read.parent, str(self.shown.parent), decrypt=decrypt)
         definitions = (*written.definitions, *files.definitions)
-        judged, deferred = schema.judge_definitions(definitions, self.vault)
+        judged, deferred = definition_checks.judge_definitions(definitions, self.vault)
         deferred += [
-            schema.Deferred("", Origin(shown, 1), "the file is encrypted and no password was given") for _, shown, _ in files.sealed
+            definition_checks.Deferred("", Origin(shown, 1), "the file is encrypted and no password was given")
+            for _, shown, _ in files.sealed
         ]
         sound = not problems and not any(problem.rule not in _FILE_RULES for problem in files.problems)
         problems += [*files.problems, *judged]
@@ -211,7 +215,7 @@ class _Validator:
         origins = written.host_origins()
         reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
         owners = unknown_owner_problems(files, groups, origins, nearest)
-        found = (*owners, *rules.check(reading), *required.check(reading, sealed=sealed))
+        found = (*owners, *all_rules.check(reading), *required.check(reading, sealed=sealed))
         problems += [problem for problem in found if problem.rule not in self.forgive]
         return self._cluster(reading) if not problems else None
 

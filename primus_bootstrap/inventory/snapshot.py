@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.variable_files import variable_paths
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.source.variable_files import variable_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -12,7 +12,7 @@ from kubernetes.config.config_exception import ConfigException
 from urllib3 import Timeout
 from urllib3.exceptions import HTTPError
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 
 if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.source import Source

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_atomic
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes.node_marks import CORDON, annotations_of, is_cordoned, marks_of
 from primus_bootstrap.kubernetes.nodes import change_node, for_each, read_nodes
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.kubernetes.gate import judge_upgrade, provider, refuse_foreign
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.kubernetes.preflight import judge_upgrade, provider, refuse_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes.api import ApiError
 from primus_bootstrap.kubernetes.node_marks import is_cordoned, mark_patch, marks_of
 from primus_bootstrap.kubernetes.nodes import BUSY, MISSING, change_node, read_node

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.kubernetes import node_labels as rules
 from primus_bootstrap.kubernetes.api import APPLY
 from primus_bootstrap.kubernetes.nodes import change_node, for_each, node_path, read_nodes

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.inventory.kube_names import label_fault, split_taint, taint_fault
+from primus_bootstrap.inventory.rules.kubernetes_names import label_fault, split_taint, taint_fault
 from primus_bootstrap.kubernetes.api import FIELD_MANAGER
 from primus_bootstrap.kubernetes.node_marks import DOMAIN, annotations_of, name_of, taints_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes.api import ApiError
 from primus_bootstrap.kubernetes.nodes import MISSING, read_node
 

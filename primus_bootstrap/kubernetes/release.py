@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.commands import run_command
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import Release, load_release
 from primus_bootstrap.kubernetes.bundled import from_bundle
 from primus_bootstrap.kubernetes.git_tree import tree_of_archive

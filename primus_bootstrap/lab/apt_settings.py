@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from primus_bootstrap.lab.lab_values import MachineError
 from primus_bootstrap.lab.program import run
-from primus_bootstrap.lab.values import MachineError
 
 # Names a source may give the machine's release by instead of its code name.
 _ALIASES = ("stable", "testing", "unstable", "sid")

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, ip_network
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.lab.lab_values import LabError
 from primus_bootstrap.lab.program import run
-from primus_bootstrap.lab.values import LabError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from primus_bootstrap.lab.boot_form import BootForm
+    from primus_bootstrap.lab.lab_values import Lab, LabNode
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.values import Lab, LabNode
+    from primus_bootstrap.lab.systemd_probe import BootForm
 
 LAB_LABEL = "primus.lab"
 NODE_LABEL = "primus.lab.node"

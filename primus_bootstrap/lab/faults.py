@@ -15,8 +15,8 @@ from primus_bootstrap.lab.up import heal_container
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from primus_bootstrap.lab.lab_values import Lab
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.values import Lab
 
 # What a slowed host has left: little enough that a benchmark shows it beside what shared processors do, enough to answer.
 SLOW_PROCESSORS = 0.5

@@ -10,13 +10,13 @@ import yaml
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.lab.hosts_text import hosts_text
-from primus_bootstrap.lab.values import FORMS, LabError, make_lab
+from primus_bootstrap.lab.lab_values import FORMS, LabError, make_lab
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from primus_bootstrap.lab.lab_values import Form, Hold, Lab
     from primus_bootstrap.lab.request import Request
-    from primus_bootstrap.lab.values import Form, Hold, Lab
 
 
 class _AnyTag(yaml.SafeLoader):

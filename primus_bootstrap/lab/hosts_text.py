@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.lab.values import PERSON
+from primus_bootstrap.lab.lab_values import PERSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from primus_bootstrap.lab.values import Form, Lab
+    from primus_bootstrap.lab.lab_values import Form, Lab
 
 _HEAD = """\
 # The lab: systemd containers on this machine with real SSH, made by `primus-bootstrap lab up`. What `apply` does to them is

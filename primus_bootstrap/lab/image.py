@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.lab.lab_values import RELEASES, LabError, Say
 from primus_bootstrap.lab.program import last_lines, run
-from primus_bootstrap.lab.values import RELEASES, LabError, Say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from primus_bootstrap.lab.lab_values import MachineError
 from primus_bootstrap.lab.program import last_lines, run
-from primus_bootstrap.lab.values import MachineError
 
 _DEBIAN_SUITES = ("bookworm", "trixie")
 

@@ -9,16 +9,16 @@ import time
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab.apt_settings import certificate_bundle, own_certificates, proxy_environment
+from primus_bootstrap.lab.lab_values import USER
 from primus_bootstrap.lab.program import run
 from primus_bootstrap.lab.ssh_keys import host_key_file, public_key
-from primus_bootstrap.lab.values import USER
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from primus_bootstrap.lab.apt_settings import AptSettings
+    from primus_bootstrap.lab.lab_values import Lab, LabNode
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.values import Lab, LabNode
 
 _DISTRIBUTION_KEYS = "/usr/share/keyrings/"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.commands import run_command
-from primus_bootstrap.lab.values import LabError, MachineError
+from primus_bootstrap.lab.lab_values import LabError, MachineError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from primus_bootstrap.lab.lab_values import USER, LabError
 from primus_bootstrap.lab.program import run
-from primus_bootstrap.lab.values import USER, LabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from primus_bootstrap.lab.values import Lab, LabNode
+    from primus_bootstrap.lab.lab_values import Lab, LabNode
 
 _Result = TypeVar("_Result")
 _PARALLEL = 8

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_if_changed
-from primus_bootstrap.lab.values import DEFAULT_COUNT, LabError
+from primus_bootstrap.lab.lab_values import DEFAULT_COUNT, LabError
 
 if TYPE_CHECKING:
-    from primus_bootstrap.lab.values import Form
+    from primus_bootstrap.lab.lab_values import Form
 
 SCHEMA = "primus.lab/1"
 # In place of releases: every one that this machine can build.

@@ -7,13 +7,13 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.lab.lab_values import PERSON
 from primus_bootstrap.lab.program import run
-from primus_bootstrap.lab.values import PERSON
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.lab.values import Lab, LabNode
+    from primus_bootstrap.lab.lab_values import Lab, LabNode
 
 
 def ensure_keys(lab: Lab) -> list[str]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.lab import containers as engine
 from primus_bootstrap.lab.hosts_file import hosts_of
 from primus_bootstrap.lab.image import image_for, is_imported
+from primus_bootstrap.lab.lab_values import Lab, LabError, check_name
 from primus_bootstrap.lab.machine import look_at_machine
 from primus_bootstrap.lab.reach import Reached, log_in, on_each
 from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.up import plan_lab
-from primus_bootstrap.lab.values import Lab, LabError, check_name
 
 if TYPE_CHECKING:
     from primus_bootstrap.lab.machine import Machine

@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab import containers as engine
 from primus_bootstrap.lab.apt_settings import read_apt_settings
-from primus_bootstrap.lab.boot_form import find_boot_form, forget_boot_form
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, recorded_subnet
 from primus_bootstrap.lab.image import ensure_image, file_lock, image_for
 from primus_bootstrap.lab.kernel_limits import shortage
-from primus_bootstrap.lab.machine import look_at_machine
-from primus_bootstrap.lab.node_files import node_archive
-from primus_bootstrap.lab.reach import Reached, listens, on_each, wait_for_nodes
-from primus_bootstrap.lab.request import Request, Shape, decide_shape, recall, remember
-from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
-from primus_bootstrap.lab.values import (
+from primus_bootstrap.lab.lab_values import (
     Lab,
     LabError,
     LabNode,
@@ -32,14 +26,20 @@ from primus_bootstrap.lab.values import (
     state_dir,
     subnet_candidates,
 )
+from primus_bootstrap.lab.machine import look_at_machine
+from primus_bootstrap.lab.node_files import node_archive
+from primus_bootstrap.lab.reach import Reached, listens, on_each, wait_for_nodes
+from primus_bootstrap.lab.request import Request, Shape, decide_shape, recall, remember
+from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
+from primus_bootstrap.lab.systemd_probe import find_boot_form, forget_boot_form
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network
 
-    from primus_bootstrap.lab.boot_form import BootForm
     from primus_bootstrap.lab.image import Image
+    from primus_bootstrap.lab.lab_values import Hold, Say
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.values import Hold, Say
+    from primus_bootstrap.lab.systemd_probe import BootForm
 
 
 # By release: what to start, and how.

@@ -7,15 +7,15 @@ import sys
 
 # By module: each is imported only when it is run, because some start once a rank or once a minute.
 _PROGRAMS = {
-    "host-env": "host_env",
-    "verify-env": "verify_env",
-    "rank": "rank",
-    "bind": "numa",
-    "run-hook": "hook_runner",
-    "preflight": "checks.program",
-    "watch": "watch.program",
+    "host-env": "detect.host_env",
+    "verify-env": "detect.verify_env",
+    "rank": "ranks.rank",
+    "bind": "detect.numa",
+    "run-hook": "hooks.hook_runner",
+    "preflight": "checks.preflight",
+    "watch": "watch.watch_program",
     "broker": "watch.broker",
-    "unit": "watch.unit",
+    "unit": "watch.node_agent",
     "attempt": "watch.attempt",
 }
 
@@ -25,7 +25,7 @@ def main() -> int:
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in _PROGRAMS:
         return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[name]}").main(sys.argv[2:]))
-    return int(importlib.import_module("primus_bootstrap.launch.cli").main(sys.argv[1:]))
+    return int(importlib.import_module("primus_bootstrap.launch.commandline.main").main(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.bundle.artifacts import KINDS, Target
 from primus_bootstrap.bundle.needs import MACHINES, RELEASES, facts_of, fetches_file
-from primus_bootstrap.bundle.values import KINDS, Target
 from primus_bootstrap.inventory.cluster import RoleSources
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster

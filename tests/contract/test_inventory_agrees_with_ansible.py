@@ -13,12 +13,12 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.inventory import load_cluster
-from primus_bootstrap.inventory.values import value_of
+from primus_bootstrap.inventory.source.yaml_values import value_of
 from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
     from primus_bootstrap.inventory import Cluster
-    from primus_bootstrap.inventory.merged import Merged
+    from primus_bootstrap.inventory.ansible.variable_index import Merged
 
 TOPOLOGIES = sorted(path.parent for path in inventory_files())
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.case import Case, read_step
-from primus_bootstrap.bench.desk import Asked, Desk
-from primus_bootstrap.bench.group_runs import METRIC
-from primus_bootstrap.bench.policy import BENCHMARKS, GROUP_BENCHMARKS
-from primus_bootstrap.bench.results import MOST_SAMPLES, parse_lines
-from primus_bootstrap.bench.settings import Settings
-from primus_bootstrap.bench.station import ask_again, finish
+from primus_bootstrap.bench.fabric.group_runs import METRIC
+from primus_bootstrap.bench.finalize import ask_again, finish
+from primus_bootstrap.bench.judging.evaluation import Case, read_step
+from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, GROUP_BENCHMARKS
+from primus_bootstrap.bench.results.reader import MOST_SAMPLES, parse_lines
+from primus_bootstrap.bench.results.store import Asked, Desk
 from tests.integration.test_launch_direct import needs_torch
 from tests.unit.bench_judge_rig import STACK, Fleet
 from tests.unit.role_module import load_role_module
@@ -25,7 +25,7 @@ from tests.unit.role_module import load_role_module
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.bench.results import Result
+    from primus_bootstrap.bench.results.reader import Result
 
 NODE = load_role_module("bench", "bench_node")
 RECORD = load_role_module("quarantine", "quarantine_record")

@@ -12,29 +12,29 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.finished import make_run, newest_runs, write_run
-from primus_bootstrap.bench.floors import Floors
-from primus_bootstrap.bench.gate import Gate
-from primus_bootstrap.bench.history import History
-from primus_bootstrap.bench.judge import judge
-from primus_bootstrap.bench.offer import make_offer, out_of_service
-from primus_bootstrap.bench.order import in_order, newest_values, speeds
-from primus_bootstrap.bench.report import read_run
+from primus_bootstrap.bench.judging.floors import Floors
+from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.placement.host_order import in_order, newest_values, speeds
+from primus_bootstrap.bench.placement.host_selection import make_offer, out_of_service
+from primus_bootstrap.bench.quarantine.gate import Gate
+from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.results.history import History
+from primus_bootstrap.bench.results.run_store import make_run, newest_runs, write_run
+from primus_bootstrap.fleet.messages import Answer
 from primus_bootstrap.fleet.service import read_services
-from primus_bootstrap.fleet.values import Answer
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.launch.watch import policy
-from primus_bootstrap.launch.watch.hosts import choose
-from primus_bootstrap.launch.watch.seen import Candidate, Candidates
-from primus_bootstrap.launch.watch.spec import read_job
-from primus_bootstrap.launch.watch.unit import _quarantine
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from primus_bootstrap.launch.watch import restart_policy
+from primus_bootstrap.launch.watch.host_choice import choose
+from primus_bootstrap.launch.watch.job_spec import read_job
+from primus_bootstrap.launch.watch.node_agent import _quarantine
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates
 from tests.unit.bench_judge_rig import Fleet
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.bench.report import BenchRun
+    from primus_bootstrap.bench.report.bench_report import BenchRun
 
 PROGRAM = content.roles_dir() / "quarantine/files/look_host.py"
 PENDING = yaml.safe_load((content.roles_dir() / "bench/vars/main.yml").read_text(encoding="utf-8"))["_bench_pending"]
@@ -133,7 +133,9 @@ def test_what_a_submission_leaves_out_the_watcher_keeps_off(tmp_path: Path, targ
     read = read_job(json.dumps(document), origin="job.json")
     hosts = [(host, False) for host in read.direct.hosts] + [(host, True) for host in read.direct.spares]
     candidates = Candidates(tuple(Candidate(host, answers=True, spare=spare) for host, spare in hosts), chosen_by_target=target == "slurm")
-    choice = choose(read, policy.submitted(read, 1000.0), candidates)
+    choice = choose(read, restart_policy.submitted(read, 1000.0), candidates)
 
-    assert [(one.host, one.reason) for one in policy.submitted(read, 1000.0).excluded] == [("gpu1", "is quarantined by ada (ECC errors)")]
+    excluded = restart_policy.submitted(read, 1000.0).excluded
+
+    assert [(one.host, one.reason) for one in excluded] == [("gpu1", "is quarantined by ada (ECC errors)")]
     assert [host.name for host in choice.hosts] == (["gpu2", "gpu3"] if target == "direct" else [])

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.groups import load_groups
-from primus_bootstrap.inventory.ini_import import _NAMES
-from primus_bootstrap.inventory.names import is_known_variable
-from primus_bootstrap.inventory.reference import json_schema, markdown, markdown_groups, select_options
+from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.ini.conversion import _NAMES
+from primus_bootstrap.inventory.schema.names import is_known_variable
+from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, select_options
 from tests.shipped import inventory_files
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory import specs
+from primus_bootstrap.inventory.schema import specs
 
 # What other roles include or read; no role of its own.
 INTERNAL = {"_common", "kube_common"}

@@ -23,10 +23,10 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes import commands, course, gate
+from primus_bootstrap.kubernetes import commands, preflight, reconcile
 from primus_bootstrap.kubernetes.commands import Command, Place
-from primus_bootstrap.kubernetes.course import State
-from primus_bootstrap.kubernetes.values import chosen_values, group_files
+from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
+from primus_bootstrap.kubernetes.reconcile import State
 from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ GOLDEN = Path(__file__).parent / "kubespray"
 TOPOLOGIES = sorted(
     path.parent.name
     for path in inventory_files()
-    if load_cluster(path).groups.get("kube_control_plane") and gate.provider(load_cluster(path)) == "kubespray"
+    if load_cluster(path).groups.get("kube_control_plane") and preflight.provider(load_cluster(path)) == "kubespray"
 )
 RELEASE = os.environ.get("PRIMUS_KUBESPRAY_DIR", "")
 CACHED = Path.home() / ".cache" / "primus-bootstrap" / "kubespray"
@@ -58,7 +58,7 @@ def state(cluster: Cluster, *, without: str = "", first: str = "") -> State:
 def brought(cluster: Cluster, before: State | None, *unknown: str, now: State | None = None) -> tuple[Command, ...]:
     """Return what `apply` runs on an example."""
     now = now or state(cluster)
-    return course.choose(before, now, tuple(now.hosts), unknown=unknown).commands
+    return reconcile.choose(before, now, tuple(now.hosts), unknown=unknown).commands
 
 
 def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
@@ -68,7 +68,7 @@ def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
     address = str(cluster.view.variables(member)["ip"])
     alone = replace(now, groups={**now.groups, "etcd": now.groups["etcd"][:-1]})
     changed = replace(now, hosts=dict.fromkeys(now.hosts, "other"))
-    left = course.without(now, member)
+    left = reconcile.without(now, member)
     return {
         "create": brought(cluster, None),
         "change a variable of all hosts": brought(cluster, changed),
@@ -145,7 +145,7 @@ def ready_place(topology: str, folder: Path) -> Place:
 
 def ask(place: Place, command: Command, flag: str) -> str:
     """Return what the release says of a command that it does not carry out."""
-    environment = gate.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
+    environment = preflight.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(
         command.argv(place, flag), cwd=place.release, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
@@ -235,7 +235,7 @@ def test_the_release_has_the_tasks_that_we_rely_on(topology: str, tmp_path: Path
 def test_the_release_accepts_the_example(topology: str, tmp_path: Path) -> None:
     """Its own gate passes with what we tell it, and its data are those that we hold."""
     place = ready_place(topology, tmp_path)
-    gate.check(place, commands.create(), gate.base_environment() | place.environment)
+    preflight.check(place, commands.create(), preflight.base_environment() | place.environment)
     sums = yaml.safe_load((place.release / "roles/kubespray_defaults/vars/main/checksums.yml").read_text(encoding="utf-8"))
 
     assert tuple(sums["kubelet_checksums"]["amd64"]) == load_release().kubernetes

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from primus_bootstrap.launch import gpus, sysfs
+from primus_bootstrap.launch.detect import gpus, sysfs
 from workloads.common.device import compute_units
 from workloads.common.peaks import find_peak
 from workloads.train.attention import BACKENDS, attend

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.artifacts import Target
 from primus_bootstrap.bundle.index import release_text
-from primus_bootstrap.bundle.values import Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

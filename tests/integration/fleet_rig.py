@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.fleet.fanout import ask_all
-from primus_bootstrap.fleet.values import Answer, Target, Task
+from primus_bootstrap.fleet.messages import Answer, Target, Task
 from tests.unit.engine_rig import free_port, start_sshd
 from tests.waiting import LIMIT_S
 

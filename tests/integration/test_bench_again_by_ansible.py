@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.finished import last_run
-from primus_bootstrap.bench.policy import SHIPPED
-from primus_bootstrap.bench.settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.quarantine.policy import SHIPPED
+from primus_bootstrap.bench.results.run_store import last_run
 from tests.integration.test_bench_rounds_by_ansible import PREFLIGHT, executable, play
 from tests.unit.test_bench_station import gemm
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.desk import Asked, group_words
-from primus_bootstrap.bench.group_runs import Run, read_ran
-from primus_bootstrap.bench.policy import Step
+from primus_bootstrap.bench.fabric.group_runs import Run, read_ran
+from primus_bootstrap.bench.quarantine.policy import Step
+from primus_bootstrap.bench.results.store import Asked, group_words
 from tests.integration.test_launch_direct import needs_torch
 from tests.integration.test_role_bench_node_real import lives
 from tests.unit.role_module import load_role_module

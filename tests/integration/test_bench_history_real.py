@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from primus_bootstrap.bench.history import append_history, read_history
+from primus_bootstrap.bench.results.history import append_history, read_history
 from tests.unit.test_bench_history import RECORD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +19,7 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
         "from tests.unit.test_bench_history import RECORD\n"
-        "from primus_bootstrap.bench.history import append_history\n"
+        "from primus_bootstrap.bench.results.history import append_history\n"
         "for number in range(40):\n"
         "    append_history(Path(sys.argv[1]), [replace(RECORD, serial=sys.argv[2], time=float(number))] * 3)\n"
     )
@@ -41,7 +41,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys\nfrom pathlib import Path\n"
         "from tests.unit.test_bench_history import RECORD\n"
-        "from primus_bootstrap.bench.history import append_history\nfrom primus_bootstrap.errors import RunError\n"
+        "from primus_bootstrap.bench.results.history import append_history\nfrom primus_bootstrap.core.errors import RunError\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "size = Path(sys.argv[1]).stat().st_size\nresource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, size + 100))\n"
         "try:\n    append_history(Path(sys.argv[1]), [RECORD])\nexcept RunError as error:\n    print(error.what)\n"

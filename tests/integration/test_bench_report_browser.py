@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from primus_bootstrap.bench.report_html import html_text
-from primus_bootstrap.bench.report_rows import all_verdicts
+from primus_bootstrap.bench.report.html_page import html_text
+from primus_bootstrap.bench.report.rows import all_verdicts
 from tests.unit.bench_report_rig import Page, bench_run, expected_cells, full_run, hostile_run, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.bench.report import BenchRun
+    from primus_bootstrap.bench.report.bench_report import BenchRun
 
 CHROMIUM = shutil.which("chromium") or ""
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed on this machine")

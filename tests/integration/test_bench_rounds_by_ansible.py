@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.finished import last_run
-from primus_bootstrap.bench.policy import SHIPPED
+from primus_bootstrap.bench.quarantine.policy import SHIPPED
+from primus_bootstrap.bench.results.run_store import last_run
 from tests.unit.bench_course_rig import line
 from tests.unit.role_module import load_role_module
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.bundle.artifacts import Lock, Need, Needs, Wanted
 from primus_bootstrap.bundle.charts import fetch, with_images
-from primus_bootstrap.bundle.values import Lock, Need, Needs, Wanted
 from tests.unit.registry_rig import serve_registry
 from tests.unit.test_bundle_charts import HELM, chart, look, make_chart, places
 

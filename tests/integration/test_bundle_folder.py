@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Needs, Target, Wanted
 from primus_bootstrap.bundle.folder import check, create
 from primus_bootstrap.bundle.lock import make_lock
-from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Needs, Target, Wanted
 from tests.integration.bundle_rig import make_package, make_source, serve_folder
 from tests.unit.registry_rig import serve_registry
 

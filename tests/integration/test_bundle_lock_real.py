@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.artifacts import Lock, Need, Needs, Target
 from primus_bootstrap.bundle.lock import not_covered
-from primus_bootstrap.bundle.values import Lock, Need, Needs, Target
 from primus_bootstrap.bundle.wheels import python_of
 from tests.integration.bundle_rig import make_index, make_package, make_source, serve_folder
 from tests.unit.registry_rig import serve_registry

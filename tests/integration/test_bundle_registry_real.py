@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.bundle.artifacts import BundleError
 from primus_bootstrap.bundle.registry import chart_layer, digest_of, fetch_chart
-from primus_bootstrap.bundle.values import BundleError
 from tests.unit.test_bundle_registry import registry as registry
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.checks.data import table
+from primus_bootstrap.launch.checks.limits import table
 from tests.unit.checks_rig import NVME_GOOD, plain_machine
 from tests.unit.test_checks_host import EDAC, LINES, MOUNTS
 

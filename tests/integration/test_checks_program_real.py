@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import bundle
+from primus_bootstrap.core.verdicts import OUTCOMES, parse_verdict
+from primus_bootstrap.launch import zipapp_file
 from primus_bootstrap.launch.checks.model import PREFIX
-from primus_bootstrap.verdicts import OUTCOMES, parse_verdict
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, nvidia_machine, plain_machine
 from tests.unit.launch_cli_rig import ROOT, User, wait_for
 from tests.waiting import until
@@ -207,7 +207,7 @@ def test_a_signal_ends_the_checks_too(tmp_path: Path) -> None:
 def test_it_runs_from_the_one_file_with_its_data(tmp_path: Path) -> None:
     """The zipapp carries every table and finds every check; the system's Python is enough."""
     path = tmp_path / "launch.pyz"
-    bundle.write_bundle(path)
+    zipapp_file.write_bundle(path)
     machine = amd_machine(tmp_path)
     command = [
         "/usr/bin/env",

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import runner
 from primus_bootstrap.launch.checks.ask import ask
 from primus_bootstrap.launch.checks.model import Check, Node, judged, passed, skipped
+from primus_bootstrap.launch.detect import sysfs
 from tests.unit.checks_rig import CHECKS, amd_machine, is_running, plain_machine
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.core.verdicts import Verdict
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 HUNG_S = 1.0
@@ -32,7 +32,7 @@ def node(folder: Path, **environment: str) -> Node:
     return Node(sysfs.Host(folder), environment=environment)
 
 
-def good(_node: Node) -> list[Record]:
+def good(_node: Node) -> list[Verdict]:
     """Pass."""
     return [passed(found="1")]
 
@@ -42,7 +42,7 @@ def crash(_node: Node) -> NoReturn:
     raise KeyError("no such thing")
 
 
-def run(folder: Path, *checks: Check, **environment: str) -> list[Record]:
+def run(folder: Path, *checks: Check, **environment: str) -> list[Verdict]:
     """Run checks on a node."""
     return list(runner.run_checks(checks, node(folder, **environment), "n1"))
 
@@ -63,7 +63,7 @@ def test_what_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     script.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nsetsid sh -c 'echo $$ >> {tmp_path}/pids; exec sleep 600' &\nsleep 600\n")
     script.chmod(0o755)
 
-    def hang(given: Node) -> Iterator[Record]:
+    def hang(given: Node) -> Iterator[Verdict]:
         yield passed(found=ask(given.environment, ["smi"]))
 
     began = time.monotonic()
@@ -85,7 +85,7 @@ def test_what_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
 def test_a_check_that_ignores_signals_is_killed_as_well(tmp_path: Path) -> None:
     """SIGTERM is not what ends it."""
 
-    def stubborn(_node: Node) -> list[Record]:
+    def stubborn(_node: Node) -> list[Verdict]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         (tmp_path / "pid").write_text(str(os.getpid()))
         while True:
@@ -104,7 +104,7 @@ def test_what_waits_in_the_kernel_is_left_and_said(tmp_path: Path) -> None:
         pytest.skip("this machine has no freezer of cgroup v1, the one way to make a process that cannot be killed")
     group.mkdir()
 
-    def stuck(_node: Node) -> list[Record]:
+    def stuck(_node: Node) -> list[Verdict]:
         (group / "tasks").write_text("0")
         (group / "freezer.state").write_text("FROZEN")
         time.sleep(600)
@@ -137,7 +137,7 @@ def test_a_check_that_crashes_says_why(tmp_path: Path) -> None:
 def test_a_check_that_is_killed_from_outside_is_unknown(tmp_path: Path) -> None:
     """The kernel's out-of-memory killer, say."""
 
-    def shot(given: Node) -> list[Record]:
+    def shot(given: Node) -> list[Verdict]:
         os.kill(os.getpid(), signal.SIGKILL)
         return good(given)
 
@@ -163,7 +163,7 @@ def test_long_answers_arrive_whole(tmp_path: Path) -> None:
 def test_only_what_did_not_pass_has_a_reason_and_a_fix(tmp_path: Path) -> None:
     """A pass has nothing to mend, whatever the check wrote beside it."""
 
-    def told(_node: Node) -> list[Record]:
+    def told(_node: Node) -> list[Verdict]:
         fail = judged(good=False, reason="r", fix="f")
         return [fail, replace(fail, verdict="pass"), replace(skipped("s"), fix="f")]
 

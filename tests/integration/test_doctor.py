@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.verdicts import Verdict, parse_verdict
 from primus_bootstrap.fleet.controller import check_controller
-from primus_bootstrap.verdicts import Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from pathlib import Path

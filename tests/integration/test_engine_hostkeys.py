@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.hostkeys import (
     fingerprint,
     forget_host_keys,
@@ -16,7 +17,6 @@ from primus_bootstrap.engine.hostkeys import (
     ssh_arguments,
     without_hosts,
 )
-from primus_bootstrap.errors import PlanError
 from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd, make_cluster, make_key
 
 if TYPE_CHECKING:

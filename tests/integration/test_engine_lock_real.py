@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.engine.lock import children_lock, cluster_lock, read_holder
-from primus_bootstrap.errors import LockedError
 
 if TYPE_CHECKING:
     from pathlib import Path

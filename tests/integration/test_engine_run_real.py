@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
 from primus_bootstrap.engine.history import LEFT_BY_RUNNER, last_report, list_runs, tidy_runs
 from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
-from primus_bootstrap.errors import LockedError
 from tests.unit.engine_rig import LOCAL, PrivateSshd, free_port, has_sshd, make_cluster, write_playbooks
 from tests.waiting import until
 

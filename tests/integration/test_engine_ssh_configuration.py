@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine import hostkeys
-from primus_bootstrap.errors import PlanError
 from tests.unit.engine_rig import make_cluster
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.fleet import fanout
-from primus_bootstrap.fleet.values import Answer, Target, Task
+from primus_bootstrap.fleet.messages import Answer, Target, Task
 from tests.integration.fleet_rig import LoopbackSshd, ask, needs_sshd, silent_port, sshd
 from tests.unit.engine_rig import free_port, make_key
 from tests.waiting import until
@@ -257,7 +257,7 @@ def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
 def test_the_worker_ends_with_its_parent(sshd: LoopbackSshd) -> None:
     """A controller that is killed leaves no worker behind."""
     program = (
-        "from primus_bootstrap.fleet.fanout import ask_all; from primus_bootstrap.fleet.values import Target, Task;"
+        "from primus_bootstrap.fleet.fanout import ask_all; from primus_bootstrap.fleet.messages import Target, Task;"
         f"list(ask_all([{sshd.target()!r}.__class__(*{_fields(sshd.target())!r})], Task('sleep 60', {{}}, 60.0, {sshd.known_hosts()!r})))"
     ).replace(repr(sshd.target()) + ".__class__", "Target")
     parent = subprocess.Popen([sys.executable, "-c", program])

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.fleet import ssh_config
+from primus_bootstrap.fleet.messages import Target
 from primus_bootstrap.fleet.ssh_config import route_of
-from primus_bootstrap.fleet.values import Target
 
 if TYPE_CHECKING:
     from pathlib import Path

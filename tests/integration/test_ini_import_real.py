@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from primus_bootstrap.inventory.ini_import import import_ini, write_import
+from primus_bootstrap.inventory.ini.conversion import import_ini, write_import
 from tests.unit.test_ini_import import DATA
 
 

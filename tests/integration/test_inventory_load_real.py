@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from tests.unit.inventory_rig import write_inventory
 from tests.unit.test_inventory_load import HOSTS

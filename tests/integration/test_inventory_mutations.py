@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
-from primus_bootstrap.inventory.groups import load_groups
-from primus_bootstrap.inventory.names import is_known_variable
+from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.schema.names import is_known_variable
 from tests.shipped import inventory_files
 
 TOPOLOGIES = sorted(path.parent for path in inventory_files())

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.kubernetes import gate
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.kubernetes import preflight
 from primus_bootstrap.kubernetes.commands import Command, Place
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def test_the_releases_own_words_are_told(tmp_path: Path) -> None:
     """What its asserts refuse comes out as host, task and message, and nothing was contacted."""
     said = '{"plays": [{"tasks": [{"task": {"name": "Stop"}, "hosts": {"cp1": {"failed": true, "msg": "too old"}}}]}]}'
     with pytest.raises(PlanError, match="refuses this inventory: cp1: Stop: too old") as caught:
-        gate.check(programs(tmp_path, f"echo '{said}'; exit 2"), (), {})
+        preflight.check(programs(tmp_path, f"echo '{said}'; exit 2"), (), {})
 
     assert "no host was contacted" in caught.value.fix
 
@@ -35,4 +35,4 @@ def test_a_playbook_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     """Its error line is told, not the warnings around it."""
     text = 'case "$*" in *--syntax-check*) echo "[WARNING]: x" >&2; echo "ERROR! no role" >&2; exit 4;; esac'
     with pytest.raises(PlanError, match=r"cannot read its playbook scale\.yml: ERROR! no role"):
-        gate.check(programs(tmp_path, text), (Command("why", "scale.yml"),), {})
+        preflight.check(programs(tmp_path, text), (Command("why", "scale.yml"),), {})

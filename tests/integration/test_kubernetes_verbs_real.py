@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.node_rules import check_leaving
+from primus_bootstrap.inventory.rules.day2_nodes import check_leaving
 from primus_bootstrap.kubernetes.day2 import refuse_part
 from tests.command_line import run_primus
 from tests.unit.test_kubernetes_verbs import MI300X, NEWEST, write

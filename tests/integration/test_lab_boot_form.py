@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.lab.boot_form import bases, find_boot_form, forget_boot_form, with_extras
 from primus_bootstrap.lab.image import Image
+from primus_bootstrap.lab.lab_values import MachineError
 from primus_bootstrap.lab.machine import Machine
-from primus_bootstrap.lab.values import MachineError
+from primus_bootstrap.lab.systemd_probe import bases, find_boot_form, forget_boot_form, with_extras
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from primus_bootstrap.lab.hosts_file import ensure_hosts_file
 from tests.unit.test_lab_hosts_file import ANY, a_lab
 
 if TYPE_CHECKING:
-    from primus_bootstrap.lab.values import Lab
+    from primus_bootstrap.lab.lab_values import Lab
 
 
 def look_up(lab: Lab, words: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.lab.image import file_lock
-from primus_bootstrap.lab.values import LabError
+from primus_bootstrap.lab.lab_values import LabError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.lab.lab_values import MachineError
 from primus_bootstrap.lab.machine import look_at_machine
-from primus_bootstrap.lab.values import MachineError
 from tests.unit.test_lab_machine import write_program
 
 if TYPE_CHECKING:

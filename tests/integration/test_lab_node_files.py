@@ -7,10 +7,10 @@ import tarfile
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab.apt_settings import AptSettings, Source
+from primus_bootstrap.lab.lab_values import make_lab, subnet_candidates
 from primus_bootstrap.lab.machine import Machine
 from primus_bootstrap.lab.node_files import node_archive
 from primus_bootstrap.lab.ssh_keys import ensure_keys, host_key_file, public_key
-from primus_bootstrap.lab.values import make_lab, subnet_candidates
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.lab.lab_values import Lab, make_lab, subnet_candidates
 from primus_bootstrap.lab.ssh_keys import ensure_keys, fingerprint, host_key_file, pin_host_keys, public_key
-from primus_bootstrap.lab.values import Lab, make_lab, subnet_candidates
 
 if TYPE_CHECKING:
     from pathlib import Path

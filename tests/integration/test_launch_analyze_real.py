@@ -1,10 +1,11 @@
-"""primus_bootstrap.launch.analyze: a run folder in a few lines."""
+"""primus_bootstrap.launch.diagnose.analyze: a run folder in a few lines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import analyze, snapshot
+from primus_bootstrap.launch.diagnose import analyze
+from primus_bootstrap.launch.snapshot import run_snapshot
 from tests.unit.launch_plans import plan, project
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 def test_the_command_of_the_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As it was typed."""
     folder = project(tmp_path / "job")
-    snapshot.take(plan(folder), folder / "A")
+    run_snapshot.take(plan(folder), folder / "A")
     analyze.main([str(folder / "A")])
 
     assert "command     primus-cli direct --output A --script train.py -- --config x.yaml\n" in capsys.readouterr().out

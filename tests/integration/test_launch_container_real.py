@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.container: the words of the engines, and a run by a stand-in that executes what it gets."""
+"""primus_bootstrap.launch.runtimes.container: the words of the engines, and a run by a stand-in that executes what it gets."""
 
 from __future__ import annotations
 
@@ -203,7 +203,8 @@ def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> No
     user = User(tmp_path)
     text = ENGINE.replace('if words[0] == "rm":', 'if words[0] == "rm":\n    __import__("time").sleep(60)')
     user.stand_in("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
-    code = "import primus_bootstrap.launch.container as c; c._REMOVE_TIMEOUT_S = 1; from primus_bootstrap.launch.cli import main"
+    code = "import primus_bootstrap.launch.runtimes.container as c; c._REMOVE_TIMEOUT_S = 1"
+    code += "; from primus_bootstrap.launch.commandline.main import main"
     words = ("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight")
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}; sys.exit(main({words!r}))"],

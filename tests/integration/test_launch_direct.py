@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.direct: runs on this host, from the command line to the exit code, with real processes."""
+"""primus_bootstrap.launch.runtimes.direct: runs on this host, from the command line to the exit code, with real processes."""
 
 from __future__ import annotations
 

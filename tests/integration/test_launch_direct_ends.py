@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.direct: runs that end badly, on full disks, by signals, or before they began."""
+"""primus_bootstrap.launch.runtimes.direct: runs that end badly, on full disks, by signals, or before they began."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.render import envfiles
+from primus_bootstrap.launch.detect.render import envfiles
 from tests.unit.launch_rig import run
 from tests.unit.test_launch_files import machine as machine
 

@@ -1,10 +1,10 @@
-"""primus_bootstrap.launch.follow: what people see while ranks run."""
+"""primus_bootstrap.launch.ranks.follow: what people see while ranks run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import follow
+from primus_bootstrap.launch.ranks import follow
 from tests.unit.test_launch_follow import log
 from tests.waiting import until
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.env_show, node_preflight and numa: what a host says of itself."""
+"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import host_profile, node_preflight
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.gpus import find_gpus
-from primus_bootstrap.launch.sysfs import Host
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.detect import host_profile
+from primus_bootstrap.launch.detect.gpus import find_gpus
+from primus_bootstrap.launch.detect.sysfs import Host
+from primus_bootstrap.launch.runtimes import node_preflight
 from tests.unit.launch_cli_rig import ROOT, User
 from tests.unit.launch_rig import expand
 
@@ -95,7 +96,7 @@ def test_preflight_is_a_task(tmp_path: Path) -> None:
     assert "fail    preflight_space" in done.stdout
 
 
-"""primus_bootstrap.launch.env_show, node_preflight and numa: what a host says of itself."""
+"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
 
 
 def verdicts(root: Path, folder: Path, **options: float) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import bundle
+from primus_bootstrap.launch import zipapp_file
 from tests.unit.launch_cli_rig import ROOT
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file, training programs inside."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
-    bundle.write_bundle(path, workloads=ROOT / "workloads")
+    zipapp_file.write_bundle(path, workloads=ROOT / "workloads")
     return path
 
 
@@ -76,7 +76,7 @@ def test_the_training_programs_are_unpacked_once_and_only_for_a_run(program: Pat
 def test_a_file_without_training_programs_says_so(tmp_path: Path) -> None:
     """The file that detects GPUs runs primus-cli too, with programs of the user's own."""
     bare = tmp_path / "launch.pyz"
-    bundle.write_bundle(bare)
+    zipapp_file.write_bundle(bare)
     done = run(["python3", str(bare), "direct", "--single", "--", "train", "pretrain"], tmp_path)
 
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.rank and rank_log: what becomes of one rank's output, its signals and its end. Real processes throughout."""
+"""The rank supervisor: output files, signals and exit records, with real processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch import bundle, rank, rank_log
+from primus_bootstrap.launch import zipapp_file
+from primus_bootstrap.launch.ranks import rank, rank_log
 from tests.unit.test_launch_rank import SEGV, TERM, ended, record, run, words
 from tests.waiting import LIMIT_S, until
 
@@ -199,7 +200,7 @@ def test_only_the_end_of_a_long_log_is_read_and_lines_keep_their_numbers(tmp_pat
 
 def test_the_prefix_starts_a_rank_from_the_zipapp_without_this_checkout(tmp_path: Path) -> None:
     """What is shipped to nodes is one file."""
-    bundle.write_bundle(tmp_path / "launch.pyz")
+    zipapp_file.write_bundle(tmp_path / "launch.pyz")
     imported = f"import sys; sys.path.insert(0, {str(tmp_path / 'launch.pyz')!r}); from primus_bootstrap.launch import rank"
     code = f"{imported}; print(*rank.prefix('R', 'PY'), sep='\\n')"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.replay: what a snapshot restores, and how differences are told. Bit-equal losses: tests/workloads."""
+"""primus_bootstrap.launch.snapshot.replay: what a snapshot restores, and how differences are told. Bit-equal losses: tests/workloads."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import replay, snapshot
-from primus_bootstrap.launch.errors import PlanError, UsageError
-from primus_bootstrap.launch.settings import Setting
+from primus_bootstrap.core.errors import PlanError, UsageError
+from primus_bootstrap.launch.commandline.layered_settings import Setting
+from primus_bootstrap.launch.snapshot import replay, run_snapshot
 from tests.unit.launch_cli_rig import User
 from tests.unit.launch_plans import SECRETS, plan, project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.launch.plan import Plan
+    from primus_bootstrap.launch.runtimes.run_plan import Plan
 
 
 def recorded(tmp_path: Path, **changes: Any) -> tuple[Path, Plan]:
     """Take the snapshot of a project's run; return the run folder and the plan."""
     folder = project(tmp_path / "job")
     made = plan(folder, **changes)
-    snapshot.take(made, folder / "A")
+    run_snapshot.take(made, folder / "A")
     return folder / "A", made
 
 

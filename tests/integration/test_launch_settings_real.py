@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.settings: layers, origins, kinds, and hints."""
+"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, kinds, and hints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.launch.settings import schema
+from primus_bootstrap.launch.commandline.layered_settings import schema
 from tests.unit.launch_cli_rig import ROOT, User
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
+"""primus_bootstrap.launch.runtimes.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.slurm_options import option_words
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.runtimes.slurm_options import option_words
 from tests.unit.launch_cli_rig import User, wait_for
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot_diff: what two runs differ in."""
+"""primus_bootstrap.launch.snapshot.snapshot_diff: what two runs differ in."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import snapshot, snapshot_diff
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.plan import Variable
-from primus_bootstrap.launch.settings import Setting
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.commandline.layered_settings import Setting
+from primus_bootstrap.launch.runtimes.run_plan import Variable
+from primus_bootstrap.launch.snapshot import run_snapshot, snapshot_diff
 from tests.unit.launch_plans import plan, project
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def two(tmp_path: Path, **changes: Any) -> tuple[Path, Path]:
     folder = project(tmp_path / "job")
     made = plan(folder)
     for name, one in (("A", made), ("B", replace(made, run_dir=str(folder / "B"), **changes))):
-        snapshot.take(one, folder / name)
+        run_snapshot.take(one, folder / name)
     return folder / "A", folder / "B"
 
 
@@ -68,10 +68,10 @@ def test_each_part_is_compared_and_what_matters_comes_first(tmp_path: Path, caps
 def test_a_changed_program_and_a_changed_file_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither was committed."""
     folder = project(tmp_path / "job")
-    snapshot.take(plan(folder), folder / "A")
+    run_snapshot.take(plan(folder), folder / "A")
     (folder / "train.py").write_text("print('other')\n")
     (folder / "x.yaml").write_text("train: {steps: 5}\n")
-    snapshot.take(plan(folder, run_dir=str(folder / "B")), folder / "B")
+    run_snapshot.take(plan(folder, run_dir=str(folder / "B")), folder / "B")
     _, found = lines(capsys, folder / "A", folder / "B")
 
     assert {line.partition(" -> ")[0].rpartition(": ")[0] for line in found} == {

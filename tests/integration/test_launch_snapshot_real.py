@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot: what is kept of a run, and what must never be."""
+"""primus_bootstrap.launch.snapshot.run_snapshot: what is kept of a run, and what must never be."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import snapshot, snapshot_code, snapshot_machine, sysfs
-from primus_bootstrap.launch.plan import Variable
+from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.runtimes.run_plan import Variable
+from primus_bootstrap.launch.snapshot import code_state, machine_state, run_snapshot
 from tests.unit.launch_plans import SECRETS, git, plan, project
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 def taken(folder: Path, **changes: Any) -> dict[str, Any]:
     """Take a snapshot of a project's run and return its main part."""
-    place = snapshot.take(plan(folder, **changes), folder / "A")
-    return snapshot.read(place, snapshot.MAIN)
+    place = run_snapshot.take(plan(folder, **changes), folder / "A")
+    return run_snapshot.read(place, run_snapshot.MAIN)
 
 
 def everything(folder: Path) -> str:
@@ -29,7 +30,7 @@ def test_the_command_settings_code_and_machine_are_kept(tmp_path: Path) -> None:
     """Months later the folder alone says what ran, from which code, where."""
     folder = project(tmp_path / "job")
     data = taken(folder)
-    machine = snapshot.read(folder / "A/snapshot", snapshot.machine_name(0))
+    machine = run_snapshot.read(folder / "A/snapshot", run_snapshot.machine_name(0))
 
     assert data["command"] == ["direct", "--output", "A", "--script", "train.py", "--", "--config", "x.yaml"]
     assert data["settings"]["direct.nproc"] == {"value": 2, "origin": "flag --nproc"}
@@ -83,22 +84,22 @@ def test_the_difference_to_the_commit_is_kept_and_can_be_applied(tmp_path: Path)
 def test_a_patch_beyond_the_bound_is_named_and_left_out(tmp_path: Path) -> None:
     """A data file that was added by mistake must not fill every run folder."""
     folder = project(tmp_path / "job")
-    (folder / "train.py").write_text("x = 1\n" * (snapshot_code.PATCH_BYTES // 6 + 1))
+    (folder / "train.py").write_text("x = 1\n" * (code_state.PATCH_BYTES // 6 + 1))
     data = taken(folder)["git"][0]
 
     assert (data["patch"], data["patch_left_out"]) == ("", True)
-    assert data["patch_bytes"] > snapshot_code.PATCH_BYTES
+    assert data["patch_bytes"] > code_state.PATCH_BYTES
     assert "x = 1" not in everything(folder / "A/snapshot").replace((folder / "train.py").read_text(), "")
 
 
 def test_a_file_beyond_the_bound_is_named_with_its_digest(tmp_path: Path) -> None:
     """Data are not copied, and still a changed one can be told."""
     folder = project(tmp_path / "job")
-    (folder / "tokens.bin").write_bytes(b"\0" * (snapshot_code.COPY_BYTES + 1))
+    (folder / "tokens.bin").write_bytes(b"\0" * (code_state.COPY_BYTES + 1))
     kept = {item["path"]: item for item in taken(folder, program_arguments=("data.files=tokens.bin",))["files"]}
 
     assert kept[str(folder / "tokens.bin")]["copy"] == ""
-    assert kept[str(folder / "tokens.bin")]["sha256"] == snapshot_code.file_sha256(folder / "tokens.bin")
+    assert kept[str(folder / "tokens.bin")]["sha256"] == code_state.file_sha256(folder / "tokens.bin")
 
 
 def test_a_folder_outside_of_git_has_a_digest_of_its_code(tmp_path: Path) -> None:
@@ -106,11 +107,11 @@ def test_a_folder_outside_of_git_has_a_digest_of_its_code(tmp_path: Path) -> Non
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text("x = 1\n")
-    first = snapshot_code.folder_digest(folder)
+    first = code_state.folder_digest(folder)
     (folder / "train.py").write_text("x = 2\n")
 
-    assert snapshot_code.repositories([folder], ()) == ()
-    assert snapshot_code.folder_digest(folder)["sha256"] != first["sha256"]
+    assert code_state.repositories([folder], ()) == ()
+    assert code_state.folder_digest(folder)["sha256"] != first["sha256"]
     assert first["files"] == 1
 
 
@@ -118,9 +119,9 @@ def test_nodes_write_their_machines_and_the_first_one_the_rest(tmp_path: Path) -
     """All nodes of a run share one folder, and none overwrites another's file."""
     folder = project(tmp_path / "job")
     made = plan(folder)
-    snapshot.take(replace(made, topology=replace(made.topology, nnodes=2, node_rank=1)), folder / "A")
+    run_snapshot.take(replace(made, topology=replace(made.topology, nnodes=2, node_rank=1)), folder / "A")
     after_the_second = sorted(path.name for path in (folder / "A/snapshot").iterdir())
-    snapshot.take(replace(made, topology=replace(made.topology, nnodes=2)), folder / "A")
+    run_snapshot.take(replace(made, topology=replace(made.topology, nnodes=2)), folder / "A")
 
     assert after_the_second == ["machine-00001.json"]
     assert (folder / "A/snapshot/machine-00000.json").is_file()
@@ -135,7 +136,7 @@ def test_a_run_that_goes_on_keeps_how_it_was_started_before(tmp_path: Path) -> N
     earlier = json.loads((folder / "A/snapshot/earlier/001-snapshot.json").read_text())
 
     assert earlier["program_arguments"] == ["--config", "x.yaml"]
-    assert snapshot.read(folder / "A/snapshot", snapshot.MAIN)["program_arguments"][-1] == "steps=9"
+    assert run_snapshot.read(folder / "A/snapshot", run_snapshot.MAIN)["program_arguments"][-1] == "steps=9"
 
 
 def test_an_interpreter_that_does_not_answer_is_unknown_with_its_reason(tmp_path: Path) -> None:
@@ -144,4 +145,4 @@ def test_an_interpreter_that_does_not_answer_is_unknown_with_its_reason(tmp_path
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
 
-    assert "exit code 3; it printed nothing" in snapshot_machine.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]
+    assert "exit code 3; it printed nothing" in machine_state.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.hooks and steps: which hooks there are, what they may change, and how they end."""
+"""primus_bootstrap.launch.hooks.discovery and steps: which hooks there are, what they may change, and how they end."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import StepError
 from primus_bootstrap.core.processes import descendants
-from primus_bootstrap.launch.errors import StepError
-from primus_bootstrap.launch.plan import PlannedStep
-from primus_bootstrap.launch.process import Signals
-from primus_bootstrap.launch.steps import StepResult, StepRunner, require
+from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, require
+from primus_bootstrap.launch.runtimes.child_processes import Signals
+from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
 from tests.unit.launch_cli_rig import User
 
 if TYPE_CHECKING:

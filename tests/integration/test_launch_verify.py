@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.verify_env: a wrong value is named, and a look that fails is unknown, never good."""
+"""primus_bootstrap.launch.detect.verify_env: a wrong value is named, and a look that fails is unknown, never good."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import verify_env
+from primus_bootstrap.launch.detect import verify_env
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import load_plays
-from primus_bootstrap.inventory.specs import load_options
+from primus_bootstrap.inventory.schema.specs import load_options
 
 HERE = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 GROUPS = {

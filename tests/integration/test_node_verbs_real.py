@@ -16,7 +16,7 @@ from primus_bootstrap import content
 from primus_bootstrap.cli.node_changes import accept_key
 from primus_bootstrap.engine.hostkeys import pin_host_keys, pinned_key
 from primus_bootstrap.engine.run import Options
-from primus_bootstrap.inventory.draft import write_draft
+from primus_bootstrap.inventory.edit.draft import write_draft
 from primus_bootstrap.inventory.load import load_cluster
 from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd
 from tests.unit.test_node_verbs import CLUSTER, node, refused

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from primus_bootstrap.core.verdicts import SCHEMA, parse_verdict
 from primus_bootstrap.fleet.facts import parse_facts
+from primus_bootstrap.fleet.messages import Target
 from primus_bootstrap.fleet.probe import probe_command, probe_input
-from primus_bootstrap.fleet.values import Target
-from primus_bootstrap.verdicts import SCHEMA, parse_verdict
 from tests.unit.test_probe_host import CHECK, SCRIPT
 from tests.unit.test_probe_host import script as script
 

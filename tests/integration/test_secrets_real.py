@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.inventory.secrets import add_secrets, password_of
+from primus_bootstrap.inventory.edit.generated_secrets import add_secrets, password_of
 from tests.unit.test_secrets import options as options
 from tests.unit.test_secrets import password as password
 
 if TYPE_CHECKING:
-    from primus_bootstrap.inventory.specs import Option
+    from primus_bootstrap.inventory.schema.specs import Option
 
 
 def test_values_are_sealed_and_ansible_opens_them(tmp_path: Path, options: dict[str, Option], password: Path) -> None:

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli.main import app
+from primus_bootstrap.core.errors import LockedError, PlanError
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
-from primus_bootstrap.errors import LockedError, PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file
 from tests.unit.engine_rig import local_hosts_yaml, write_playbooks

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.watch import attempt, node_record
-from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
 from tests.unit.test_watch_attempt_kubernetes import POD
 from tests.unit.test_watch_attempt_kubernetes import folder as folder
 
 if TYPE_CHECKING:
     import pytest
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 
 def test_a_rank_that_waits_for_rank_0_ends_with_its_lease(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
 from tests.unit.test_watch_attempt import folder as folder
 from tests.unit.test_watch_attempt import launcher as launcher
 from tests.unit.test_watch_attempt import starting
@@ -16,7 +16,7 @@ from tests.unit.test_watch_attempt import starting
 if TYPE_CHECKING:
     import subprocess
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 
 def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError
-from primus_bootstrap.launch.watch.folder import JobFolder
-from primus_bootstrap.launch.watch.spec import Job
+from primus_bootstrap.launch.watch.job_folder import JobFolder
+from primus_bootstrap.launch.watch.job_spec import Job
 from primus_bootstrap.launch.watch.ssh import Channel, Ssh
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap import verdicts
-from primus_bootstrap.launch.watch import node_record, program
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.core import verdicts
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import node_record, watch_program
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
@@ -236,12 +236,12 @@ def test_a_cancelled_job_keeps_its_checkpoint_and_can_be_resumed(site: Site) -> 
     folder = site.submit(site.job(policy=CALM))
     watcher = site.watch(folder)
     until(lambda: len(steps(folder)) >= 7)
-    assert program.main(["request", "--folder", str(folder.path), "cancel"]) == 0
+    assert watch_program.main(["request", "--folder", str(folder.path), "cancel"]) == 0
     assert watcher.wait(60) == 0
     cancelled = folder.state()
     assert cancelled is not None
     assert (cancelled.phase, cancelled.checkpoint) == ("cancelled", cancelled.step)
-    assert program.main(["request", "--folder", str(folder.path), "resume"]) == 0
+    assert watch_program.main(["request", "--folder", str(folder.path), "resume"]) == 0
 
     assert site.watch(folder).wait(90) == 0
     assert folder.state().phase == "done"  # type: ignore[union-attr]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.attempt import Lease
 from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import Watcher
-from primus_bootstrap.launch.watch.policy import Decision
-from primus_bootstrap.launch.watch.program import make_target
+from primus_bootstrap.launch.watch.restart_policy import Decision
+from primus_bootstrap.launch.watch.watch_program import make_target
 from tests.integration.watch_rig import Site, needs_sshd, steps
 from tests.unit.test_watch_leader import STATE, folder
 from tests.unit.test_watch_leader import folder as folder
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch.diagnose import Diagnosis
-from primus_bootstrap.launch.watch import ending, node_record, policy
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
+from primus_bootstrap.launch.watch import classification, node_record, restart_policy
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch.host_choice import choose
+from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.policy import Moment
-from primus_bootstrap.launch.watch.spec import Host
+from primus_bootstrap.launch.watch.restart_policy import Moment
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 from tests.integration.watch_rig import TRAIN, Site, events, steps
 from tests.integration.watch_slurm_rig import SlurmStandIn, break_command
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 LONG = pytest.mark.long("primus_bootstrap/launch/watch", "tests/integration/watch_rig.py", "tests/integration/watch_slurm_rig.py")
 
@@ -225,15 +225,15 @@ def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_i
         of_job, of_node = course[min(look // 5, len(course) - 1)]
         slurm.set_state(100, of_job, nodes=["n2"] if of_job == "COMPLETING" else ["n1", "n2"])
         slurm.nodes(n2=of_node)
-        state = policy.decide(asked, state, target.observe(state), Moment(1000.0 + 2 * look)).state
+        state = restart_policy.decide(asked, state, target.observe(state), Moment(1000.0 + 2 * look)).state
         if state.phase == states.ENDED:
             break
-    judged = ending.explain(asked, state, Diagnosis("", 0), {})
-    after = policy.judge(asked, state, judged, 1100.0).state
+    judged = classification.explain(asked, state, Diagnosis("", 0), {})
+    after = restart_policy.judge(asked, state, judged, 1100.0).state
 
     assert state.phase == states.ENDED
     assert state.current.exit_code == 1
-    assert look * 2 <= policy.UNSTOPPABLE_S + 15 + policy.FENCE_S + asked.policy.settle_s + 2
+    assert look * 2 <= restart_policy.UNSTOPPABLE_S + 15 + restart_policy.FENCE_S + asked.policy.settle_s + 2
     assert ([item.host for item in after.excluded], judged.cause) == ([host] if host else [], cause)
     if verdict:
         assert Watcher(asked, folder, target)._verdict(after.excluded[0], after).verdict == verdict
@@ -295,7 +295,7 @@ def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monke
     for reason in ("Resources", "JobHeldAdmin"):
         slurm.set_state(100, "PENDING", reason=reason)
         seen = SlurmTarget(folder.job(), folder).observe(state)
-        after = policy.decide(folder.job(), state, seen, Moment(9000.0)).state
+        after = restart_policy.decide(folder.job(), state, seen, Moment(9000.0)).state
         said.append((after.phase, after.reason))
 
     assert said == [

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from primus_bootstrap.core.errors import PrimusError
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.launch import safe_files
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import program
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import watch_program
 from tests.unit.test_watch_spec import JOB, ME, SSH
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
         ({**JOB, "words": ["other"]}, "another job with this id"),
         ({**JOB, "id": "b-000000", "user": "nobody-here"}, "there is no account nobody-here"),
     ):
-        with pytest.raises(LaunchError, match=said):
+        with pytest.raises(PrimusError, match=said):
             folders.create(tmp_path, json.dumps(wrong))
-    with pytest.raises(LaunchError, match="cannot be made"):
+    with pytest.raises(PrimusError, match="cannot be made"):
         folders.create(tmp_path / "missing", json.dumps(JOB))
 
     assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
@@ -50,7 +50,7 @@ def test_a_submission_that_is_repeated_may_find_other_hosts_in_service(tmp_path:
 
     assert folders.create(tmp_path, json.dumps(later)) == (first, False)
     assert first.job().left_out == ()
-    with pytest.raises(LaunchError, match="another job"):
+    with pytest.raises(PrimusError, match="another job"):
         folders.create(tmp_path, json.dumps({**JOB, "direct": {**hosts, "hosts": [second]}}))
 
 
@@ -60,13 +60,13 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
     (tmp_path / "something").mkdir()
     folder.append("events.jsonl", {"time": 0, "kind": "submitted", "attempt": 0, "host": "", "reason": "", "step": None})
 
-    assert program.main(["show", "--folder", str(folder.path), "--json"]) == 0
+    assert watch_program.main(["show", "--folder", str(folder.path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert program.main(["show", "--folder", str(folder.path)]) == 0
+    assert watch_program.main(["show", "--folder", str(folder.path)]) == 0
     text = capsys.readouterr().out
-    assert program.main(["show", "--folder", str(tmp_path / "something")]) == 2
+    assert watch_program.main(["show", "--folder", str(tmp_path / "something")]) == 2
 
     assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
     assert shown["job"]["words"] == ["train", "pretrain"]
@@ -79,13 +79,13 @@ def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureF
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     attempts = tuple(states.Attempt(number) for number in range(1, 51))
     states.save(folder.state_file, states.State(JOB["id"], attempt=50, attempts=attempts))
-    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
     (listed,) = json.loads(capsys.readouterr().out)["jobs"]
 
     assert [item["attempt"] for item in listed["state"]["attempts"]] == [50]
 
 
-"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ def test_a_state_of_any_form_leaves_the_list_whole(tmp_path: Path, capsys: pytes
     folders.create(tmp_path, json.dumps({**JOB, "id": "other-0a1b2d", "name": "other"}))
     whole = {**states.State(JOB["id"]).to_json(), **state} if isinstance(state, dict) else state
     folder.state_file.write_text(whole if isinstance(whole, str) else json.dumps(whole))
-    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
     text = capsys.readouterr().out
-    assert program.main(["list", "--root", str(tmp_path)]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path)]) == 0
 
     assert {job.id for job in jobs.read_list(text)} == {JOB["id"], "other-0a1b2d"}
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -132,7 +132,7 @@ def test_a_job_file_that_flips_is_listed_under_no_other_name(
 
     monkeypatch.setattr(safe_files, "read_regular", flip)
     monkeypatch.setattr(safe_files, "within", lambda _limit_s, call, **_: call())
-    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["jobs"]
 
     assert reads
@@ -144,10 +144,10 @@ def test_a_job_that_names_another_account_is_a_problem_of_its_owner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job belongs to the owner of its folder, whatever its file says."""
-    monkeypatch.setattr(program, "_as_owner", lambda _: None)  # this number is no account here
+    monkeypatch.setattr(watch_program, "_as_owner", lambda _: None)  # this number is no account here
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     os.chown(folder.path, 64973, 64973)
-    assert program.main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert watch_program.main(["list", "--root", str(tmp_path), "--json"]) == 0
     (item,) = json.loads(capsys.readouterr().out)["jobs"]
 
     assert (item["job"]["user"], item["state"]) == ("64973", None)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 _HAS_TORCH = not subprocess.run([sys.executable, "-c", "from importlib.metadata import version; version('torch')"], check=False).returncode
 

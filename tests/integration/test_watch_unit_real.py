@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.unit: who is listened to, what is started, and whose rights count."""
+"""primus_bootstrap.launch.watch.node_agent: who is listened to, what is started, and whose rights count."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import unit
+from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.launch.watch import node_agent
 from primus_bootstrap.launch.watch.ssh import SCHEMA
 from tests.integration import watch_rig
 from tests.unit.test_watch_unit import site as site
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 pytestmark = watch_rig.needs_sshd
 NOBODY = 65534
 
 
-def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> unit.Site:
+def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> node_agent.Site:
     """Return the administrator's settings."""
-    return unit.Site(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
+    return node_agent.Site(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
 
 
 def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str
 def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
     """Nothing is started, and no word of it reaches a command."""
     folder = site.submit(site.job())
-    with pytest.raises(LaunchError, match=said):
-        unit.answer_request(request(folder, **changes), allowed(site))
+    with pytest.raises(PrimusError, match=said):
+        node_agent.answer_request(request(folder, **changes), allowed(site))
 
     assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
 
@@ -74,10 +74,10 @@ def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monk
         (replace(named, accounts=None), "has not been told which accounts may have jobs"),
         (replace(named, refuse_sudo=True), "has rights through sudo"),
     ):
-        monkeypatch.setattr(unit, "_SUDO", str(sudo))
-        with pytest.raises(LaunchError, match=said):
-            unit.answer_request(request(folder, "start", rank=0), wrong)
-        assert unit.answer_request(request(folder), wrong)["state"] == "absent"
+        monkeypatch.setattr(node_agent, "_SUDO", str(sudo))
+        with pytest.raises(PrimusError, match=said):
+            node_agent.answer_request(request(folder, "start", rank=0), wrong)
+        assert node_agent.answer_request(request(folder), wrong)["state"] == "absent"
 
     assert list((site.nodes["node1"].folder / "units").glob("primus-job-*")) == []
 
@@ -85,16 +85,16 @@ def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monk
 def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
     """The owner of the folder decides whose processes run; accounts of the system are refused."""
     folder = site.submit(site.job())
-    with pytest.raises(LaunchError, match="is no folder of a user's"):
-        unit.answer_request(request(folder), allowed(site, min_uid=1000))
+    with pytest.raises(PrimusError, match="is no folder of a user's"):
+        node_agent.answer_request(request(folder), allowed(site, min_uid=1000))
 
 
 def test_a_link_to_a_jobs_folder_is_no_jobs_folder(site: watch_rig.Site) -> None:
     """It is not followed, whoever owns what it leads to."""
     folder = site.submit(site.job())
     (site.jobs / "link-0a1b2c").symlink_to(folder.path)
-    with pytest.raises(LaunchError, match="link-0a1b2c: is a symbolic link"):
-        unit.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
+    with pytest.raises(PrimusError, match="link-0a1b2c: is a symbolic link"):
+        node_agent.answer_request({**request(folder), "job": "link-0a1b2c"}, allowed(site))
 
 
 def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
@@ -109,16 +109,16 @@ def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
         (folder / "key").symlink_to(root / "secret")
         os.chown(folder, NOBODY, NOBODY)
         asked = {"schema": SCHEMA, "verb": "status", "job": "small-0a1b2c", "attempt": 1, "key": "root's secret"}
-        with pytest.raises(LaunchError, match="key: is a symbolic link"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
+        with pytest.raises(PrimusError, match="key: is a symbolic link"):
+            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
         (folder / "key").unlink()
         os.mkfifo(folder / "key")
-        with pytest.raises(LaunchError, match="key: is a named pipe"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
+        with pytest.raises(PrimusError, match="key: is a named pipe"):
+            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
         (folder / "key").unlink()
         os.link(root / "secret", folder / "key")
-        with pytest.raises(LaunchError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
-            unit.answer_request(asked, unit.Site(root, 1000, ()))
+        with pytest.raises(PrimusError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
+            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
     finally:
         shutil.rmtree(root)
 
@@ -127,36 +127,36 @@ def test_an_older_attempt_is_ended_before_a_newer_one_starts_and_never_comes_bac
     """Whatever state.json says: what systemd knows here is enough."""
     folder = site.submit(site.job())
     older = ["systemd-run", "--collect", "--uid=0", "--unit=primus-job-small-0a1b2c-1.service", "--", "sleep", "300"]
-    unit._run(older)
+    node_agent._run(older)
     assert len(site.nodes["node1"].launchers()) == 1
-    started = unit.answer_request(request(folder, "start", attempt=2, rank=0), allowed(site))
+    started = node_agent.answer_request(request(folder, "start", attempt=2, rank=0), allowed(site))
     words = json.loads((site.nodes["node1"].folder / "units" / "primus-job-small-0a1b2c-2.service").read_text())["words"]
 
     assert started["state"] == "started"
     assert {"--collect", "--property=KillMode=mixed", "--property=LimitNOFILE=1024", "--property=TimeoutStopSec=35"} <= set(words)
     assert words[-7:] == ["attempt", "--folder", str(folder.path), "--attempt", "2", "--rank", "0"]
-    assert not unit._active("primus-job-small-0a1b2c-1.service")
+    assert not node_agent._active("primus-job-small-0a1b2c-1.service")
 
 
 def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
     """Another job's unit here refuses the start; the probe names it."""
     folder = site.submit(site.job(gpus_per_node=8))
     other = "primus-job-other-0a1b2c-1.service"
-    unit._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
-    with pytest.raises(LaunchError, match=r"primus-job-other-0a1b2c-1\.service runs here, and GPUs are not shared"):
-        unit.answer_request(request(folder, "start", rank=0), allowed(site))
+    node_agent._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
+    with pytest.raises(PrimusError, match=r"primus-job-other-0a1b2c-1\.service runs here, and GPUs are not shared"):
+        node_agent.answer_request(request(folder, "start", rank=0), allowed(site))
 
-    assert unit.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
+    assert node_agent.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
 
 
 def test_two_jobs_do_not_start_at_once_on_a_host(site: watch_rig.Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both would find it free; the second one is told to ask again."""
-    monkeypatch.setattr(unit, "_LOCK", tmp_path / "lock")
-    monkeypatch.setattr(unit, "_LOCK_S", 0.3)
+    monkeypatch.setattr(node_agent, "_LOCK", tmp_path / "lock")
+    monkeypatch.setattr(node_agent, "_LOCK_S", 0.3)
     folder = site.submit(site.job())
     with (tmp_path / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(LaunchError, match="another job is being started here"):
-            unit.answer_request(request(folder, "start", rank=0), allowed(site))
+        with pytest.raises(PrimusError, match="another job is being started here"):
+            node_agent.answer_request(request(folder, "start", rank=0), allowed(site))
 
-    assert unit.answer_request(request(folder, "start", rank=0), allowed(site))["state"] == "started"
+    assert node_agent.answer_request(request(folder, "start", rank=0), allowed(site))["state"] == "started"

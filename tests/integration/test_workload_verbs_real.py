@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.finished import write_run
+from primus_bootstrap.bench.results.run_store import write_run
 from primus_bootstrap.cli import workload_verbs as verbs
 from primus_bootstrap.core.atomic_files import write_atomic
-from primus_bootstrap.errors import PlanError, RunError, UnknownError
+from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
 from primus_bootstrap.fleet import jobs
-from primus_bootstrap.launch import bundle
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch import zipapp_file
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
 from tests.command_line import run_primus
 from tests.unit.bench_report_rig import bench_run, value
 from tests.unit.test_workload_verbs import ID, ME
@@ -45,7 +45,7 @@ needs_root = pytest.mark.skipif(
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make primus-cli as the role brings it: one file."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
-    bundle.write_bundle(path)
+    zipapp_file.write_bundle(path)
     return path
 
 

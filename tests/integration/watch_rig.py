@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.core.processes import descendants
-from primus_bootstrap.launch import bundle
-from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch import zipapp_file
+from primus_bootstrap.launch.watch import job_folder as folders
 from tests.unit.engine_rig import free_port, make_key
 from tests.waiting import LIMIT_S, listens, until
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_sshd = pytest.mark.skipif(
@@ -182,7 +182,7 @@ class Site:
         self.jobs.mkdir()
         self.host_keys.mkdir()
         if self.bundled:
-            bundle.write_bundle(self.program, workloads=ROOT / "workloads")
+            zipapp_file.write_bundle(self.program, workloads=ROOT / "workloads")
         self.port = free_port()
         programs = self.folder / "programs"
         programs.mkdir()
@@ -228,7 +228,7 @@ class Site:
         node = self.nodes[name]
         config = node.folder / "sshd_config"
         entry = node.folder / "entry"
-        unit = f"from primus_bootstrap.launch.watch.unit import main; main(['--site', '{self.folder}/workload.json'])"
+        unit = f"from primus_bootstrap.launch.watch.node_agent import main; main(['--site', '{self.folder}/workload.json'])"
         start = f'{sys.executable} -c "{unit}"'
         if self.bundled:
             start = f"{sys.executable} -I {self.program} unit --site {self.folder}/workload.json"
@@ -318,7 +318,7 @@ def _send(pids: tuple[int, ...], number: signal.Signals) -> None:
 
 def watch_words() -> tuple[str, ...]:
     """Return the words that call `primus-cli watch`."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.program import main; sys.exit(main())"
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.watch.watch_program import main; sys.exit(main())"
     return (sys.executable, "-c", code)
 
 

@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.errors import PrimusError
+from primus_bootstrap.core.errors import PrimusError
 from primus_bootstrap.lab.containers import network_subnet, taken_subnets
 from primus_bootstrap.lab.kernel_limits import shortage
 from primus_bootstrap.lab.machine import look_at_machine

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.lab.values import MachineError
+from primus_bootstrap.lab.lab_values import MachineError
 from tests.kubernetes.api_server import ApiServer, down, up
 from tests.kubernetes.binaries import CannotError
 from tests.kubernetes.kubeadm_cluster import PACKAGES, STORAGE, Cluster, formed

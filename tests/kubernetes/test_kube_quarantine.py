@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes import node_quarantine
 from primus_bootstrap.kubernetes.api import Server
 from primus_bootstrap.kubernetes.drain import Drain, Wishes, forget

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from primus_bootstrap.launch.watch.broker_client import Broker
+from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
 from primus_bootstrap.launch.watch.kube_broker import Brokered
-from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
 from tests.integration.watch_rig import TRAIN, Site, events, steps
@@ -28,7 +28,7 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
     from tests.kubernetes.api_server import ApiServer
     from tests.kubernetes.rest import Api
 

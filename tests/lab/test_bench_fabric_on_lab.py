@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.policy import SHIPPED
+from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from tests.lab.lab_rig import ROOT, run_cli, wait_for
 from tests.lab.workload_fixture import COMPUTE, VENV
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.policy import SHIPPED
+from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from tests.lab.lab_fixture import bring_up
 from tests.lab.lab_rig import RunningLab, run_cli
 from tests.lab.slurm_rig import Jobs

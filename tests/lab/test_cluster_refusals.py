@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from primus_bootstrap.lab.hosts_text import hosts_text
-from primus_bootstrap.lab.values import make_lab
+from primus_bootstrap.lab.lab_values import make_lab
 from tests.lab.lab_rig import ROOT, run_cli
 
 if TYPE_CHECKING:

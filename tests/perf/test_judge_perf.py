@@ -14,12 +14,12 @@ from collections import Counter
 
 import pytest
 
-from primus_bootstrap.bench.floors import load_floors
-from primus_bootstrap.bench.history import History
-from primus_bootstrap.bench.judge import judge
-from primus_bootstrap.bench.results import Series, canonical
-from primus_bootstrap.bench.robust import MEDIAN_ERROR
-from primus_bootstrap.bench.settings import Settings
+from primus_bootstrap.bench.judging.floors import load_floors
+from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
+from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.results.history import History
+from primus_bootstrap.bench.results.reader import Series, canonical
 from tests.unit.bench_judge_rig import STACK, Devices, Fleet, result, shares
 
 pytestmark = pytest.mark.perf

@@ -28,10 +28,10 @@ from primus_bootstrap.kubernetes.api import PAGE, Server
 from primus_bootstrap.kubernetes.node_label_run import bring, wishes_of
 from primus_bootstrap.kubernetes.node_labels import RACK
 from primus_bootstrap.kubernetes.node_quarantine import keep, release
-from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
-from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.kubernetes.api_server import ApiServer, down, restart_scheduler, up
 from tests.kubernetes.binaries import CannotError

@@ -19,7 +19,7 @@ from tests.integration.fleet_rig import LoopbackSshd, needs_sshd, sshd
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from primus_bootstrap.fleet.values import Target
+    from primus_bootstrap.fleet.messages import Target
 
 __all__ = ["sshd"]
 pytestmark = [pytest.mark.perf, needs_sshd]

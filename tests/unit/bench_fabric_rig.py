@@ -7,10 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.bisection import bisect_fabric
+from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.bisection import Answer, Bisection
+    from primus_bootstrap.bench.fabric.bisection import Answer, Bisection
 
 
 @dataclass

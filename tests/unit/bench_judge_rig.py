@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.floors import Floors
-from primus_bootstrap.bench.history import History
-from primus_bootstrap.bench.judge import Judgement, judge
-from primus_bootstrap.bench.results import MOST_SAMPLES, Result, Series, canonical
-from primus_bootstrap.bench.robust import MEDIAN_ERROR
+from primus_bootstrap.bench.judging.floors import Floors
+from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
+from primus_bootstrap.bench.judging.verdicts import Judgement, judge
+from primus_bootstrap.bench.results.history import History
+from primus_bootstrap.bench.results.reader import MOST_SAMPLES, Result, Series, canonical
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.bench.settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import Settings
 
 STACK = ("2.13.0", "", "7.0", "6.14.0")
 _NO_FLOORS = Floors()

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.report import BenchRun, Breaker, Decision, Past, Point, Value
-from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
+from primus_bootstrap.bench.report.bench_report import BenchRun, Breaker, Decision, Past, Point, Value
+from primus_bootstrap.core.verdicts import FIELDS, OUTCOMES, Outcome, Verdict, parse_verdict
 
 STARTED = 1_800_000_000.0
 SERIES = "tflop_per_s dtype=bf16 k=8192 m=8192 n=8192"
@@ -98,7 +98,7 @@ def full_run() -> BenchRun:
 
 def hostile_run() -> BenchRun:
     """Return a bench in which every text tries to be markup."""
-    bad = parse_verdict({**dict.fromkeys(Verdict.__slots__, HOSTILE), "verdict": "fail", "started": 1e300, "seconds": -1.0})
+    bad = parse_verdict({**dict.fromkeys(FIELDS, HOSTILE), "verdict": "fail", "started": 1e300, "seconds": -1.0})
     bad = replace(bad, check=f"bench_{HOSTILE}")
     shown = Value(HOSTILE, HOSTILE, HOSTILE, "higher", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1.0, 0.1, 5, 2.0, "fail")
     before = Past(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (Point(1.0, 1.0, "pass"),))

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import gpus, host_env, sysfs
 from primus_bootstrap.launch.checks import catalogue, runner
 from primus_bootstrap.launch.checks.expected import Expected, read_expected
 from primus_bootstrap.launch.checks.model import Node
-from primus_bootstrap.launch.render.facts import FACTS, facts_text
-from primus_bootstrap.launch.site import Site
+from primus_bootstrap.launch.detect import gpus, host_env, sysfs
+from primus_bootstrap.launch.detect.render.facts import FACTS, facts_text
+from primus_bootstrap.launch.detect.site import Site
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.core.verdicts import Verdict
 
 CHECKS = {check.name: check for check in catalogue.all_checks()}
 _BY_RECORD = {name: check for check in CHECKS.values() for name in check.record_names}
@@ -66,7 +66,7 @@ class Machine:
         found = host_env.look(sysfs.Host(self.root), self.root, Site("gpu001", **site))
         self.write(FACTS, facts_text(dict(found.document)))
 
-    def look(self, name: str) -> list[Record]:
+    def look(self, name: str) -> list[Verdict]:
         """Run one check here, in this process; return its records of this name."""
         check = _BY_RECORD[name]
         return [record for record in runner.look(check, self.node()) if (record.check or check.name).removeprefix("preflight_") == name]

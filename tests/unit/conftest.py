@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.inventory import ansible_view
+from primus_bootstrap.inventory.ansible import view
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -61,8 +61,8 @@ sys.addaudithook(_GUARD)
 @cache
 def _import_ansible() -> None:
     """Import Ansible before a test is watched: as it is imported it tries out `socket.getaddrinfo`."""
-    ansible_view.use_our_settings()
-    ansible_view.make_loader()
+    view.use_our_settings()
+    view.make_loader()
 
 
 _REAL_SLEEP = time.sleep

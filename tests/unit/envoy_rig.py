@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 filters: Any = load_filters("envoy")
 KEY = "a-key-of-thirty-two-characters-01"

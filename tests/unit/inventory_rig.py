@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory import names, required, specs
+from primus_bootstrap.inventory.schema import names, required, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 START = (
     sys.executable,
     "-c",
-    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.cli import main; sys.exit(main())",
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); from primus_bootstrap.launch.commandline.main import main; sys.exit(main())",
 )
 _KEPT = ("LANG", "LC_ALL", "VIRTUAL_ENV")
 

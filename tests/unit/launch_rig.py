@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from primus_bootstrap.launch import host_env
+from primus_bootstrap.launch.detect import host_env
 
 TREES = Path(__file__).resolve().parents[1] / "data" / "sysfs"
 MACHINES = tuple(sorted(path.stem for path in TREES.glob("*.yml")))

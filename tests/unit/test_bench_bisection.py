@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.bisection import bisect_fabric
-from primus_bootstrap.bench.fabric import bisection_verdicts, pair_verdicts
-from primus_bootstrap.bench.fabric_rounds import with_fabric
-from primus_bootstrap.bench.judge import Judgement
-from primus_bootstrap.bench.rounds import round_robin
+from primus_bootstrap.bench.fabric.bisection import bisect_fabric
+from primus_bootstrap.bench.fabric.fabric_verdicts import bisection_verdicts, pair_verdicts
+from primus_bootstrap.bench.fabric.pair_rounds import round_robin
+from primus_bootstrap.bench.fabric.session import with_fabric
+from primus_bootstrap.bench.judging.verdicts import Judgement
 from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.bisection import Answer
+    from primus_bootstrap.bench.fabric.bisection import Answer
 
 CONSTANT_RUNS = 24
 

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.case import Case
-from primus_bootstrap.bench.desk import Asked, Desk, read_policy
-from primus_bootstrap.bench.fabric_course import places_of
-from primus_bootstrap.bench.fabric_desk import LOST, FabricDesk
-from primus_bootstrap.bench.fabric_rounds import next_round
-from primus_bootstrap.bench.finished import last_run
-from primus_bootstrap.bench.policy import SHIPPED
-from primus_bootstrap.bench.report import read_run
-from primus_bootstrap.bench.station import finish
+from primus_bootstrap.bench.fabric.fabric_store import LOST, FabricDesk
+from primus_bootstrap.bench.fabric.schedule import places_of
+from primus_bootstrap.bench.fabric.session import next_round
+from primus_bootstrap.bench.finalize import finish
+from primus_bootstrap.bench.judging.evaluation import Case
+from primus_bootstrap.bench.quarantine.policy import SHIPPED
+from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.results.run_store import last_run
+from primus_bootstrap.bench.results.store import Asked, Desk, read_policy
 from tests.unit.bench_course_rig import NOW, Hosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.verdicts import Verdict
+    from primus_bootstrap.core.verdicts import Verdict
 
 PRINT = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}
 PREFLIGHT = {"run": "preflight", "timeout_s": 60}

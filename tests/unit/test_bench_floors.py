@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from primus_bootstrap.bench.floors import SHIPPED, Floors, load_floors
-from primus_bootstrap.bench.results import Series, canonical
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.bench.judging.floors import SHIPPED, Floors, load_floors
+from primus_bootstrap.bench.results.reader import Series, canonical
+from primus_bootstrap.core.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.gate import (
+from primus_bootstrap.bench.quarantine.gate import (
     OWNER,
     PENDING,
     Breaker,
@@ -22,13 +22,13 @@ from primus_bootstrap.bench.gate import (
     may_quarantine,
     parse_breaker,
 )
-from primus_bootstrap.bench.policy import load_policy
-from primus_bootstrap.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
+from primus_bootstrap.bench.quarantine.policy import load_policy
+from primus_bootstrap.core.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.bench.codes import Code
+    from primus_bootstrap.bench.judging.reason_codes import Code
 
 POLICY = load_policy()
 TIER = POLICY.tiers["quick"]

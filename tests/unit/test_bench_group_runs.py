@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.bench.floors import Floor, Floors
-from primus_bootstrap.bench.group_runs import Ran, Run, parse_ran, read_ran
-from primus_bootstrap.bench.group_speeds import hold_against, judge_pairs, reference
-from primus_bootstrap.bench.results import parse_lines
-from primus_bootstrap.bench.rounds import round_robin
-from primus_bootstrap.bench.settings import Settings
+from primus_bootstrap.bench.fabric.group_runs import Ran, Run, parse_ran, read_ran
+from primus_bootstrap.bench.fabric.group_speeds import hold_against, judge_pairs, reference
+from primus_bootstrap.bench.fabric.pair_rounds import round_robin
+from primus_bootstrap.bench.judging.floors import Floor, Floors
+from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.results.reader import parse_lines
 from tests.unit.bench_course_rig import NOW, Hosts, gave, line
 
 PAIR = Run(3, ("a", "b"))

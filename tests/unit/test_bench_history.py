@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.history import Changed, Fingerprint, History, Past, Record, append_history, changed, make_history, read_history
-from primus_bootstrap.bench.results import Series
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.bench.results.history import (
+    Changed,
+    Fingerprint,
+    History,
+    Past,
+    Record,
+    append_history,
+    changed,
+    make_history,
+    read_history,
+)
+from primus_bootstrap.bench.results.reader import Series
+from primus_bootstrap.core.errors import RunError
 
 VALUE = Past(Series("gemm", "tflop_per_s", '{"m":4}', 1), "TFLOP/s", 2.5, 0.001)
 PRINT = Fingerprint(driver="6.14", firmware="1.2", kernel="6.8", profile="abc")

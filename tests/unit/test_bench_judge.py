@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench import Judgement, Series, Settings, judge, load_floors, overall
-from primus_bootstrap.bench.floors import Floors
-from primus_bootstrap.bench.history import History
-from primus_bootstrap.bench.robust import Spread
-from primus_bootstrap.bench.yardsticks import limits
-from primus_bootstrap.verdicts import OUTCOMES, Verdict
+from primus_bootstrap.bench import Judgement, Series, Settings, load_floors, overall
+from primus_bootstrap.bench.judging.criteria import limits
+from primus_bootstrap.bench.judging.floors import Floors
+from primus_bootstrap.bench.judging.statistics import Spread
+from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.results.history import History
+from primus_bootstrap.core.verdicts import OUTCOMES, Verdict
 from tests.unit.bench_judge_rig import SERIES, STACK, Devices, result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from primus_bootstrap.bench.results import Result
+    from primus_bootstrap.bench.results.reader import Result
 
 START = 1_795_348_800.0
 

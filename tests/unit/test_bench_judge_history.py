@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench import Fingerprint, History, Judgement, Settings, append_history, judge, make_history, new_records, read_history
-from primus_bootstrap.bench.floors import Floors
+from primus_bootstrap.bench import Fingerprint, History, Judgement, Settings, append_history, make_history, new_records, read_history
+from primus_bootstrap.bench.judging.floors import Floors
+from primus_bootstrap.bench.judging.verdicts import judge
 from tests.unit.bench_judge_rig import STACK, result
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.bench.offer import LeftOut, make_offer, out_of_service
-from primus_bootstrap.bench.order import Speed
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.bench.placement.host_order import Speed
+from primus_bootstrap.bench.placement.host_selection import LeftOut, make_offer, out_of_service
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.fleet.service import Quarantine, Service
 
 HOSTS, SPARES = ["gpu1", "gpu2", "gpu3"], ["gpu8", "gpu9"]

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.bench.order import in_order, newest_values, speeds
+from primus_bootstrap.bench.placement.host_order import in_order, newest_values, speeds
 from tests.unit.bench_report_rig import bench_run, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.bench.report import BenchRun, Value
-    from primus_bootstrap.verdicts import Outcome
+    from primus_bootstrap.bench.report.bench_report import BenchRun, Value
+    from primus_bootstrap.core.verdicts import Outcome
 
 
 def run(*values: Value) -> BenchRun:

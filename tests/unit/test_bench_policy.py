@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.codes import CODES
-from primus_bootstrap.bench.policy import BENCHMARKS, PREFLIGHT, SHIPPED, Step, load_policy
-from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.bench.judging.reason_codes import CODES
+from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, PREFLIGHT, SHIPPED, Step, load_policy
+from primus_bootstrap.core.errors import InventoryError
 
 if TYPE_CHECKING:
     from pathlib import Path

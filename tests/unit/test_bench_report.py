@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 
-from primus_bootstrap.bench.report import BenchRun, Point, read_run, run_from_json
-from primus_bootstrap.bench.report_input import report_history, report_values
-from primus_bootstrap.bench.report_rows import all_verdicts, findings, host_rows, natural, summary, totals, verdict_rows, worst_of
-from primus_bootstrap.errors import RunError
-from primus_bootstrap.verdicts import OUTCOMES
+from primus_bootstrap.bench.report.bench_report import BenchRun, Point, read_run, run_from_json
+from primus_bootstrap.bench.report.report_input import report_history, report_values
+from primus_bootstrap.bench.report.rows import all_verdicts, findings, host_rows, natural, summary, totals, verdict_rows, worst_of
+from primus_bootstrap.core.errors import RunError
+from primus_bootstrap.core.verdicts import OUTCOMES
 from tests.unit.bench_report_rig import RUNS, SERIES, bench_run, full_run, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from primus_bootstrap.verdicts import Outcome
+    from primus_bootstrap.core.verdicts import Outcome
 
 
 def test_a_bench_is_read_back_as_it_was(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from primus_bootstrap.bench.report import BenchRun, Breaker, Decision
-from primus_bootstrap.bench.report_html import html_text
-from primus_bootstrap.bench.report_rows import all_verdicts, summary
-from primus_bootstrap.bench.report_svg import distribution, number, ticks
+from primus_bootstrap.bench.report.bench_report import BenchRun, Breaker, Decision
+from primus_bootstrap.bench.report.html_page import html_text
+from primus_bootstrap.bench.report.rows import all_verdicts, summary
+from primus_bootstrap.bench.report.svg import distribution, number, ticks
 from tests.unit.bench_report_rig import RUNS, STARTED, Page, bench_run, expected_cells, full_run, hostile_run, past, value, verdict
 
 

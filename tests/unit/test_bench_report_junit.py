@@ -9,9 +9,9 @@ from xml.etree import ElementTree as ET
 
 from hypothesis import given, settings
 
-from primus_bootstrap.bench.report import BenchRun  # noqa: TC001 - hypothesis may ask for it
-from primus_bootstrap.bench.report_junit import junit_text
-from primus_bootstrap.bench.report_rows import all_verdicts
+from primus_bootstrap.bench.report.bench_report import BenchRun  # noqa: TC001 - hypothesis may ask for it
+from primus_bootstrap.bench.report.junit import junit_text
+from primus_bootstrap.bench.report.rows import all_verdicts
 from tests.unit.bench_report_rig import RUNS, bench_run, full_run, hostile_run, verdict
 
 # Which attributes an element must have (True) or may have, and what it may contain: junit-10.xsd of Jenkins' xUnit plugin,

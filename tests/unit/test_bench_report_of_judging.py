@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from primus_bootstrap.bench.report import BenchRun, run_from_json
-from primus_bootstrap.bench.report_html import html_text
-from primus_bootstrap.bench.report_input import STACK, report_history, report_values
-from primus_bootstrap.bench.report_rows import findings, subject, summary
+from primus_bootstrap.bench.report.bench_report import BenchRun, run_from_json
+from primus_bootstrap.bench.report.html_page import html_text
+from primus_bootstrap.bench.report.report_input import STACK, report_history, report_values
+from primus_bootstrap.bench.report.rows import findings, subject, summary
 from tests.unit.bench_report_rig import SERIES, STARTED, Page, expected_cells
 
-results = pytest.importorskip("primus_bootstrap.bench.results", reason="judging is not part of this tree")
+results = pytest.importorskip("primus_bootstrap.bench.results.reader", reason="judging is not part of this tree")
 judging = pytest.importorskip("primus_bootstrap.bench")
 
 

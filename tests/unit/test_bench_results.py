@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.results import STACK, canonical, parse_lines, read_results
+from primus_bootstrap.bench.results.reader import STACK, canonical, parse_lines, read_results
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.robust import Spread, multiplier, noise, spread
+from primus_bootstrap.bench.judging.statistics import Spread, multiplier, noise, spread
 
 
 def _normal(seed: int, size: int) -> list[float]:

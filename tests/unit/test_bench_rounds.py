@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.rounds import chosen_rounds, round_robin
+from primus_bootstrap.bench.fabric.pair_rounds import chosen_rounds, round_robin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from primus_bootstrap.bench.rounds import Round
+    from primus_bootstrap.bench.fabric.pair_rounds import Round
 
 
 def _hosts(count: int) -> list[str]:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.bench.case import Case
-from primus_bootstrap.bench.desk import Asked, Desk
-from primus_bootstrap.bench.finished import last_run
-from primus_bootstrap.bench.report import read_run
-from primus_bootstrap.bench.station import ask_again, finish
-from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.bench.finalize import ask_again, finish
+from primus_bootstrap.bench.judging.evaluation import Case
+from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.results.run_store import last_run
+from primus_bootstrap.bench.results.store import Asked, Desk
+from primus_bootstrap.core.errors import PlanError, RunError
 
 NOW = 1_795_350_000.0
 PRINT = {"driver": "6.10", "firmware": "1", "kernel": "6.1", "profile": "abc"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.errors import InventoryError
+from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster
 from tests.unit.inventory_rig import DATA, demo_content
 

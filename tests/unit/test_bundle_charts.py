@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.bundle.artifacts import Chart, Lock, Needs, Rendered
 from primus_bootstrap.bundle.charts import Places, images_of, with_images
-from primus_bootstrap.bundle.values import Chart, Lock, Needs, Rendered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.bundle.apt import Sources
+from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Needs, Rendered, Target, Unknown, Wanted
 from primus_bootstrap.bundle.lock import make_lock, not_covered
 from primus_bootstrap.bundle.lock_file import lock_text, parse_lock, read_lock
-from primus_bootstrap.bundle.values import BundleError, Lock, Locked, Need, Needs, Rendered, Target, Unknown, Wanted
 from primus_bootstrap.bundle.web import file_path
 
 if TYPE_CHECKING:

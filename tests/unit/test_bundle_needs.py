@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.bundle.artifacts import Need, Target
 from primus_bootstrap.bundle.needs import find_needs
-from primus_bootstrap.bundle.values import Need, Target
 from primus_bootstrap.cli.bundle_verbs import uses_of
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.bundle.values import Needs
+    from primus_bootstrap.bundle.artifacts import Needs
 
 _SECRETS = "\n".join(
     f"    {name}: \"{{{{ lookup('ansible.builtin.env', 'PRIMUS_TEST_SECRET') }}}}\""

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.checks.data import table
 from primus_bootstrap.launch.checks.host.kernel_messages import judge_lines
+from primus_bootstrap.launch.checks.limits import table
 from tests.unit.checks_rig import ACS_REDIRECTS, amd_machine, config_space, plain_machine
 
 if TYPE_CHECKING:

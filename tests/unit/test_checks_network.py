@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.expected import read_expected
 from primus_bootstrap.launch.checks.network import rates
+from primus_bootstrap.launch.detect import sysfs
 from tests.unit.checks_rig import amd_machine, nvidia_machine
 
 if TYPE_CHECKING:

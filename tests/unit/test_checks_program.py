@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from primus_bootstrap.launch.checks import catalogue, program
-from primus_bootstrap.launch.checks.data import table
+from primus_bootstrap.launch.checks import catalogue, preflight
+from primus_bootstrap.launch.checks.limits import table
 from tests.unit.checks_rig import CHECKS
 from tests.unit.launch_cli_rig import ROOT
 
@@ -72,7 +72,7 @@ def test_the_manual_lists_every_check_and_expectation() -> None:
 
 def test_every_option_of_the_program_is_in_the_help_of_the_task() -> None:
     """`primus-cli tasks` names what can be said; --sysfs is for tests and tools."""
-    options = {option for action in program._parser()._actions for option in action.option_strings if option.startswith("--")}
+    options = {option for action in preflight._parser()._actions for option in action.option_strings if option.startswith("--")}
     task = (ROOT / "primus_bootstrap/launch/tasks/preflight.py").read_text()
 
     assert sorted(option for option in options - {"--help", "--sysfs"} if option not in task) == []

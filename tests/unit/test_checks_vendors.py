@@ -13,9 +13,9 @@ from primus_bootstrap.launch.checks.model import CannotTellError, passed
 if TYPE_CHECKING:
     import pytest
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 
 class Found:
@@ -30,7 +30,7 @@ class Found:
         return [type("Gpu", (), {"address": address}) for address in self.addresses.get(vendor, [])]
 
 
-def _amd(_node: Node, gpu: Gpu) -> Record:
+def _amd(_node: Node, gpu: Gpu) -> Verdict:
     if gpu.address == "mute":
         raise CannotTellError("it says nothing", fix="ask again")
     return passed(device=gpu.address)

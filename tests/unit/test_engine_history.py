@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine import history
 from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
 from primus_bootstrap.engine.history import (
@@ -23,7 +24,6 @@ from primus_bootstrap.engine.history import (
 )
 from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id, read_journal
 from primus_bootstrap.engine.report import Tally, write_report
-from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
-from primus_bootstrap.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path

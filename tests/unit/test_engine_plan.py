@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.playbooks import groups_in, load_phases
-from primus_bootstrap.errors import PlanError
 from tests.unit.engine_rig import make_cluster, write_playbooks
 
 if TYPE_CHECKING:

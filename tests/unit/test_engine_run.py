@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, Recap, RunFinished
 from primus_bootstrap.engine.history import last_report, list_runs
@@ -21,7 +22,6 @@ from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import report_from_events
 from primus_bootstrap.engine.run import Options, apply_plan
-from primus_bootstrap.errors import PlanError, RunError
 from primus_bootstrap.inventory.snapshot import file_sums
 from tests.unit.engine_rig import LOCAL, make_cluster, write_playbooks
 

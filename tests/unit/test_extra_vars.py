@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.cli.extra_vars import check_extra_vars
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.specs import load_options
-from primus_bootstrap.verdicts import parse_verdict
+from primus_bootstrap.core.verdicts import parse_verdict
+from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
     from types import ModuleType

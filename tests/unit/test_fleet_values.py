@@ -11,10 +11,10 @@ import pytest
 from primus_bootstrap.fleet import ssh_config
 from primus_bootstrap.fleet.facts import clock_of
 from primus_bootstrap.fleet.known_hosts import host_key_name, split_known_hosts
+from primus_bootstrap.fleet.messages import FIXES, Answer, Cause, Target
 from primus_bootstrap.fleet.probe import read_answer
 from primus_bootstrap.fleet.ssh_config import parse_route, route_of
 from primus_bootstrap.fleet.targets import target_of
-from primus_bootstrap.fleet.values import FIXES, Answer, Cause, Target
 from tests.unit.engine_rig import make_cluster
 
 ANSWER = "hostname 10.0.0.5\nport 2200\nuser joe\n"

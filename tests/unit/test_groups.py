@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.inventory.groups import load_groups, load_kubespray_variables
+from primus_bootstrap.inventory.ansible.groups import load_groups, load_kubespray_variables
 
 CHART_GROUPS = (
     "kube_gateway_api", "kube_cert_manager", "kube_prometheus_stack", "juicefs_csi", "higress", "harbor",

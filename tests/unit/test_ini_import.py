@@ -14,8 +14,8 @@ from ansible.plugins.loader import inventory_loader
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.errors import InventoryError, PlanError
-from primus_bootstrap.inventory.ini_import import import_ini, write_import
+from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.inventory.ini.conversion import import_ini, write_import
 
 DATA = Path(__file__).parents[1] / "data" / "import"
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.ansible_view import expand_hosts
-from primus_bootstrap.inventory.edit import NewHost, direct_groups, host_variables, with_host, with_value, without_host
-from primus_bootstrap.inventory.host_ranges import without_name
-from primus_bootstrap.inventory.positions import read_positions
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.ansible.view import expand_hosts
+from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, with_host, with_value, without_host
+from primus_bootstrap.inventory.edit.host_ranges import without_name
+from primus_bootstrap.inventory.source.source_map import read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path

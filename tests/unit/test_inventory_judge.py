@@ -10,9 +10,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.inventory.judge import Fault, Later, judge_value
-from primus_bootstrap.inventory.specs import Option, parse_option
-from primus_bootstrap.inventory.values import value_of
+from primus_bootstrap.inventory.schema.specs import Option, parse_option
+from primus_bootstrap.inventory.schema.type_check import Fault, Later, judge_value
+from primus_bootstrap.inventory.source.yaml_values import value_of
 
 SUB = {
     "name": {"type": "str", "required": True},

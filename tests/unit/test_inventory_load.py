@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
 from primus_bootstrap.inventory.cluster import Origin
 from tests.unit.inventory_rig import write_inventory

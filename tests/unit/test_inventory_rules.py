@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.inventory import find_problems, rules_hosts
+from primus_bootstrap.inventory import find_problems
+from primus_bootstrap.inventory.rules import hosts
 from tests.unit.inventory_rig import DATA, demo_content, write_inventory
 
 if TYPE_CHECKING:
@@ -64,4 +65,4 @@ def test_one_slip_is_one_letter_or_two_swapped_ones(one: str, other: str) -> Non
     tried |= {one[:i] + letter + one[i + 1 :] for i in range(len(one)) for letter in ("", *letters)}
     tried |= {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
 
-    assert rules_hosts._one_slip(one, other) == rules_hosts._one_slip(other, one) == (other in tried - {one})
+    assert hosts._one_slip(one, other) == hosts._one_slip(other, one) == (other in tried - {one})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.load import find_problems, find_state_dir, load_cluster
 from primus_bootstrap.inventory.snapshot import file_sums, source_of, take_snapshot
 

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli import inventory_verbs
-from primus_bootstrap.errors import InventoryError, PlanError
-from primus_bootstrap.inventory import names, required, specs
+from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.inventory.edit.generated_secrets import password_of, read_vault_file
+from primus_bootstrap.inventory.edit.scaffold import templates
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.scaffold import templates
-from primus_bootstrap.inventory.secrets import password_of, read_vault_file
+from primus_bootstrap.inventory.schema import names, required, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

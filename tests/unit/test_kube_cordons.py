@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes import commands
 from primus_bootstrap.kubernetes.cordons import Cordons, cordoned_by, give_back, read_note
 from primus_bootstrap.kubernetes.node_marks import CORDON, annotations_of, is_cordoned, mark_patch, unmark_patch

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes.drain import Drain, Wishes, forget, sort_pods
 from primus_bootstrap.kubernetes.node_marks import mark_of, mark_patch
 from tests.unit.kube_nodes_rig import FakeApi, node, pod

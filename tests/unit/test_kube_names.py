@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.inventory import kube_names
-from primus_bootstrap.inventory.kube_names import label_fault, split_taint, taint_fault
+from primus_bootstrap.inventory.rules import kubernetes_names
+from primus_bootstrap.inventory.rules.kubernetes_names import label_fault, split_taint, taint_fault
 from primus_bootstrap.kubernetes.node_marks import DOMAIN
 
 LONGEST_PREFIX = ".".join(["a" * 49] * 5) + ".abc"
@@ -106,4 +106,4 @@ def test_a_taint_falls_into_its_parts() -> None:
 
 def test_our_own_prefix_is_that_of_the_marks() -> None:
     """Two modules name it, because one of them travels to hosts alone."""
-    assert kube_names.OURS == DOMAIN
+    assert kubernetes_names.OURS == DOMAIN

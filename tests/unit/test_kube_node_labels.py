@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.errors import PlanError, RunError
+from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.kubernetes import node_labels as rules
 from primus_bootstrap.kubernetes.node_label_run import bring, wishes_of
 from tests.unit.kube_nodes_rig import FakeApi, node

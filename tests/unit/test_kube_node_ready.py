@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.errors import RunError
+from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes.api import ApiError
 from primus_bootstrap.kubernetes.node_ready import POLL_S, wait_for
 from tests.unit.kube_nodes_rig import FakeApi, node

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.kubernetes import commands
-from primus_bootstrap.kubernetes.course import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes.reconcile import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
 
 if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command

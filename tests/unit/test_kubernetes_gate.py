@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes import gate
+from primus_bootstrap.kubernetes import preflight
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def test_upgrades_that_cannot_be(running: list[str], wanted: str, what: str, fix: str) -> None:
     """Two minors, back, outside the window, no version: each is refused with what to do."""
     with pytest.raises(PlanError, match=what) as caught:
-        gate.judge_upgrade(running, wanted)
+        preflight.judge_upgrade(running, wanted)
 
     assert fix in caught.value.fix
 
@@ -36,7 +36,7 @@ def test_upgrades_that_cannot_be(running: list[str], wanted: str, what: str, fix
 @pytest.mark.parametrize("running", [["v1.34.2"], ["1.35.4", "1.34.2"], ["1.35.4"], []])
 def test_upgrades_that_can_be(running: list[str]) -> None:
     """One minor, one that was cut short, one that is done."""
-    gate.judge_upgrade(running, "1.35.4")
+    preflight.judge_upgrade(running, "1.35.4")
 
 
 def written(folder: Path, provider: str) -> Path:
@@ -52,9 +52,9 @@ def written(folder: Path, provider: str) -> Path:
 def test_machines_of_another_are_refused(tmp_path: Path) -> None:
     """With `existing` every verb about machines is refused; with Kubespray none is."""
     with pytest.raises(PlanError, match="remove node: kubernetes_provider is existing"):
-        gate.refuse_foreign(load_cluster(written(tmp_path, "existing")), "remove node")
+        preflight.refuse_foreign(load_cluster(written(tmp_path, "existing")), "remove node")
 
-    gate.refuse_foreign(load_cluster(written(tmp_path, "kubespray")), "remove node")
+    preflight.refuse_foreign(load_cluster(written(tmp_path, "kubespray")), "remove node")
 
 
 def test_the_environment_leads_no_other_python_astray(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_the_environment_leads_no_other_python_astray(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.setenv("ANSIBLE_CALLBACK_PLUGINS", "/ours")
     monkeypatch.setenv("ANSIBLE_SSH_ARGS", "-o StrictHostKeyChecking=yes")
-    got = gate.base_environment()
+    got = preflight.base_environment()
 
     assert "PYTHONPATH" not in got
     assert "ANSIBLE_CALLBACK_PLUGINS" not in got

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from primus_bootstrap.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import release as releases
 from primus_bootstrap.kubernetes.git_tree import tree_of_archive

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import Subject, make_plan
-from primus_bootstrap.errors import PlanError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.kubernetes import commands, drive, gate
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.kubernetes import commands, preflight, runner
 from primus_bootstrap.kubernetes.commands import Place
-from primus_bootstrap.kubernetes.course import State
+from primus_bootstrap.kubernetes.reconcile import State
 from tests.unit.engine_rig import make_cluster
 from tests.unit.kubespray_rig import joining
 from tests.unit.kueue_rig import plugin
@@ -31,18 +31,18 @@ def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypat
     moved = ("cp2", "cp3", "cp1")
     now = replace(before, groups={**groups, "kube_control_plane": moved, "etcd": moved})
     place = Place(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
-    kubespray = drive.Kubespray(make_cluster(tmp_path, groups), place, tmp_path)
-    monkeypatch.setattr(drive, "_now", lambda _: now)
-    monkeypatch.setattr(gate, "check", lambda *_: None)
-    drive.keep(kubespray, before)
+    kubespray = runner.Kubespray(make_cluster(tmp_path, groups), place, tmp_path)
+    monkeypatch.setattr(runner, "_now", lambda _: now)
+    monkeypatch.setattr(preflight, "check", lambda *_: None)
+    runner.keep(kubespray, before)
 
     with pytest.raises(PlanError, match="cp1 is the first host of kube_control_plane"):
-        drive.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
-    _, state = drive.judged(kubespray, commands.remove_dead("cp1"), verb="forget", host="cp1")
+        runner.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
+    _, state = runner.judged(kubespray, commands.remove_dead("cp1"), verb="forget", host="cp1")
     assert state is not None
     assert state.left == {"cp1": ("kube_control_plane", "etcd")}
-    drive.keep(kubespray, now)
-    drive.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
+    runner.keep(kubespray, now)
+    runner.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_events_of_kubespray_are_counted_without_keeping_them(tmp_path: Path) ->
         file.write(_event("runner_on_failed", host="n3", task="Ask", res={"msg": "m"}, ignore_errors=True))
         file.write(_event("playbook_on_stats", failures={"n2": 1}, dark={"n4": 1}))
     tracemalloc.start()
-    outcome = drive.read_outcome(path, begin)
+    outcome = runner.read_outcome(path, begin)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -93,7 +93,7 @@ def test_events_of_kubespray_are_counted_without_keeping_them(tmp_path: Path) ->
 
 def test_a_run_of_kubespray_without_events_has_changed_nothing(tmp_path: Path) -> None:
     """It ended before the first one; the log is what is left to quote."""
-    outcome = drive.read_outcome(tmp_path / "none", 0)
+    outcome = runner.read_outcome(tmp_path / "none", 0)
 
     assert (outcome.changed, outcome.failures()) == (0, "")
 
@@ -103,4 +103,4 @@ def test_the_end_of_a_log_is_read_whatever_its_size_and_bytes(tmp_path: Path) ->
     path = tmp_path / "log"
     path.write_bytes(b"x\n" * 1_000_000 + b"cause \xff\nlast\n\n")
 
-    assert drive._last_lines(path) == ["cause \N{REPLACEMENT CHARACTER}", "last"]
+    assert runner._last_lines(path) == ["cause \N{REPLACEMENT CHARACTER}", "last"]

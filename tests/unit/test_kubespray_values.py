@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.values import chosen_values
+from primus_bootstrap.kubernetes.kubespray_values import chosen_values
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from primus_bootstrap.lab.apt_settings import (
     proxy_environment,
     read_apt_settings,
 )
-from primus_bootstrap.lab.values import MachineError
+from primus_bootstrap.lab.lab_values import MachineError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.lab.hosts_file import ensure_hosts_file, hosts_of, recorded_subnet
 from primus_bootstrap.lab.hosts_text import hosts_text
+from primus_bootstrap.lab.lab_values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
 from primus_bootstrap.lab.request import Request
-from primus_bootstrap.lab.values import DEFAULT_COUNT, DEFAULT_NAME, Lab, LabError, make_lab, subnet_candidates
 
 if TYPE_CHECKING:
     from pathlib import Path

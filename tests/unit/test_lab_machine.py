@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.lab.lab_values import MachineError
 from primus_bootstrap.lab.machine import cache_dir, look_at_machine, release
-from primus_bootstrap.lab.values import MachineError
 
 if TYPE_CHECKING:
     from pathlib import Path

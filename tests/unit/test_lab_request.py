@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.lab.lab_values import LabError
 from primus_bootstrap.lab.request import Request, Shape, decide_shape, recall, remember
-from primus_bootstrap.lab.values import LabError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primus_bootstrap.inventory.cluster import Cluster
-from primus_bootstrap.lab.values import (
+from primus_bootstrap.lab.lab_values import (
     DEFAULT_NAME,
     LabError,
     MachineError,

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.analyze: a run folder in a few lines."""
+"""primus_bootstrap.launch.diagnose.analyze: a run folder in a few lines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import analyze, rank_log, snapshot
-from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.diagnose import analyze
+from primus_bootstrap.launch.ranks import rank_log
+from primus_bootstrap.launch.snapshot import run_snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,7 +99,7 @@ def test_a_path_that_nobody_can_look_at_is_an_error_with_a_fix(tmp_path: Path, n
     with pytest.raises(UsageError) as of_analyze:
         analyze.analyze(tmp_path / name)
     with pytest.raises(UsageError) as of_snapshot:
-        snapshot.find(tmp_path / name)
+        run_snapshot.find(tmp_path / name)
 
     assert [str(tmp_path / name) in error.value.what for error in (of_analyze, of_snapshot)] == [True, True]
     assert "\n  fix: give" in str(of_analyze.value)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.cli: the verbs of primus-cli, their help, and what is suggested for a word that is none."""
+"""primus_bootstrap.launch.commandline.main: the verbs of primus-cli, their help, and what is suggested for a word that is none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from primus_bootstrap.launch import cli
+from primus_bootstrap.launch.commandline import main
 
 VERBS = ("config", "diagnose", "env", "host-env", "preflight", "snapshot", "tasks", "verify-env")
 
@@ -14,7 +14,7 @@ VERBS = ("config", "diagnose", "env", "host-env", "preflight", "snapshot", "task
 def run(*words: str) -> int:
     """Run primus-cli in this process; return its exit code."""
     try:
-        return cli.main(words)
+        return main.main(words)
     except SystemExit as end:  # argparse
         return int(end.code or 0)
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.command_line: the words of a command line."""
+"""primus_bootstrap.launch.commandline.parser: the words of a command line."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.command_line import CommandLine, parse, read_env_file
-from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.commandline.parser import CommandLine, parse, read_env_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.container: the words of the engines, and a run by a stand-in that executes what it gets."""
+"""primus_bootstrap.launch.runtimes.container: the words of the engines, and a run by a stand-in that executes what it gets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import container, container_devices
-from primus_bootstrap.launch.command_line import CommandLine
-from primus_bootstrap.launch.direct_plan import Asked
-from primus_bootstrap.launch.errors import PlanError
-from primus_bootstrap.launch.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
-from primus_bootstrap.launch.settings import Given, Places, resolve
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.launch.commandline.layered_settings import Given, Places, resolve
+from primus_bootstrap.launch.commandline.parser import CommandLine
+from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
+from primus_bootstrap.launch.runtimes import container, container_devices
+from primus_bootstrap.launch.runtimes.direct_plan import Asked
 from tests.unit.launch_cli_rig import User
 
 if TYPE_CHECKING:

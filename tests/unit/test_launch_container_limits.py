@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.container_limits: limits that can be had, on hosts that may raise theirs and on those that may not."""
+"""primus_bootstrap.launch.runtimes.container_limits: limits that can be had, on hosts that may raise theirs and on those that may not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import container_limits
+from primus_bootstrap.launch.runtimes import container_limits
 
 if TYPE_CHECKING:
     from pathlib import Path

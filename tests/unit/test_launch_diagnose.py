@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.diagnose: from the files of a run to the first failing rank and its cause. Samples: tests/data/failures/."""
+"""The first failing rank and its cause, from the files of a run. Samples: tests/data/failures/."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis.strategies import characters, from_regex
 
-from primus_bootstrap.launch import diagnose, diagnose_causes, rank_log
+from primus_bootstrap.launch.diagnose import causes, diagnosis
+from primus_bootstrap.launch.ranks import rank_log
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
 NAMES = sorted(path.name for path in SAMPLES.iterdir())
@@ -72,7 +73,7 @@ def sample(name: str, run_dir: Path) -> dict[str, Any]:
 def test_each_sample_gives_its_cause_and_its_first_rank(name: str, tmp_path: Path) -> None:
     """The logs of a failure lead to the cause that the folder is named after, or to none."""
     expected = sample(name, tmp_path)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None) == cause_of(name)
     assert (found.first.rank if found.first else None) == expected.get("first")
@@ -84,11 +85,11 @@ def test_every_cause_has_a_sample_and_every_sample_a_cause() -> None:
     """A pattern that nothing shows is a guess."""
     named = {cause_of(name) for name in NAMES} - {None}
 
-    assert named == {cause.name for cause in diagnose_causes.catalogue()}
+    assert named == {cause.name for cause in causes.catalogue()}
 
 
-@pytest.mark.parametrize("cause", diagnose_causes.catalogue(), ids=lambda cause: cause.name)
-def test_every_cause_says_what_to_do_and_who_says_so(cause: diagnose_causes.Cause) -> None:
+@pytest.mark.parametrize("cause", causes.catalogue(), ids=lambda cause: cause.name)
+def test_every_cause_says_what_to_do_and_who_says_so(cause: causes.Cause) -> None:
     """Texts are whole sentences or steps, and none was turned into something else by a colon."""
     assert all(isinstance(text, str) and text for text in (cause.title, cause.means, cause.source, *cause.fix))
     assert cause.fix
@@ -97,14 +98,14 @@ def test_every_cause_says_what_to_do_and_who_says_so(cause: diagnose_causes.Caus
     assert cause.log or cause.kernel or cause.signals
 
 
-@pytest.mark.parametrize("pattern", [pattern.pattern for cause in diagnose_causes.catalogue() for pattern in cause.log])
+@pytest.mark.parametrize("pattern", [pattern.pattern for cause in causes.catalogue() for pattern in cause.log])
 def test_every_line_that_a_pattern_describes_is_found(pattern: str) -> None:
     """The quick look at words, which saves the patterns from ordinary lines, loses nothing."""
 
     @settings(max_examples=15, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(from_regex(re.compile(pattern), fullmatch=True, alphabet=characters(min_codepoint=32, max_codepoint=126)))
     def check(line: str) -> None:
-        assert diagnose_causes.match_log(line) is not None, line
+        assert causes.match_log(line) is not None, line
 
     check()
 
@@ -115,7 +116,7 @@ def test_the_rank_that_wrote_nan_is_named(tmp_path: Path) -> None:
         events(tmp_path, rank, (5.0 + rank, f"pretrain: rank {rank}: loss is not finite (nan) at step 12, first on rank 1; ..."))
         record(tmp_path, rank, ended=6.0 + rank, exit_code=76)
 
-    assert [item.rank for item in diagnose.diagnose(tmp_path).suspects] == [1]
+    assert [item.rank for item in diagnosis.diagnose(tmp_path).suspects] == [1]
 
 
 def test_what_torchrun_said_in_an_earlier_use_of_the_folder_does_not_count(tmp_path: Path) -> None:
@@ -127,13 +128,13 @@ def test_what_torchrun_said_in_an_earlier_use_of_the_folder_does_not_count(tmp_p
         "rank 0 on gpu001 failed first\ncause: a disk is full\n  No space left on device\nrun folder: /runs/1\n"
     )
 
-    assert diagnose.diagnose(tmp_path).cause is None
+    assert diagnosis.diagnose(tmp_path).cause is None
 
 
 def test_the_text_names_rank_cause_line_and_fix(tmp_path: Path) -> None:
     """What is printed at the end of a failed run is enough to act on."""
     sample("gpu_out_of_memory", tmp_path)
-    text = diagnose.diagnose(tmp_path).text()
+    text = diagnosis.diagnose(tmp_path).text()
 
     assert text.startswith("rank 3 on gpu001 failed first, 44.0 s after its start: it ended with exit code 1\n")
     assert "cause: the GPU's memory is full (gpu_out_of_memory)\n  logs/rank-00003.log:6: [rank3]: torch.OutOfMemoryError: HIP" in text
@@ -145,7 +146,7 @@ def test_the_text_names_rank_cause_line_and_fix(tmp_path: Path) -> None:
 def test_what_is_unknown_is_said_to_be_and_its_last_lines_are_shown(tmp_path: Path) -> None:
     """No pattern matches a KeyError: nothing is guessed."""
     sample("unknown", tmp_path)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert "cause: unknown; no known pattern matches\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
     assert found.last_lines[-1] == "[rank1]: KeyError: 'missing'"
@@ -156,7 +157,7 @@ def test_a_rank_killed_from_outside_is_called_killed_and_not_out_of_memory(tmp_p
     """SIGKILL has many senders; without a kernel line none is named, and what could not be read is said."""
     sample("killed", tmp_path)
     kernel(tmp_path, 0, [], problem="journalctl: no permission")
-    text = diagnose.diagnose(tmp_path).text()
+    text = diagnosis.diagnose(tmp_path).text()
 
     assert "cause: a rank was killed by somebody else (SIGKILL) (killed)\n  logs/rank-00000.json: the program ended by signal 9" in text
     assert "note: the kernel log of gpu001 could not be read: journalctl: no permission" in text
@@ -167,7 +168,7 @@ def test_the_kernel_says_who_killed_a_rank(tmp_path: Path) -> None:
     """Then that is the cause, and that the rank was killed is no other one."""
     sample("killed", tmp_path)
     kernel(tmp_path, 0, [(START + 31, "Out of memory: Killed process 4000 (python3) total-vm:1kB")])
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None, found.also) == ("host_out_of_memory", ())
 
@@ -177,7 +178,7 @@ def test_ranks_that_waited_for_a_killed_one_are_not_the_cause(tmp_path: Path) ->
     events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     record(tmp_path, 1, ended=2.0, exit_code=128 + KILL, signal=KILL)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None, found.first.rank if found.first else None) == ("killed", 1)
 
@@ -186,7 +187,7 @@ def test_a_rank_that_was_killed_at_the_end_of_its_grace_has_no_cause(tmp_path: P
     """It had been asked to stop, by somebody whom the logs do not name."""
     record(tmp_path, 0, world_size=1, ended=9.0, exit_code=128 + KILL, signal=KILL, stopped_at=4.0)
 
-    assert diagnose.diagnose(tmp_path).cause is None
+    assert diagnosis.diagnose(tmp_path).cause is None
 
 
 @pytest.mark.parametrize(
@@ -201,7 +202,7 @@ def test_a_rank_that_was_killed_at_the_end_of_its_grace_has_no_cause(tmp_path: P
 )
 def test_what_the_trainer_itself_says(line: str, cause: str) -> None:
     """Its messages are those of workloads/train and workloads/common."""
-    found = diagnose_causes.match_log(line)
+    found = causes.match_log(line)
 
     assert (found.name if found else None) == cause
 
@@ -212,7 +213,7 @@ def test_the_first_rank_is_the_first_by_time_and_not_by_number(tmp_path: Path) -
         events(tmp_path, rank, (at, "ValueError: bad"))
         record(tmp_path, rank, ended=at + 1, exit_code=1)
 
-    assert diagnose.diagnose(tmp_path).to_json()["first"]["rank"] == 1
+    assert diagnosis.diagnose(tmp_path).to_json()["first"]["rank"] == 1
 
 
 def test_the_time_is_that_of_the_error_and_not_of_the_end(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_the_time_is_that_of_the_error_and_not_of_the_end(tmp_path: Path) -> Non
     record(tmp_path, 0, ended=9.1, exit_code=1)
     events(tmp_path, 1, (5.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"))
     record(tmp_path, 1, ended=30.0, exit_code=1)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.first.rank if found.first else None, found.at) == (1, START + 5.0)
 
@@ -232,7 +233,7 @@ def test_a_rank_that_only_lost_its_connection_is_never_first_beside_one_with_a_c
     record(tmp_path, 0, ended=5.5, exit_code=1)
     events(tmp_path, 1, (6.0, "Traceback (most recent call last):"), (6.0, "KeyError: 'x'"))
     record(tmp_path, 1, ended=7.0, exit_code=1)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.first.rank if found.first else None, found.cause) == (1, None)
 
@@ -243,7 +244,7 @@ def test_a_rank_that_was_stopped_while_it_failed_is_still_the_first(tmp_path: Pa
     record(tmp_path, 0, ended=6.1, exit_code=1)
     events(tmp_path, 1, (5.0, "Traceback (most recent call last):"), (5.0, "KeyError: 'x'"))
     record(tmp_path, 1, ended=7.0, exit_code=128 + TERM, signal=TERM, stopped_at=6.2)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.first.rank if found.first else None) == 1
     assert found.last_lines[-1] == "KeyError: 'x'"
@@ -260,7 +261,7 @@ def test_a_warning_from_long_before_the_end_is_not_the_cause(tmp_path: Path) -> 
     )
     record(tmp_path, 0, world_size=1, ended=20000.1, exit_code=1)
 
-    assert diagnose.diagnose(tmp_path).cause is None
+    assert diagnosis.diagnose(tmp_path).cause is None
 
 
 @pytest.mark.parametrize(
@@ -275,7 +276,7 @@ def test_an_error_after_which_the_program_went_on_is_not_the_cause(tmp_path: Pat
     )
     events(tmp_path, 0, *((5.0 + index, line) for index, line in enumerate(lines)))
     record(tmp_path, 0, world_size=1, ended=9.0, exit_code=1)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None, found.at) == ("gpu_out_of_memory", START + 7.0)
 
@@ -311,7 +312,7 @@ def test_of_ranks_that_all_wait_the_one_is_named_whose_gpu_is_behind(
             (50.0, f"pretrain: rank {rank}: no progress for 600.1 s: step 7, phase exchange"),
             (51.0, f"pretrain: rank {rank}: flight recorder: {said}"),
         )
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert [item.rank for item in found.suspects] == suspects
     assert found.cause is not None
@@ -324,7 +325,7 @@ def test_the_cause_behind_a_hang_is_that_of_the_rank_that_hung(tmp_path: Path) -
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     events(tmp_path, 1, (602.0, "OSError: [Errno 116] Stale file handle: '/mnt/data'"))
     record(tmp_path, 1, ended=603.0, exit_code=1)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert found.cause is not None
     assert (found.cause.name, [item.rank for item in found.suspects]) == ("storage_lost", [1])
@@ -337,7 +338,7 @@ def test_a_kernel_line_of_another_node_points_at_the_ranks_of_that_node(tmp_path
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     record(tmp_path, 1, node="gpu002", ended=602.0, exit_code=128 + TERM, signal=TERM, stopped_at=601.5)
     kernel(tmp_path, 1, [(START + 10, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert found.cause is not None
     assert (found.cause.name, [(item.rank, item.node) for item in found.suspects]) == ("gpu_lost", [(1, "gpu002")])
@@ -348,7 +349,7 @@ def test_a_kernel_line_from_after_the_failure_is_not_its_cause(tmp_path: Path) -
     sample("unknown", tmp_path)
     kernel(tmp_path, 0, [(START + 3600, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
 
-    assert diagnose.diagnose(tmp_path).cause is None
+    assert diagnosis.diagnose(tmp_path).cause is None
 
 
 def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: P
     sample("unknown", tmp_path)
     kernel(tmp_path, 0, [(START + 7, "Out of memory: Killed process 99 (java) total-vm:1kB")])
 
-    assert diagnose.diagnose(tmp_path).cause is None
+    assert diagnosis.diagnose(tmp_path).cause is None
 
 
 @pytest.mark.parametrize(
@@ -369,7 +370,7 @@ def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: P
 )
 def test_harmless_lines_of_the_kernel_stand_for_nothing(line: str) -> None:
     """A count of zero, a program's own fault, and a corrected error are no broken hardware."""
-    assert diagnose_causes.match_kernel(line) is None
+    assert causes.match_kernel(line) is None
 
 
 @pytest.mark.parametrize(
@@ -385,13 +386,13 @@ def test_harmless_lines_of_the_kernel_stand_for_nothing(line: str) -> None:
 )
 def test_ordinary_lines_stand_for_nothing(line: str) -> None:
     """Patterns name errors, not words."""
-    assert diagnose_causes.match_log(line) is None
+    assert causes.match_log(line) is None
 
 
 def test_a_log_that_could_not_be_written_says_disk_full(tmp_path: Path) -> None:
     """The record, written over its old block, is then all that is left."""
     record(tmp_path, 0, world_size=1, ended=5.0, exit_code=74, problem="[Errno 28] No space left on device", dropped=9, last_lines=["bye"])
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert found.cause is not None
     assert found.cause.name == "disk_full"
@@ -403,7 +404,7 @@ def test_a_log_that_could_not_be_written_says_disk_full(tmp_path: Path) -> None:
 def test_a_run_that_ended_well_or_unfinished_has_no_failure(tmp_path: Path, code: int, ended: float) -> None:
     """75 means unfinished with a good checkpoint."""
     record(tmp_path, 0, world_size=1, ended=ended, exit_code=code)
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert not found.failed
     assert found.text() == "nothing failed\n"
@@ -411,7 +412,7 @@ def test_a_run_that_ended_well_or_unfinished_has_no_failure(tmp_path: Path, code
 
 def test_an_empty_folder_is_no_failure_and_no_success(tmp_path: Path) -> None:
     """Nothing is known, and that is said."""
-    assert diagnose.diagnose(tmp_path).text() == "no rank has left a record: nothing was started, or this is not the run's folder\n"
+    assert diagnosis.diagnose(tmp_path).text() == "no rank has left a record: nothing was started, or this is not the run's folder\n"
 
 
 def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:
@@ -422,7 +423,7 @@ def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:
         rank_log.log_path(tmp_path, rank).write_text(text + "RuntimeError: Connection closed by peer\n")
         record(tmp_path, rank, world_size=300, ended=10.0 + rank, exit_code=1)
     started = time.monotonic()
-    found = diagnose.diagnose(tmp_path)
+    found = diagnosis.diagnose(tmp_path)
 
     assert (found.cause.name if found.cause else None, len(found.followed)) == ("peer_lost", 299)
     assert time.monotonic() - started < 30

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import host_env, site
+from primus_bootstrap.launch.detect import host_env, site
 from tests.unit.launch_rig import expand, run
 
 if TYPE_CHECKING:

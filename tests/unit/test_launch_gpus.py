@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.gpus: single rules that no whole machine shows."""
+"""primus_bootstrap.launch.detect.gpus: single rules that no whole machine shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import gpus, sysfs
+from primus_bootstrap.launch.detect import gpus, sysfs
 
 if TYPE_CHECKING:
     from pathlib import Path

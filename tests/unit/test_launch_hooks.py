@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.hooks import find_hooks
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.hooks.discovery import find_hooks
 
 if TYPE_CHECKING:
     from pathlib import Path

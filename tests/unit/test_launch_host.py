@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.env_show, node_preflight and numa: what a host says of itself."""
+"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch import host_profile, numa
-from primus_bootstrap.launch.errors import PlanError
-from primus_bootstrap.launch.gpus import find_gpus
-from primus_bootstrap.launch.sysfs import Host
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.launch.detect import host_profile, numa
+from primus_bootstrap.launch.detect.gpus import find_gpus
+from primus_bootstrap.launch.detect.sysfs import Host
 from tests.unit.launch_rig import expand, run
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.nics and routes: the sieve's rules one by one."""
+"""primus_bootstrap.launch.detect.nics and routes: the sieve's rules one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import gpus, nics, routes, sysfs
+from primus_bootstrap.launch.detect import gpus, nics, routes, sysfs
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:

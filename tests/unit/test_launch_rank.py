@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.rank and rank_log: what becomes of one rank's output, its signals and its end. Real processes throughout."""
+"""The rank supervisor: output files, signals and exit records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch import rank, rank_log
+from primus_bootstrap.launch.ranks import rank, rank_log
 from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]

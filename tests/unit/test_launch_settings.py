@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.settings: layers, origins, kinds, and hints."""
+"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, kinds, and hints."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.settings import Given, Places, find_places, resolve
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.commandline.layered_settings import Given, Places, find_places, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,12 +1,12 @@
-"""primus_bootstrap.launch.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
+"""primus_bootstrap.launch.runtimes.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
 
 from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.slurm import pyxis_image
-from primus_bootstrap.launch.slurm_options import option_words
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.runtimes.slurm import pyxis_image
+from primus_bootstrap.launch.runtimes.slurm_options import option_words
 
 
 @pytest.mark.parametrize(

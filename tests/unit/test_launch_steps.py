@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.hooks and steps: which hooks there are, what they may change, and how they end."""
+"""primus_bootstrap.launch.hooks.discovery and steps: which hooks there are, what they may change, and how they end."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.hooks import find_hooks
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.hooks.discovery import find_hooks
 
 
 def test_hooks_run_general_ones_first_and_by_name(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.tasks import Request, all_tasks, find_task
 
 OURS = {"train pretrain", "train posttrain", "benchmark", "benchmark --list", "preflight", "analyze"}

@@ -1,11 +1,11 @@
-"""primus_bootstrap.launch.torch_names: what newer versions of torch call the profile's variables."""
+"""primus_bootstrap.launch.ranks.torch_variables: what newer versions of torch call the profile's variables."""
 
 from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.launch.plan import Plan, Variable
-from primus_bootstrap.launch.torch_names import with_names_of
+from primus_bootstrap.launch.ranks.torch_variables import with_names_of
+from primus_bootstrap.launch.runtimes.run_plan import Plan, Variable
 
 OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
 PROFILE = {OLD: "2000", "NCCL_DEBUG": "WARN"}

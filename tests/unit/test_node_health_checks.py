@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch import bundle
+from primus_bootstrap.launch import zipapp_file
 from tests.unit.health_rig import HEALTH, load_program, make_config, write
 
 if TYPE_CHECKING:
@@ -362,7 +362,7 @@ def test_a_file_system_that_answers_with_an_error_fails(root: Path, monkeypatch:
 def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Give the program with which the role gpu_env counts, as it lies on a host."""
     path = tmp_path_factory.mktemp("lib") / "launch.pyz"
-    bundle.write_bundle(path)
+    zipapp_file.write_bundle(path)
     return str(path)
 
 

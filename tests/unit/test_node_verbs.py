@@ -10,14 +10,14 @@ from typer.testing import CliRunner
 
 from primus_bootstrap import content
 from primus_bootstrap.cli.main import app
+from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError
 from primus_bootstrap.engine.plan import Subject, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
-from primus_bootstrap.errors import InventoryError, PlanError, PrimusError
-from primus_bootstrap.inventory.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
-from primus_bootstrap.inventory.edit import NewHost, host_variables, with_host, without_host
-from primus_bootstrap.inventory.groups import load_groups
+from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.edit.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
+from primus_bootstrap.inventory.edit.host_edits import NewHost, host_variables, with_host, without_host
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.node_rules import WORKER_GROUPS, inherited
+from primus_bootstrap.inventory.rules.day2_nodes import WORKER_GROUPS, inherited
 from tests.unit.engine_rig import free_port
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from primus_bootstrap import content
 from primus_bootstrap.cli import quarantine_verbs
 from primus_bootstrap.cli.main import app
+from primus_bootstrap.fleet.messages import Answer
 from primus_bootstrap.fleet.service import Quarantine, read_services
-from primus_bootstrap.fleet.values import Answer
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory import names, specs
-from primus_bootstrap.inventory.reference import json_schema, markdown, markdown_groups, rows, select_options
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.schema import names, specs
+from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, rows, select_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

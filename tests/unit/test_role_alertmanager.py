@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:

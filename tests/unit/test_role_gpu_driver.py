@@ -11,9 +11,9 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.launch.gpus import catalogue, find_gpus
-from primus_bootstrap.launch.sysfs import Host as SysfsHost
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from primus_bootstrap.launch.detect.gpus import catalogue, find_gpus
+from primus_bootstrap.launch.detect.sysfs import Host as SysfsHost
 from tests.unit.launch_rig import expand
 from tests.unit.role_module import load_role_module
 

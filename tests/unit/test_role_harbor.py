@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 HARBOR = load_filters("harbor")
 RIGHT: dict[str, Any] = {

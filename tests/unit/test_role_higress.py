@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

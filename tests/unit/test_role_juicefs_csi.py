@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.verdicts import parse_verdict
+from primus_bootstrap.core.verdicts import parse_verdict
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 CSI = load_filters("juicefs_csi")
 RIGHT = {"juicefs_csi_bucket": "https://s3.example.com/train"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.inventory.role_code import load_filters
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 filters: Any = load_filters("slurm")
 

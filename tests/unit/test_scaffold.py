@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import PlanError
-from primus_bootstrap.inventory.scaffold import make_scaffold, templates, write_scaffold
+from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.inventory.edit.scaffold import make_scaffold, templates, write_scaffold
 
 if TYPE_CHECKING:
     from pathlib import Path

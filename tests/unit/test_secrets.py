@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import InventoryError, PlanError
-from primus_bootstrap.inventory import names, specs
-from primus_bootstrap.inventory.secrets import add_secrets, make_password_file, password_of, read_vault_file
+from primus_bootstrap.core.errors import InventoryError, PlanError
+from primus_bootstrap.inventory.edit.generated_secrets import add_secrets, make_password_file, password_of, read_vault_file
+from primus_bootstrap.inventory.schema import names, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.inventory.specs import Option
+    from primus_bootstrap.inventory.schema.specs import Option
 
 SPEC = """
 argument_specs:

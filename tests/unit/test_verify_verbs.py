@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.cli.verify_verbs import Proofs, Row, exit_code, fold_rows, make_rows, problem_texts
+from primus_bootstrap.core.verdicts import Verdict
 from primus_bootstrap.engine.events import HostResult, Recap, VerdictFound
-from primus_bootstrap.verdicts import Verdict
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Outcome
     from primus_bootstrap.engine.events import Event, Status
-    from primus_bootstrap.verdicts import Outcome
 
 
 def result(role: str, host: str, task: str = "Look", status: Status = "ok", **more: Any) -> HostResult:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.launch.watch import attempt, node_record
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.attempt import Lease, launcher_words
-from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.spec import Host
 from tests.waiting import LIMIT_S, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
-    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_state import State
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORD = NodeRecord(0, "h1", "gpu001", "boot", "", 5.0)

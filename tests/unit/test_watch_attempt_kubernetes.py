@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.launch.watch import attempt
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 POD = {"PRIMUS_POD_NODE": "gpu1", "PRIMUS_POD_IP": "10.1.0.4", "PRIMUS_POD_NAME": "a-000000-1-r0", "JOB_COMPLETION_INDEX": "1"}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from primus_bootstrap.launch.errors import LaunchError, UsageError
+from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.launch.watch import broker, kube_broker
 from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, SCHEMA, Broker, NoAnswerError
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
@@ -93,7 +93,7 @@ def test_what_is_not_entitled_reaches_no_host(
     settings: broker.Settings, asked: Sent, request_: dict[str, Any], uid: int, said: str
 ) -> None:
     """Accounts that root has not named, hosts that it does not know, and jobs that are not there."""
-    with pytest.raises(LaunchError, match=said):
+    with pytest.raises(PrimusError, match=said):
         broker.answer(request_, uid, settings)
 
     assert asked == []

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch.watch import seen
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import observation
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError
-from primus_bootstrap.launch.watch.folder import JobFolder
-from primus_bootstrap.launch.watch.spec import DIRECT, Host, Job
+from primus_bootstrap.launch.watch.job_folder import JobFolder
+from primus_bootstrap.launch.watch.job_spec import DIRECT, Host, Job
 from primus_bootstrap.launch.watch.targets.direct import ASKED_A_LOOK, DirectTarget
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Large:
         """Look once; return who was asked, and who is silent."""
         self.site.asked.clear()
         nodes = self.target.observe(states.State(self.state.job, phase=phase, attempt=1, hosts=self.state.hosts)).nodes
-        return set(self.site.asked), {node.host for node in nodes if node.state == seen.SILENT}
+        return set(self.site.asked), {node.host for node in nodes if node.state == observation.SILENT}
 
 
 def large(folder: Path, count: int) -> Large:

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.ending: what the end of an attempt means, from the diagnosis of real failures."""
+"""primus_bootstrap.launch.watch.classification: what the end of an attempt means, from the diagnosis of real failures."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import yaml
 
-from primus_bootstrap.launch import diagnose, diagnose_causes, rank_log
-from primus_bootstrap.launch.diagnose import Diagnosis
-from primus_bootstrap.launch.diagnose_hang import Suspect
-from primus_bootstrap.launch.diagnose_ranks import Evidence
-from primus_bootstrap.launch.watch import ending
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.diagnose import causes, diagnosis
+from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
+from primus_bootstrap.launch.diagnose.hang import Suspect
+from primus_bootstrap.launch.diagnose.rank_evidence import Evidence
+from primus_bootstrap.launch.ranks import rank_log
+from primus_bootstrap.launch.watch import classification
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.job_spec import Host, Job
+from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.spec import Host, Job
-from primus_bootstrap.launch.watch.state import Attempt, State
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 
 SAMPLES = Path(__file__).resolve().parents[1] / "data" / "failures"
@@ -40,7 +41,7 @@ def over(code: int | None, **changes: Any) -> State:
 
 def of(name: str, node: str = "gpu001", *suspects: str) -> Diagnosis:
     """Return a diagnosis with a cause of the catalogue."""
-    cause = next(item for item in diagnose_causes.catalogue() if item.name == name)
+    cause = next(item for item in causes.catalogue() if item.name == name)
     return replace(
         NOTHING,
         cause=cause,
@@ -51,48 +52,48 @@ def of(name: str, node: str = "gpu001", *suspects: str) -> Diagnosis:
 
 def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
     """A renamed cause would silently lose its treatment."""
-    known = {item.name for item in diagnose_causes.catalogue()}
+    known = {item.name for item in causes.catalogue()}
 
-    assert known >= ending._OF_THE_HOST
-    assert known >= ending._PASSING
+    assert known >= classification._OF_THE_HOST
+    assert known >= classification._PASSING
 
 
 @pytest.mark.parametrize(
     ("state", "found", "kind", "hosts"),
     [
-        (over(0), NOTHING, ending.DONE, ()),
-        (over(75), NOTHING, ending.UNFINISHED, ()),
-        (over(75, stopping="failed"), NOTHING, ending.UNFINISHED, ()),
-        (over(75, cancel=True, stopping="cancel"), NOTHING, ending.CANCELLED, ()),
-        (over(1, verdict=seeing.PREEMPTED), of("crash"), ending.UNFINISHED, ()),
-        (over(None, verdict=seeing.CANCELLED), NOTHING, ending.CANCELLED, ()),
-        (over(1, lost=("h1",)), of("not_finite"), ending.NODE, ("h1",)),
-        (over(0, lost=("h1",)), NOTHING, ending.NODE, ("h1",)),
-        (over(1, lost=("h1", "h2")), NOTHING, ending.NODE, ()),
-        (over(1, verdict=seeing.NODE_FAIL), NOTHING, ending.OTHER, ()),
-        (over(1), of("gpu_memory_error", "gpu002"), ending.NODE, ("h2",)),
-        (over(1), of("gpu_missing", "gpu002"), ending.NODE, ("h2",)),
-        (over(77), of("no_progress", "gpu001", "gpu002"), ending.NODE, ("h2",)),
-        (over(77), of("no_progress", "gpu001", "gpu001", "gpu002"), ending.OTHER, ()),
-        (over(77), of("no_progress", "gpu001"), ending.OTHER, ()),
-        (over(137), of("host_out_of_memory"), ending.OTHER, ()),
-        (over(76), of("not_finite"), ending.OWN, ()),
-        (over(1), of("disk_full"), ending.OTHER, ()),
-        (over(1), of("peer_lost"), ending.OTHER, ()),
-        (over(76), NOTHING, ending.OWN, ()),
-        (over(2), NOTHING, ending.OWN, ()),
-        (over(None), NOTHING, ending.OTHER, ()),
-        (over(139), NOTHING, ending.OTHER, ()),
-        (over(143), NOTHING, ending.UNFINISHED, ()),
-        (over(130, stopping="failed"), NOTHING, ending.UNFINISHED, ()),
-        (over(143, stopping="no_progress", reason="no new step for 9 s"), NOTHING, ending.OTHER, ()),
-        (over(143), of("gpu_missing", "gpu002"), ending.NODE, ("h2",)),
-        (over(79), NOTHING, ending.OTHER, ()),
+        (over(0), NOTHING, classification.DONE, ()),
+        (over(75), NOTHING, classification.UNFINISHED, ()),
+        (over(75, stopping="failed"), NOTHING, classification.UNFINISHED, ()),
+        (over(75, cancel=True, stopping="cancel"), NOTHING, classification.CANCELLED, ()),
+        (over(1, verdict=seeing.PREEMPTED), of("crash"), classification.UNFINISHED, ()),
+        (over(None, verdict=seeing.CANCELLED), NOTHING, classification.CANCELLED, ()),
+        (over(1, lost=("h1",)), of("not_finite"), classification.NODE, ("h1",)),
+        (over(0, lost=("h1",)), NOTHING, classification.NODE, ("h1",)),
+        (over(1, lost=("h1", "h2")), NOTHING, classification.NODE, ()),
+        (over(1, verdict=seeing.NODE_FAIL), NOTHING, classification.OTHER, ()),
+        (over(1), of("gpu_memory_error", "gpu002"), classification.NODE, ("h2",)),
+        (over(1), of("gpu_missing", "gpu002"), classification.NODE, ("h2",)),
+        (over(77), of("no_progress", "gpu001", "gpu002"), classification.NODE, ("h2",)),
+        (over(77), of("no_progress", "gpu001", "gpu001", "gpu002"), classification.OTHER, ()),
+        (over(77), of("no_progress", "gpu001"), classification.OTHER, ()),
+        (over(137), of("host_out_of_memory"), classification.OTHER, ()),
+        (over(76), of("not_finite"), classification.OWN, ()),
+        (over(1), of("disk_full"), classification.OTHER, ()),
+        (over(1), of("peer_lost"), classification.OTHER, ()),
+        (over(76), NOTHING, classification.OWN, ()),
+        (over(2), NOTHING, classification.OWN, ()),
+        (over(None), NOTHING, classification.OTHER, ()),
+        (over(139), NOTHING, classification.OTHER, ()),
+        (over(143), NOTHING, classification.UNFINISHED, ()),
+        (over(130, stopping="failed"), NOTHING, classification.UNFINISHED, ()),
+        (over(143, stopping="no_progress", reason="no new step for 9 s"), NOTHING, classification.OTHER, ()),
+        (over(143), of("gpu_missing", "gpu002"), classification.NODE, ("h2",)),
+        (over(79), NOTHING, classification.OTHER, ()),
     ],
 )
 def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
     """A request, then the target, then the logs, then the exit code; a host is blamed only where others were well."""
-    judged = ending.explain(JOB, state, found, NODES)
+    judged = classification.explain(JOB, state, found, NODES)
 
     assert (judged.kind, judged.hosts) == (kind, hosts)
     assert judged.reason
@@ -107,23 +108,23 @@ def test_a_gpu_that_hangs_costs_its_host_the_next_attempt(tmp_path: Path, sample
     for rank, fields in yaml.safe_load((SAMPLES / sample / "ends.yml").read_text())["ranks"].items():
         data = {"schema": rank_log.SCHEMA, "rank": rank, "world_size": 4, "local_rank": rank % 2, "attempt": 0, "pid": 9, "started": 1.0}
         rank_log.record_path(tmp_path, rank).write_text(json.dumps({**data, **fields}))
-    judged = ending.explain(JOB, over(77), diagnose.diagnose(tmp_path), NODES)
+    judged = classification.explain(JOB, over(77), diagnosis.diagnose(tmp_path), NODES)
 
     assert (judged.cause, judged.hosts) == ("no_progress", hosts)
 
 
 def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
     """Its shared storage may be gone, or its user unknown there: the job starts elsewhere, and nobody knows whose fault it was."""
-    state = over(None, stopping=ending.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
+    state = over(None, stopping=classification.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
     both = replace(state, absent=("h1", "h2"))
-    judged = ending.explain(JOB, state, of("rendezvous_failed"), NODES)
+    judged = classification.explain(JOB, state, of("rendezvous_failed"), NODES)
 
-    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (ending.NODE, "not_started", ("h2",), False)
+    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (classification.NODE, "not_started", ("h2",), False)
     assert "no such folder" in judged.reason
-    assert ending.explain(JOB, both, NOTHING, NODES).hosts == ()
+    assert classification.explain(JOB, both, NOTHING, NODES).hosts == ()
 
 
-@pytest.mark.parametrize(("stopping", "said"), [("", True), (ending.STOP_HANG, False)])
+@pytest.mark.parametrize(("stopping", "said"), [("", True), (classification.STOP_HANG, False)])
 def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stopping: str, said: bool) -> None:  # noqa: FBT001
     """Storage that was away ends an attempt on every node: people must read that, and not only an exit code. What was asked for is none."""
     folder = folders.JobFolder(tmp_path)
@@ -140,23 +141,23 @@ def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stoppi
 
 def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:
     """An error of the host's hardware is one; a hang or an unknown host is not."""
-    assert ending.explain(JOB, over(1), of("gpu_lost"), NODES).hardware
-    assert not ending.explain(JOB, over(1), of("gpu_missing"), NODES).hardware
-    assert not ending.explain(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
+    assert classification.explain(JOB, over(1), of("gpu_lost"), NODES).hardware
+    assert not classification.explain(JOB, over(1), of("gpu_missing"), NODES).hardware
+    assert not classification.explain(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
 
 
 def test_a_host_that_is_alone_is_blamed_too() -> None:
     """With one node there are no others that could have been well."""
     alone = replace(over(1, lost=("h1",)), hosts=(Host("h1", "a"),))
 
-    assert ending.explain(JOB, alone, NOTHING, NODES).hosts == ("h1",)
+    assert classification.explain(JOB, alone, NOTHING, NODES).hosts == ("h1",)
 
 
 def test_a_run_folder_of_a_failure_leads_to_the_host(tmp_path: Path) -> None:
     """From the logs as they lie there to the name of the host in the job."""
     (tmp_path / "logs").mkdir()
     shutil.copy(SAMPLES / "port_in_use" / "launcher-00000.log", tmp_path / "logs")
-    judged = ending.explain(JOB, over(1), diagnose.diagnose(tmp_path), NODES)
+    judged = classification.explain(JOB, over(1), diagnosis.diagnose(tmp_path), NODES)
 
-    assert (judged.kind, judged.cause) == (ending.OTHER, "port_in_use")
+    assert (judged.kind, judged.cause) == (classification.OTHER, "port_in_use")
     assert judged.fix

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.program: the events of a job, read from a place on."""
+"""primus_bootstrap.launch.watch.watch_program: the events of a job, read from a place on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.watch import log_view
-from primus_bootstrap.launch.watch.program import events_from
+from primus_bootstrap.launch.watch.watch_program import events_from
 
 if TYPE_CHECKING:
     from pathlib import Path

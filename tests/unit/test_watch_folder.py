@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.folder and node_record: the files of a job's folder."""
+"""primus_bootstrap.launch.watch.job_folder and node_record: the files of a job's folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.job_folder import JobFolder
+from primus_bootstrap.launch.watch.job_spec import Job
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.policy import Event
-from primus_bootstrap.launch.watch.spec import Job
+from primus_bootstrap.launch.watch.restart_policy import Event
 
 JOB = Job("a-000000", "a", "ada", "slurm", 2, ("train",))
 

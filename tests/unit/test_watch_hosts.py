@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.hosts: which hosts an attempt gets, and when an excluded one comes back."""
+"""primus_bootstrap.launch.watch.host_choice: which hosts an attempt gets, and when an excluded one comes back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.watch.hosts import choose
-from primus_bootstrap.launch.watch.policy import submitted
-from primus_bootstrap.launch.watch.seen import Candidate, Candidates
-from primus_bootstrap.launch.watch.spec import Host, Job, LeftOut
-from primus_bootstrap.launch.watch.state import Excluded, State
+from primus_bootstrap.launch.watch.host_choice import choose
+from primus_bootstrap.launch.watch.job_spec import Host, Job, LeftOut
+from primus_bootstrap.launch.watch.job_state import Excluded, State
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates
+from primus_bootstrap.launch.watch.restart_policy import submitted
 
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",), gpus_per_node=8)
 

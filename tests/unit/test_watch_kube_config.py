@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.launch.watch.kube_api import Api, ApiSilentError
 from primus_bootstrap.launch.watch.kube_config import read_access
 

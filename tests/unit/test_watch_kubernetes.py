@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from primus_bootstrap.launch.diagnose import Diagnosis
-from primus_bootstrap.launch.watch import ending, node_record, policy
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.hosts import choose
+from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
+from primus_bootstrap.launch.watch import classification, node_record, restart_policy
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.host_choice import choose
+from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.policy import Moment
-from primus_bootstrap.launch.watch.state import Attempt, Excluded, State
+from primus_bootstrap.launch.watch.restart_policy import Moment
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.unit.test_watch_kubernetes_nodes import a_node
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.ending import Ending
+    from primus_bootstrap.launch.watch.classification import Ending
     from primus_bootstrap.launch.watch.kube_api import Api
 
 FAILED = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
@@ -91,13 +91,13 @@ def starting(**changes: Any) -> State:
 def watch(target: KubernetesTarget, state: State, *times: float) -> State:
     """Look and decide at these times; what the watcher starts and stops is left out."""
     for now in times:
-        state = policy.decide(target.job, state, target.observe(state), Moment(now)).state
+        state = restart_policy.decide(target.job, state, target.observe(state), Moment(now)).state
     return state
 
 
 def verdict(target: KubernetesTarget, state: State) -> Ending:
     """Judge the attempt that is over, without a word in any log."""
-    return ending.explain(target.job, state, Diagnosis("", 0), {})
+    return classification.explain(target.job, state, Diagnosis("", 0), {})
 
 
 def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_out(target: KubernetesTarget, server: Server) -> None:
@@ -105,10 +105,10 @@ def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_ou
     server.pods, server.job["status"] = pods(("gpu1", REFUSED)), {"conditions": [FAILED]}
     state = watch(target, starting(), 110)
     judged = verdict(target, state)
-    again = policy.judge(target.job, state, judged, 111).state
+    again = restart_policy.judge(target.job, state, judged, 111).state
 
     assert state.phase == states.ENDED
-    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (ending.NODE, ending.NOT_STARTED, ("gpu1",), False)
+    assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (classification.NODE, classification.NOT_STARTED, ("gpu1",), False)
     assert "gpu1: UnexpectedAdmissionError: no devices left" in judged.reason
     assert "kubectl -n jobs get events" in judged.fix
     assert (again.phase, again.restarts_without_progress, [one.host for one in again.excluded]) == (states.WAITING, 1, ["gpu1"])
@@ -121,9 +121,9 @@ def test_a_job_that_has_failed_before_a_launcher_began_is_over(target: Kubernete
     judged = verdict(target, state)
 
     assert state.phase == states.ENDED
-    assert (judged.kind, judged.cause, judged.hosts) == (ending.OTHER, ending.NOT_STARTED, ())
+    assert (judged.kind, judged.cause, judged.hosts) == (classification.OTHER, classification.NOT_STARTED, ())
     assert "try-0a1b2c-1 has failed: BackoffLimitExceeded" in judged.reason
-    assert policy.judge(target.job, state, judged, 111).state.restarts_without_progress == 1
+    assert restart_policy.judge(target.job, state, judged, 111).state.restarts_without_progress == 1
 
 
 def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: KubernetesTarget, server: Server) -> None:
@@ -132,7 +132,7 @@ def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: Ku
     state = watch(target, starting(), 110, 110 + target.job.policy.settle_s)
     over = replace(state, phase=states.ENDED)
 
-    assert (state.phase, state.stopping, state.absent) == (states.STOPPING, ending.STOP_NOT_STARTED, ("gpu1",))
+    assert (state.phase, state.stopping, state.absent) == (states.STOPPING, classification.STOP_NOT_STARTED, ("gpu1",))
     assert verdict(target, over).hosts == ("gpu1",)
     assert "no devices left" in verdict(target, over).reason
 
@@ -148,7 +148,7 @@ def test_a_pod_on_a_node_that_never_starts_it_has_the_time_of_a_first_step(targe
     judged = verdict(target, replace(after, phase=states.ENDED))
 
     assert (queued.phase, before.phase, after.phase) == (states.STARTING, states.STARTING, states.STOPPING)
-    assert (judged.cause, judged.hosts) == (ending.NOT_STARTED, ("gpu1",))
+    assert (judged.cause, judged.hosts) == (classification.NOT_STARTED, ("gpu1",))
     assert f"it did not start within {limit} s: gpu1: its container is being made" in judged.reason
 
 
@@ -179,7 +179,8 @@ def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: 
     server.pods = pods(("", UNPLACED), ("", UNPLACED))
     waiting = watch(target, starting(), 110, 90_000)
     server.pods = pods(("gpu1", MADE), ("gpu2", {}))
-    away = policy.decide(target.job, watch(target, waiting, 90_001), target.observe(waiting), Moment(99_000, watching_since=98_990)).state
+    moment = Moment(99_000, watching_since=98_990)
+    away = restart_policy.decide(target.job, watch(target, waiting, 90_001), target.observe(waiting), moment).state
 
     assert (waiting.phase, waiting.reason) == (states.STARTING, "Kubernetes: 0/3 nodes")
     assert away.phase == states.STARTING

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes
+from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import tolerations
 

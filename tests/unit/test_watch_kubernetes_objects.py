@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.watch import seen as seeing
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.job_spec import Job, read_job
+from primus_bootstrap.launch.watch.job_spec_kubernetes import RANKS, Kubernetes
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.seen import NodeSeen
-from primus_bootstrap.launch.watch.spec import Job, read_job
-from primus_bootstrap.launch.watch.spec_kubernetes import RANKS, Kubernetes
+from primus_bootstrap.launch.watch.observation import NodeSeen
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
 

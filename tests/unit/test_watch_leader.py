@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import policy
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import restart_policy
+from primus_bootstrap.launch.watch.job_spec import Host, Job
 from primus_bootstrap.launch.watch.leader import Leader, LockedError
-from primus_bootstrap.launch.watch.policy import Moment
-from primus_bootstrap.launch.watch.spec import Host, Job
+from primus_bootstrap.launch.watch.restart_policy import Moment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 STATE = states.State("a-000000", states.RUNNING, watcher="elsewhere/boot/1", updated=5.0)
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",))
@@ -64,11 +64,11 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
         STATE, phase=states.STOPPING, revoked=True, revoked_at=900.0, not_before=ahead, deadline=ahead, step_at=ahead, since=ahead,
         unknown=(("h1", ahead),), failing_since=ahead,
     )  # fmt: skip
-    found = policy.taken_over(JOB, state, 1000.0)
+    found = restart_policy.taken_over(JOB, state, 1000.0)
 
     assert (found.revoked_at, found.step_at, found.since, found.unknown, found.failing_since) == (1000.0, 1000.0, 1000.0, (), 0.0)
     assert found.not_before == 1000.0 + 300
-    assert found.deadline == 1000.0 + JOB.grace_s + policy.AFTER_GRACE_S
+    assert found.deadline == 1000.0 + JOB.grace_s + restart_policy.AFTER_GRACE_S
 
 
 def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
 def test_a_controller_that_does_not_answer_says_nothing_of_nodes() -> None:
     """A node that was silent before is not called back because its target fell silent too."""
     state = replace(STATE, unknown=(("h1", 900.0),), hosts=(Host("h1", "a"),), attempts=(states.Attempt(1, ("h1",)),))
-    after = policy.decide(JOB, state, seeing.Seen(seeing.SILENT), Moment(910.0))
+    after = restart_policy.decide(JOB, state, seeing.Seen(seeing.SILENT), Moment(910.0))
 
     assert after.state.unknown == (("h1", 900.0),)
     assert after.events == ()

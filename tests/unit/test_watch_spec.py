@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.spec and folder: what a job may say, and how its folder comes to be."""
+"""primus_bootstrap.launch.watch.job_spec and folder: what a job may say, and how its folder comes to be."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import folder as folders
-from primus_bootstrap.launch.watch import program
-from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import watch_program
+from primus_bootstrap.launch.watch.job_folder import JobFolder
+from primus_bootstrap.launch.watch.job_spec import read_job
 from primus_bootstrap.launch.watch.loop import Watcher
-from primus_bootstrap.launch.watch.seen import Candidates
-from primus_bootstrap.launch.watch.spec import read_job
+from primus_bootstrap.launch.watch.observation import Candidates
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ JOB: dict[str, Any] = {
 )
 def test_everything_that_is_wrong_is_said_with_its_place(changes: dict[str, Any], said: str) -> None:
     """Before anything is contacted; a second mistake is not hidden by the first."""
-    with pytest.raises(LaunchError) as caught:
+    with pytest.raises(PrimusError) as caught:
         read_job(json.dumps({**JOB, "grace_s": "long", **changes}), origin="job.json")
 
     assert said in str(caught.value)
@@ -75,7 +75,7 @@ def test_everything_that_is_wrong_is_said_with_its_place(changes: dict[str, Any]
 def test_options_of_sbatch_that_the_watcher_gives_are_refused(option: str) -> None:
     """Two of them would contradict each other."""
     job = {**{key: value for key, value in JOB.items() if key != "direct"}, "target": "slurm", "slurm": {"options": [option]}}
-    with pytest.raises(LaunchError, match="given by the watcher"):
+    with pytest.raises(PrimusError, match="given by the watcher"):
         read_job(json.dumps(job), origin="job.json")
 
 
@@ -107,13 +107,13 @@ def test_root_makes_a_job_folder_and_hands_it_to_the_job_user(open_folder: Path)
 def test_no_job_is_made_where_others_can_replace_it(open_folder: Path) -> None:
     """A folder of all jobs that users may write to, or that is a link, is refused by name."""
     (open_folder / "link").symlink_to(open_folder)
-    with pytest.raises(LaunchError, match="link: is a symbolic link"):
+    with pytest.raises(PrimusError, match="link: is a symbolic link"):
         folders.create(open_folder / "link", json.dumps(JOB))
     below = open_folder / "shared"
     below.mkdir()
     (below / "jobs").mkdir()
     below.chmod(0o777)
-    with pytest.raises(LaunchError, match="has mode 0777: others can replace"):
+    with pytest.raises(PrimusError, match="has mode 0777: others can replace"):
         folders.create(below / "jobs", json.dumps(JOB))
 
 
@@ -170,7 +170,7 @@ def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path
     """Already at its start, before it has a lock: systemd shows the line and tries again."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     (folder.path / "watch.lock").mkdir()
-    code = program.main(["run", "--folder", str(folder.path)])
+    code = watch_program.main(["run", "--folder", str(folder.path)])
     said = capsys.readouterr().err
 
     assert code == 3
@@ -192,18 +192,18 @@ def test_who_asks_last_is_heard(tmp_path: Path) -> None:
 def test_storage_that_is_away_is_no_job_that_was_removed(tmp_path: Path) -> None:
     """The one is tried again by systemd, since the exit code is not 0; the other has no watcher any more."""
     words = ["run", "--folder", str(tmp_path / "jobs" / "a-000000")]
-    away = program.main(words)
+    away = watch_program.main(words)
     (tmp_path / "jobs").mkdir()
-    not_mounted = program.main(words)
+    not_mounted = watch_program.main(words)
     (tmp_path / "jobs" / "other").mkdir()
 
     assert 0 not in (away, not_mounted)
-    assert program.main(words) == 0
+    assert watch_program.main(words) == 0
 
 
 def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:
     """Two watchers of one attempt would be the result."""
     folder, _ = folders.create(tmp_path, json.dumps(JOB))
     folder.path.rename(tmp_path / "b-000000")
-    with pytest.raises(LaunchError, match="do not move or copy"):
+    with pytest.raises(PrimusError, match="do not move or copy"):
         JobFolder(tmp_path / "b-000000").job()

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.watch.unit: who is listened to, what is started, and whose rights count."""
+"""primus_bootstrap.launch.watch.node_agent: who is listened to, what is started, and whose rights count."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import unit
+from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.launch.watch import node_agent
 from tests.integration import watch_rig
 
 if TYPE_CHECKING:
@@ -38,22 +38,22 @@ def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> Non
     old = {"schema": "primus.workload-site/1", "folder": "/srv/jobs", "min_uid": 1000, "properties": []}
     path.write_text(json.dumps(old))
 
-    assert unit._site(path) == unit.Site(Path("/srv/jobs"), 1000, (), accounts=None)
-    for data in ({**old, "schema": unit.SITE_SCHEMA}, {**old, "accounts": []}):
+    assert node_agent._site(path) == node_agent.Site(Path("/srv/jobs"), 1000, (), accounts=None)
+    for data in ({**old, "schema": node_agent.SITE_SCHEMA}, {**old, "accounts": []}):
         path.write_text(json.dumps(data))
-        with pytest.raises(LaunchError, match="this program reads"):
-            unit._site(path)
+        with pytest.raises(PrimusError, match="this program reads"):
+            node_agent._site(path)
 
 
 def test_a_host_in_quarantine_is_not_healthy(tmp_path: Path) -> None:
     """Where the role writes it; a record that cannot be read keeps the host out as well."""
     record = tmp_path / "quarantine.json"
-    nothing = unit._quarantine(record)
+    nothing = node_agent._quarantine(record)
     record.write_text(json.dumps({"owner": "ada", "reason": "fan broken"}))
-    held = unit._quarantine(record)
+    held = node_agent._quarantine(record)
     record.write_text("{")
     stated = yaml.safe_load((watch_rig.ROOT / "roles/quarantine/vars/main.yml").read_text())
 
     assert (nothing, held) == ("", "in quarantine by ada: fan broken")
-    assert unit._quarantine(record).startswith("in quarantine; ")
-    assert stated["_quarantine_host_path"] == str(unit.QUARANTINE)
+    assert node_agent._quarantine(record).startswith("in quarantine; ")
+    assert stated["_quarantine_host_path"] == str(node_agent.QUARANTINE)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.errors import InventoryError, PlanError
+from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.job_file import check_job, find_job, read_job, whole_job
 from primus_bootstrap.inventory.load import load_cluster
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.role_code import load_filters
-from primus_bootstrap.inventory.specs import load_options
-from primus_bootstrap.launch.watch.spec import read_job
+from primus_bootstrap.inventory.ansible.role_filters import load_filters
+from primus_bootstrap.inventory.schema.specs import load_options
+from primus_bootstrap.launch.watch.job_spec import read_job
 
 if TYPE_CHECKING:
     from pathlib import Path

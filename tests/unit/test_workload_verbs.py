@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import folder as folders
+from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.launch.watch import job_folder as folders
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import log_view
-from primus_bootstrap.launch.watch import state as states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,12 +69,12 @@ def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
     folder = folders.JobFolder(tmp_path)
     log = folder.run / "logs" / "rank-00000.log"
     log.parent.mkdir(parents=True)
-    with pytest.raises(LaunchError, match="rank 0 has written nothing yet"):
+    with pytest.raises(PrimusError, match="rank 0 has written nothing yet"):
         log_view.show(folder, 0, lines=1, follow=False)
     os.mkfifo(log)
-    with pytest.raises(LaunchError, match="is a named pipe, not a regular file"):
+    with pytest.raises(PrimusError, match="is a named pipe, not a regular file"):
         log_view.show(folder, 0, lines=1, follow=False)
     log.unlink()
     log.symlink_to("/etc/hostname")
-    with pytest.raises(LaunchError, match="cannot be read"):
+    with pytest.raises(PrimusError, match="cannot be read"):
         log_view.show(folder, 0, lines=1, follow=False)

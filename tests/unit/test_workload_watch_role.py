@@ -11,7 +11,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
 from primus_bootstrap import content
-from primus_bootstrap.launch.watch import broker, unit
+from primus_bootstrap.launch.watch import broker, node_agent
 from primus_bootstrap.launch.watch.broker_client import SOCKET
 from primus_bootstrap.launch.watch.targets.direct import AT_ONCE
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import KINDS
@@ -52,8 +52,8 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
 
 def test_the_program_on_a_node_reads_what_the_role_writes() -> None:
     """Path and schema of the file are the program's own."""
-    assert Path(VARS["_primus_watch_site_file"]) == unit.SITE
-    assert VARS["_primus_watch_site"]["schema"] == unit.SITE_SCHEMA
+    assert Path(VARS["_primus_watch_site_file"]) == node_agent.SITE
+    assert VARS["_primus_watch_site"]["schema"] == node_agent.SITE_SCHEMA
     assert set(VARS["_primus_watch_site"]) == {"schema", "folder", "min_uid", "accounts", "refuse_sudo", "properties"}
 
 

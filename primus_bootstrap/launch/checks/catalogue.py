@@ -8,9 +8,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.checks.model import PREFIX
-from primus_bootstrap.launch.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.checks.data import table
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.render.facts import FACTS, SCHEMA
+from primus_bootstrap.launch.checks.limits import table
+from primus_bootstrap.launch.detect.render.facts import FACTS, SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.launch import sysfs
+    from primus_bootstrap.launch.detect import sysfs
 
 _TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "text": (str,), "switch": (bool,), "texts": (dict,)}
 

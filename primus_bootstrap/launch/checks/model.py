@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import gpus, sysfs
+from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN, Verdict
 from primus_bootstrap.launch.checks.expected import Expected
-from primus_bootstrap.launch.records import FAIL, PASS, SKIPPED, UNKNOWN, Record
+from primus_bootstrap.launch.detect import gpus, sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from primus_bootstrap.launch.gpus import Gpu, GpuFindings
+    from primus_bootstrap.launch.detect.gpus import Gpu, GpuFindings
 
 PREFIX = "preflight_"
 _CONTAINERS = {
@@ -75,7 +75,7 @@ class Check:
     name: str
     meaning: str
     reads: str
-    look: Callable[[Node], Iterable[Record]]
+    look: Callable[[Node], Iterable[Verdict]]
     needs: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
     timeout_s: float = 10.0
@@ -87,24 +87,24 @@ class Check:
         return self.records or (self.name,)
 
 
-def judged(*, good: bool, reason: str, fix: str, **fields: str) -> Record:
+def judged(*, good: bool, reason: str, fix: str, **fields: str) -> Verdict:
     """Return a pass or a fail; a pass has no reason and nothing to mend."""
-    return Record(verdict=PASS, **_named(fields)) if good else Record(verdict=FAIL, reason=reason, fix=fix, **_named(fields))
+    return Verdict(verdict=PASS, **_named(fields)) if good else Verdict(verdict=FAIL, reason=reason, fix=fix, **_named(fields))
 
 
-def passed(**fields: str) -> Record:
+def passed(**fields: str) -> Verdict:
     """Return a pass."""
-    return Record(verdict=PASS, **_named(fields))
+    return Verdict(verdict=PASS, **_named(fields))
 
 
-def unknown(reason: str, *, fix: str = _SEE, **fields: str) -> Record:
+def unknown(reason: str, *, fix: str = _SEE, **fields: str) -> Verdict:
     """Return an unknown."""
-    return Record(verdict=UNKNOWN, reason=reason, fix=fix, **_named(fields))
+    return Verdict(verdict=UNKNOWN, reason=reason, fix=fix, **_named(fields))
 
 
-def skipped(reason: str, **fields: str) -> Record:
+def skipped(reason: str, **fields: str) -> Verdict:
     """Return a skipped."""
-    return Record(verdict=SKIPPED, reason=reason, **_named(fields))
+    return Verdict(verdict=SKIPPED, reason=reason, **_named(fields))
 
 
 def _named(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def container(node: Node) -> str:
     return next((kind for path, kind in _CONTAINERS.items() if node.host.path(path).exists()), "")
 
 
-def missing(check: Check, node: Node) -> Record | None:
+def missing(check: Check, node: Node) -> Verdict | None:
     """Return why a check has nothing to look at here, None where it has."""
     kind = container(node) if MACHINE in check.needs else ""
     if kind:

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.model import CannotTellError, text_of
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics, sysfs
 from primus_bootstrap.launch.checks.model import CannotTellError
+from primus_bootstrap.launch.detect import nics, sysfs
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.nics import Port
+    from primus_bootstrap.launch.detect.nics import Port
 
 
 def ports_up(node: Node) -> tuple[Port, ...]:

@@ -11,10 +11,10 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from primus_bootstrap.launch import process
+from primus_bootstrap.core.verdicts import FAIL, PASS, UNKNOWN, Verdict
 from primus_bootstrap.launch.checks import model
 from primus_bootstrap.launch.checks.model import PREFIX, CannotTellError
-from primus_bootstrap.launch.records import FAIL, PASS, UNKNOWN, Record
+from primus_bootstrap.launch.runtimes import child_processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,11 +43,11 @@ class _Running:
     answered: bool = False
 
 
-def run_checks(checks: Sequence[Check], node: Node, host: str) -> tuple[Record, ...]:
+def run_checks(checks: Sequence[Check], node: Node, host: str) -> tuple[Verdict, ...]:
     """Return the records of the checks, in the checks' order."""
     waiting = list(enumerate(checks))
     running: dict[int, _Running] = {}
-    found: dict[int, tuple[Record, ...]] = {}
+    found: dict[int, tuple[Verdict, ...]] = {}
     selector = selectors.DefaultSelector()
     try:
         while waiting or running:
@@ -61,7 +61,7 @@ def run_checks(checks: Sequence[Check], node: Node, host: str) -> tuple[Record, 
                 found[index] = _finish(one, host)
     finally:
         for one in running.values():  # interrupted
-            process.kill_session(one.pid, 0.0)
+            child_processes.kill_session(one.pid, 0.0)
             os.close(one.descriptor)
         selector.close()
     return _with_serials([record for index in sorted(found) for record in found[index]])
@@ -69,7 +69,7 @@ def run_checks(checks: Sequence[Check], node: Node, host: str) -> tuple[Record, 
 
 def _start(check: Check, node: Node) -> _Running:
     reader, writer = os.pipe()
-    pid = process.fork()
+    pid = child_processes.fork()
     if pid == 0:
         os.close(reader)
         _answer(check, node, writer)
@@ -91,7 +91,7 @@ def _answer(check: Check, node: Node, writer: int) -> NoReturn:
         os._exit(code)
 
 
-def look(check: Check, node: Node) -> tuple[Record, ...]:
+def look(check: Check, node: Node) -> tuple[Verdict, ...]:
     """Look in this process; what cannot be had is unknown, for each record of the check."""
     try:
         reason = model.missing(check, node)
@@ -118,12 +118,12 @@ def _ready(selector: selectors.BaseSelector, running: dict[int, _Running]) -> li
     return done
 
 
-def _finish(one: _Running, host: str) -> tuple[Record, ...]:
+def _finish(one: _Running, host: str) -> tuple[Verdict, ...]:
     """Collect the process and return its records."""
-    code = process.ended(one.pid, _GONE_S) if one.answered else None
+    code = child_processes.ended(one.pid, _GONE_S) if one.answered else None
     reason = ""
     if code is None:
-        gone = process.kill_session(one.pid, _GONE_S)
+        gone = child_processes.kill_session(one.pid, _GONE_S)
         reason = f"it gave no answer within {one.check.timeout_s:g} s and " + (
             "was killed" if gone else f"cannot be killed (process {one.pid} waits in the kernel): it is left"
         )
@@ -134,27 +134,27 @@ def _finish(one: _Running, host: str) -> tuple[Record, ...]:
         ending = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else str(code)
         reason = reason or f"the check ended with {ending}: {words[-1][:200]}"
         fix = f"run it alone: primus-cli preflight --checks {one.check.name}; see `journalctl -k`"
-        records = tuple(Record(name, "", UNKNOWN, reason=reason, fix=fix) for name in one.check.record_names)
+        records = tuple(Verdict(name, "", UNKNOWN, reason=reason, fix=fix) for name in one.check.record_names)
     seconds = round(time.monotonic() - one.began, 3)
     return tuple(replace(_tidy(record, one.check), host=host, started=one.started, seconds=seconds) for record in records)
 
 
-def _tidy(record: Record, check: Check) -> Record:
+def _tidy(record: Verdict, check: Check) -> Verdict:
     """Name a record; a pass has no reason, and only what is to be mended has a fix."""
     name = PREFIX + (record.check or check.record_names[0]).removeprefix(PREFIX)
     reason = "" if record.verdict == PASS else record.reason
     return replace(record, check=name, reason=reason, fix=record.fix if record.verdict in (FAIL, UNKNOWN) else "")
 
 
-def _read(one: _Running, code: int | None) -> tuple[Record, ...] | None:
+def _read(one: _Running, code: int | None) -> tuple[Verdict, ...] | None:
     """Return what a check said, None where that are no records. A check that says nothing at all has not looked."""
     if code != 0:
         return None
-    records = tuple(Record(**data) for data in json.loads(one.said))
+    records = tuple(Verdict(**data) for data in json.loads(one.said))
     return records or None
 
 
-def _with_serials(records: Sequence[Record]) -> tuple[Record, ...]:
+def _with_serials(records: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """Give every record of a GPU the serial number that the check gpu_serial found for it."""
     serials = {record.device: record.serial for record in records if record.check == _SERIALS}
     return tuple(replace(record, serial=record.serial or serials.get(record.device, "")) for record in records)

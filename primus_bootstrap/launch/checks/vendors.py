@@ -10,17 +10,17 @@ from primus_bootstrap.launch.checks.model import CannotTellError, unknown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 
 def each_gpu(
-    amd: Callable[[Node, Gpu], Record], of_nvidia: Callable[[nvidia.Smi], Record], *, amd_source: str
-) -> Callable[[Node], Iterator[Record]]:
+    amd: Callable[[Node, Gpu], Verdict], of_nvidia: Callable[[nvidia.Smi], Verdict], *, amd_source: str
+) -> Callable[[Node], Iterator[Verdict]]:
     """Return the look that gives one record a GPU; an AMD GPU that does not say it is unknown (`amd_source`), and the others go on."""
 
-    def look(node: Node) -> Iterator[Record]:
+    def look(node: Node) -> Iterator[Verdict]:
         for gpu in node.gpus_of("amd"):
             try:
                 yield amd(node, gpu)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the analysis of a run folder; return the exit code."""
-    from primus_bootstrap.launch import analyze  # noqa: PLC0415 - the registry loads every task, and few runs need this one
+    from primus_bootstrap.launch.diagnose import analyze  # noqa: PLC0415 - the registry loads every task, and few runs need this one
 
     return analyze.main(arguments)
 

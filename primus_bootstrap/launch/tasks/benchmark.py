@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.own_program import programs_in
+from primus_bootstrap.launch.runtimes.self_exec import programs_in
 from primus_bootstrap.launch.tasks import Program, Request, Task, long_option
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.own_program import programs_in, unpack_workloads, workloads_folder
+from primus_bootstrap.launch.runtimes.self_exec import programs_in, unpack_workloads, workloads_folder
 from primus_bootstrap.launch.tasks import HERE, Task
 
 if TYPE_CHECKING:

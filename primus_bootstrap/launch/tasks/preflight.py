@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from primus_bootstrap.launch.own_program import own_command
+from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.tasks import PYTHON, Program, Request, Task, long_option
 
 

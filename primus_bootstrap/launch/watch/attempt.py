@@ -23,23 +23,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import kernel_log, process
-from primus_bootstrap.launch.errors import LaunchError, PlanError
-from primus_bootstrap.launch.own_program import own_command
+from primus_bootstrap.core.errors import PlanError, PrimusError
+from primus_bootstrap.launch.diagnose import kernel_log
+from primus_bootstrap.launch.runtimes import child_processes
+from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch.ending import NOT_ITS_TURN
-from primus_bootstrap.launch.watch.folder import JobFolder
+from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
+from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_owner import check_own_folder
+from primus_bootstrap.launch.watch.job_spec import DIRECT, KUBERNETES
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.spec import DIRECT, KUBERNETES
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import POD_IP, POD_NAME, POD_NODE, POD_RANK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import IO
 
-    from primus_bootstrap.launch.watch.spec import Job
-    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.job_spec import Job
+    from primus_bootstrap.launch.watch.job_state import State
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOK_S = 1.0
@@ -68,7 +69,7 @@ class Lease:
         """Read the lease once; what cannot be read leaves it as it is. It counts from before it was read."""
         began = _now()
         state = None
-        with suppress(LaunchError):
+        with suppress(PrimusError):
             state = self.folder.state()
         if state is None:
             return
@@ -102,7 +103,7 @@ def main(words: Sequence[str]) -> int:
     options = parser.parse_args(list(words))
     try:
         return run(JobFolder(options.folder), options.attempt, options.rank)
-    except LaunchError as error:
+    except PrimusError as error:
         sys.stderr.write(f"primus-cli attempt: {error}\n")
         return error.exit_code
     except OSError as error:
@@ -114,7 +115,7 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
     """Start the launcher if it is this attempt's turn, keep the lease, record the end.
 
     Raises:
-        LaunchError: The job cannot be read, or this is no node of it.
+        PrimusError: The job cannot be read, or this is no node of it.
     """
     # In a pod the folders above are what the volume's driver made of them, and the broker has chosen the volume.
     check_own_folder(folder.path, parents=POD_RANK not in os.environ)
@@ -132,7 +133,7 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
     lease = Lease(folder, number, float(job.policy.lease_s))
     lease.start()
     attempt = folder.attempt(number)
-    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output, process.Signals() as signals:
+    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output, child_processes.Signals() as signals:
         outcome = _Outcome(0)
         master = state.hosts[0].address if job.target == DIRECT else record.address
         if job.target == KUBERNETES and rank:
@@ -177,7 +178,7 @@ def read_boot_id() -> str:
         return ""
 
 
-def _first_address(folder: Path, lease: Lease, signals: process.Signals) -> tuple[str, _Outcome]:
+def _first_address(folder: Path, lease: Lease, signals: child_processes.Signals) -> tuple[str, _Outcome]:
     """Wait for rank 0, as long as this attempt may run; return its address, or how the wait ended."""
     while True:
         first = node_record.read_all(folder).get(0)
@@ -210,16 +211,16 @@ class _Outcome:
     note: str = ""
 
 
-def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: process.Signals) -> _Outcome:
+def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: child_processes.Signals) -> _Outcome:
     """Run the launcher to its end, or end it when the lease is gone."""
     environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
-    process.become_reaper()
+    child_processes.become_reaper()
     home = environment.get("HOME", "")
-    child = process.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
+    child = child_processes.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
     passed_on = False
     try:
         while True:
-            code = process.poll(child)
+            code = child_processes.poll(child)
             if code is not None:
                 return _Outcome(128 - code if code < 0 else code)
             if lease.problem:
@@ -232,7 +233,7 @@ def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, 
             if time.monotonic() - signals.first_at > job.grace_s + _AFTER_GRACE_S:
                 return _Outcome(128 + signals.first, "it did not end in the time that a stop leaves")
     finally:
-        process.end_descendants(0.0)
+        child_processes.end_descendants(0.0)
 
 
 def _last_words(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outcome) -> None:

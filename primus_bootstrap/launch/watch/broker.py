@@ -28,13 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
 from primus_bootstrap.launch import safe_files
-from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch import kube_broker
 from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, REFUSED, SCHEMA, SOCKET, NoAnswerError, RefusedError
+from primus_bootstrap.launch.watch.job_spec import JOB_ID
 from primus_bootstrap.launch.watch.kube_api import Api, ApiRefusedError, ApiSilentError
-from primus_bootstrap.launch.watch.spec import JOB_ID
 from primus_bootstrap.launch.watch.ssh import Channel, Ssh
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def answer(request: Mapping[str, Any], uid: int, settings: Settings) -> Any:
         settings: root's.
 
     Raises:
-        LaunchError: It is refused.
+        PrimusError: It is refused.
         RefusedError: The host refused.
         NoAnswerError: The host gave no answer.
         ApiRefusedError: The API server refused.
@@ -286,7 +286,7 @@ def _answer(connection: socket.socket, uid: int, path: Path) -> dict[str, Any]:
         return {"ok": True, "answer": answer(request, uid, read_settings(path))}
     except (RefusedError, ApiRefusedError) as error:
         return {"ok": False, "kind": REFUSED, "error": str(error), "status": error.status}
-    except LaunchError as error:
+    except PrimusError as error:
         log.warning("account %d: refused: %s", uid, error.what)
         return {"ok": False, "kind": REFUSED, "error": f"{error.what}; fix: {error.fix}"}
     except (NoAnswerError, ApiSilentError) as error:

@@ -11,9 +11,9 @@ import pwd
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
 from primus_bootstrap.launch import safe_files
-from primus_bootstrap.launch.errors import LaunchError, PlanError, UsageError
-from primus_bootstrap.launch.watch.spec import JOB_ID
+from primus_bootstrap.launch.watch.job_spec import JOB_ID
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ _READ_S = 10.0
 _FIX_FOLDERS = "look at the path that is named; `primus-bootstrap apply hosts.yaml --phase scheduling` sets owners and modes right"
 
 
-class NoSuchJobError(LaunchError):
+class NoSuchJobError(PrimusError):
     """There is no folder of that job; the exit code is one that no other error has."""
 
     exit_code = 44
@@ -76,7 +76,7 @@ def owner_of(root: Path, job_id: str) -> pwd.struct_passwd:
     """Return the account that owns a job's folder.
 
     Raises:
-        LaunchError: See `read_owned`.
+        PrimusError: See `read_owned`.
     """
     return read_owned(root, job_id, ()).owner
 

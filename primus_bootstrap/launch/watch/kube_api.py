@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.launch.watch.kube_config import Access, read_access
 
 if TYPE_CHECKING:

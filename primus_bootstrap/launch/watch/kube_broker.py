@@ -12,19 +12,19 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.errors import UsageError
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.watch.broker_client import Broker, NoAnswerError, RefusedError
+from primus_bootstrap.launch.watch.job_spec import JOB_ID, KUBERNETES, read_job
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
-from primus_bootstrap.launch.watch.spec import JOB_ID, KUBERNETES, read_job
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 
 if TYPE_CHECKING:
     import pwd
     from collections.abc import Callable, Mapping
 
+    from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.kube_api import Api
-    from primus_bootstrap.launch.watch.spec import Job
     from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
 
 _TIMEOUT_S = 60.0  # a list of a large cluster's Nodes has several pages

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from primus_bootstrap.launch.errors import PlanError
+from primus_bootstrap.core.errors import PlanError
 
 _FIX = "write it anew with a server, its authority, and a token or client certificate: docs/workloads.md"
 

@@ -11,20 +11,20 @@ import socket
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.errors import LaunchError
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.attempt import read_boot_id
 
 if TYPE_CHECKING:
     import threading
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
-    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_state import State
 
 LISTEN_S = 30.0  # a watcher that lives writes more often: loop.STALE_S
 
 
-class LockedError(LaunchError):
+class LockedError(PrimusError):
     """Another watcher has the job."""
 
     exit_code = 5

@@ -9,15 +9,15 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from primus_bootstrap.launch.errors import LaunchError, PlanError
+from primus_bootstrap.core.errors import PlanError, PrimusError
 from primus_bootstrap.launch.safe_files import read_tail
 from primus_bootstrap.launch.untrusted import printable_log
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import job_state as states
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 LINES = 200
 _MOST_BYTES = 8 << 20
@@ -64,7 +64,7 @@ def _follow(folder: JobFolder, path: Path) -> None:
             return
         if time.monotonic() - looked > _LOOK_EVERY_S:
             looked = time.monotonic()
-            with suppress(LaunchError):
+            with suppress(PrimusError):
                 state = folder.state()
                 over = state is not None and state.phase in states.TERMINAL
         time.sleep(_EVERY_S)

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core import verdicts
 from primus_bootstrap.core.atomic_files import write_atomic
-from primus_bootstrap.launch import diagnose, records
-from primus_bootstrap.launch.watch import ending, node_record, policy, progress
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.folder import GAUGES, REQUESTS, RESUME
+from primus_bootstrap.launch.diagnose import diagnosis
+from primus_bootstrap.launch.watch import classification, node_record, progress, restart_policy
+from primus_bootstrap.launch.watch import job_state as states
+from primus_bootstrap.launch.watch.job_folder import GAUGES, REQUESTS, RESUME
 from primus_bootstrap.launch.watch.leader import Leader
-from primus_bootstrap.launch.watch.policy import Decision, Event, Moment
+from primus_bootstrap.launch.watch.restart_policy import Decision, Event, Moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
-    from primus_bootstrap.launch.watch.spec import Job
-    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_spec import Job
+    from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.targets import Target
 
 log = logging.getLogger(__name__)
@@ -57,8 +58,8 @@ class Watcher:
         self.leader.wait(found, self.stop)
         if self.stop.is_set():
             return found or states.State(self.job.id)
-        state = found or policy.submitted(self.job, time.time())
-        state = replace(policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
+        state = found or restart_policy.submitted(self.job, time.time())
+        state = replace(restart_policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
         begun = () if found else (Event("submitted"),)
         if state.phase not in states.TERMINAL:
             state = self._save(state, (*begun, Event("watcher_started", state.reason)))
@@ -86,7 +87,7 @@ class Watcher:
         seen = self.target.observe(state)
         offset = state.current.steps_offset
         found = progress.look(self.folder.run, self._checkpoints(), steps_offset=offset)
-        decision = policy.decide(self.job, state, replace(seen, progress=found), self._moment())
+        decision = restart_policy.decide(self.job, state, replace(seen, progress=found), self._moment())
         return self._take(state, decision)
 
     def _begin(self, state: State) -> State:
@@ -94,11 +95,11 @@ class Watcher:
         if state.attempt:
             self.folder.set_aside(state.attempt)
         offset = progress.steps_size(self.folder.run)
-        begun = policy.begin(self.job, state, candidates, self._moment(), steps_offset=offset)
+        begun = restart_policy.begin(self.job, state, candidates, self._moment(), steps_offset=offset)
         return self._take(state, begun)
 
     def _judge(self, state: State) -> State:
-        found = diagnose.diagnose(self.folder.run)
+        found = diagnosis.diagnose(self.folder.run)
         attempt = self.folder.attempt(state.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
         # failure.json is of the node that failed last, and may know less.
@@ -107,8 +108,8 @@ class Watcher:
         hosts = {record.node: record.host for record in nodes}
         # What this watcher asked for is no reason; what made a launcher end by itself is.
         noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
-        judged = ending.explain(self.job, state, found, hosts, said=node_record.last_error(attempt) or noted)
-        decision = policy.judge(self.job, state, judged, time.time())
+        judged = classification.explain(self.job, state, found, hosts, said=node_record.last_error(attempt) or noted)
+        decision = restart_policy.judge(self.job, state, judged, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:
                 self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())
@@ -120,7 +121,7 @@ class Watcher:
         requests = self.folder.requests()
         if not requests:
             return state
-        decision = policy.ask(self.job, state, requests, time.time())
+        decision = restart_policy.ask(self.job, state, requests, time.time())
         state = self._take(state, decision) if decision.events else state
         for name in REQUESTS:
             # Who goes on with a job that is still being cancelled is heard when that is over.
@@ -168,11 +169,11 @@ class Watcher:
     def _checkpoints(self) -> Path:
         return Path(self.job.checkpoints) if self.job.checkpoints else self.folder.run / "checkpoints"
 
-    def _verdict(self, item: states.Excluded, state: State) -> records.Record:
-        return records.Record(
+    def _verdict(self, item: states.Excluded, state: State) -> verdicts.Verdict:
+        return verdicts.Verdict(
             check="workload_node",
             host=item.host,
-            verdict=records.UNKNOWN if item.cause in (ending.UNCLEAR, ending.NOT_STARTED) else records.FAIL,
+            verdict=verdicts.UNKNOWN if item.cause in (classification.UNCLEAR, classification.NOT_STARTED) else verdicts.FAIL,
             expected="takes part in the job to its end",
             found=item.cause,
             source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import create_atomic, write_atomic
 from primus_bootstrap.launch.untrusted import parse_json
-from primus_bootstrap.launch.watch.state import known
+from primus_bootstrap.launch.watch.job_state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -84,7 +84,7 @@ class ActionModule(ActionBase):
 def _sums(bundle: Path) -> dict[str, str]:
     try:
         from primus_bootstrap.bundle.lock_file import NAME, read_lock  # noqa: PLC0415 - where it is missing the error has a fix
-        from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+        from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

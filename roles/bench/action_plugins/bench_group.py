@@ -18,9 +18,9 @@ class ActionModule(ActionBase):
         """Return whether the host takes part in this round; what it gave is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.desk import Asked, Desk, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
-            from primus_bootstrap.bench.fabric_desk import FabricDesk  # noqa: PLC0415
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+            from primus_bootstrap.bench.fabric.fabric_store import FabricDesk  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import Asked, Desk, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

@@ -21,8 +21,8 @@ class ActionModule(ActionBase):
         """Return how many steps were run; what they found is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.desk import Asked, Desk  # noqa: PLC0415 - where it is missing the error has a fix
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import Asked, Desk  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error

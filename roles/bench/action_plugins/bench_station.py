@@ -28,11 +28,11 @@ class ActionModule(ActionBase):
         """Return the tiers at the begin, and at the end the verdicts that people have to see."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench import station  # noqa: PLC0415 - where it is missing the error has a fix
-            from primus_bootstrap.bench.case import Case  # noqa: PLC0415
-            from primus_bootstrap.bench.desk import Desk  # noqa: PLC0415
-            from primus_bootstrap.bench.fabric_rounds import next_round  # noqa: PLC0415
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415
+            from primus_bootstrap.bench import finalize  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.fabric.session import next_round  # noqa: PLC0415
+            from primus_bootstrap.bench.judging.evaluation import Case  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import Desk  # noqa: PLC0415
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
@@ -57,8 +57,8 @@ class ActionModule(ActionBase):
                 what = next_round(desk, case, present=present, facts=lambda: _facts(hostvars, case.hosts), at_once=at_once)
                 return {**result, "changed": False, "more": bool(what), "what": what}
             if args["state"] == "judge":
-                return {**result, "changed": False, "round": station.ask_again(desk, case)}
-            shown = station.finish(desk, case)
+                return {**result, "changed": False, "round": finalize.ask_again(desk, case)}
+            shown = finalize.finish(desk, case)
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return {**result, "changed": False, "msg": json.dumps({"verdicts": [verdict.to_json() for verdict in shown]})}

@@ -20,7 +20,7 @@ _ARGUMENTS = frozenset({"program", "sysfs_root", "site"})
 
 
 class ActionModule(ActionBase):
-    """Arguments: `program` (path on the host), `sysfs_root`, `site` (what primus_bootstrap/launch/site.py reads)."""
+    """Arguments: `program` (path on the host), `sysfs_root`, `site` (what primus_bootstrap/launch/detect/site.py reads)."""
 
     _VALID_ARGS = _ARGUMENTS
 
@@ -97,9 +97,9 @@ class ActionModule(ActionBase):
 def _made_here() -> tuple[Path, str]:
     """Return the program, made once a run in Ansible's own temporary folder, and its SHA-256."""
     try:
-        from primus_bootstrap.launch import bundle  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - where it is missing the error has a fix
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-launch.pyz"
-    return path, bundle.digest(path.read_bytes()) if path.is_file() else bundle.write_bundle(path)
+    return path, zipapp_file.digest(path.read_bytes()) if path.is_file() else zipapp_file.write_bundle(path)

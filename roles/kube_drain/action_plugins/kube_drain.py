@@ -21,7 +21,7 @@ class ActionModule(ActionBase):
         """Return whether the Node was changed."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.kubernetes import drain, node_quarantine, node_ready  # noqa: PLC0415
             from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
         except ImportError as error:

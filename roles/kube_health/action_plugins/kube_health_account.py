@@ -22,8 +22,8 @@ class ActionModule(ActionBase):
         """Return whether anything was changed, and the token, which is a secret."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
-            from primus_bootstrap.kubernetes import own_objects  # noqa: PLC0415
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.kubernetes import managed_objects  # noqa: PLC0415
             from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
@@ -33,9 +33,9 @@ class ActionModule(ActionBase):
         try:
             api = Server(Path(args["kubeconfig"]))
             if args["state"] == "absent":
-                return {**result, "changed": own_objects.remove(api, objects, dry_run=check)}
-            changed = own_objects.bring(api, objects, dry_run=check)
-            token = "" if check else self._token(api, own_objects.path_of(objects[-1]))
+                return {**result, "changed": managed_objects.remove(api, objects, dry_run=check)}
+            changed = managed_objects.bring(api, objects, dry_run=check)
+            token = "" if check else self._token(api, managed_objects.path_of(objects[-1]))
         except PrimusError as problem:
             raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
         return {**result, "changed": changed, "token": token}

@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
         """Return what was changed, and which hosts have no Node."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.kubernetes import node_label_run, node_labels  # noqa: PLC0415
             from primus_bootstrap.kubernetes.api import Server  # noqa: PLC0415
         except ImportError as error:

@@ -28,8 +28,8 @@ def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
         AnsibleFilterError: The package that knows the releases is not there.
     """
     try:
-        from primus_bootstrap.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
-        from primus_bootstrap.kubernetes.gate import judge_upgrade  # noqa: PLC0415
+        from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.kubernetes.preflight import judge_upgrade  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
@@ -47,7 +47,7 @@ def kube_upgrade_unfinished(note: str) -> list[str]:
         AnsibleFilterError: The note is there and cannot be read, or the package that reads it is not there.
     """
     try:
-        from primus_bootstrap.errors import RunError  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.core.errors import RunError  # noqa: PLC0415 - where it is missing the error has a fix
         from primus_bootstrap.kubernetes.cordons import read_note  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"

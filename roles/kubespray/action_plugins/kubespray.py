@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.kubernetes.commands import Command
     from primus_bootstrap.kubernetes.cordons import Cordons
-    from primus_bootstrap.kubernetes.course import State
-    from primus_bootstrap.kubernetes.drive import Kubespray
+    from primus_bootstrap.kubernetes.reconcile import State
+    from primus_bootstrap.kubernetes.runner import Kubespray
 
 _VERBS = ("bring", "remove", "forget", "upgrade", "reset", "recover")
 
@@ -55,9 +55,9 @@ class ActionModule(ActionBase):
         """Return what ran and whether it changed anything; in check mode what would run."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.inventory.load import load_cluster  # noqa: PLC0415
-            from primus_bootstrap.kubernetes import drive  # noqa: PLC0415
+            from primus_bootstrap.kubernetes import runner  # noqa: PLC0415
             from primus_bootstrap.kubernetes.source import Source  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
@@ -69,7 +69,7 @@ class ActionModule(ActionBase):
             password = private / "vault-0"
             secrets = self._secrets(private)
             cluster = load_cluster(self._hosts_file(known), vault_password_file=password if password.is_file() else None)
-            kubespray = drive.prepare(cluster, source, secrets=secrets)
+            kubespray = runner.prepare(cluster, source, secrets=secrets)
             commands, state = self._course(kubespray)
             said = [f"{command.playbook} {' '.join(command.arguments)}: {command.why}" for command in commands]
             if self._task.check_mode:
@@ -82,11 +82,11 @@ class ActionModule(ActionBase):
                 }
             cordons = self._cordons(kubespray, known["hostvars"])
             forks = int(context.CLIARGS.get("forks") or 0)
-            changed = drive.run(kubespray, commands, lines=drive.watched(), forks=forks, around=cordons.around)
+            changed = runner.run(kubespray, commands, lines=runner.watched(), forks=forks, around=cordons.around)
             if str(args.get("verb", "bring")) in ("bring", "upgrade"):
                 cordons.settle()
-            drive.keep(kubespray, state)
-            first = list(drive.first_addresses(kubespray))
+            runner.keep(kubespray, state)
+            first = list(runner.first_addresses(kubespray))
         except PrimusError as problem:
             raise AnsibleActionFail(_words(problem)) from None  # Ansible would print the cause as well, which is the same
         finally:
@@ -95,14 +95,14 @@ class ActionModule(ActionBase):
 
     def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], State | None]:
         """Return what has to run, and the state to note afterwards; None where hosts.yaml is not what the cluster is then."""
-        from primus_bootstrap.errors import PlanError  # noqa: PLC0415
-        from primus_bootstrap.kubernetes import commands, drive  # noqa: PLC0415
+        from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415
+        from primus_bootstrap.kubernetes import commands, runner  # noqa: PLC0415
 
         args, verb = self._task.args, str(self._task.args.get("verb", "bring"))
         host, address = str(args.get("host", "")), str(args.get("address", ""))
         away = tuple(args.get("away", ()))
         if verb == "bring":
-            return drive.course(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
+            return runner.course(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
         made = {
             "remove": lambda: commands.remove(host),
             "forget": lambda: commands.remove_dead(host, address=address),
@@ -114,7 +114,7 @@ class ActionModule(ActionBase):
         }
         if verb not in made:
             raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
-        return drive.judged(kubespray, made[verb](), verb=verb, host=host, away=away)
+        return runner.judged(kubespray, made[verb](), verb=verb, host=host, away=away)
 
     def _not_compared(self) -> tuple[str, ...]:
         """Return a line for what check mode cannot look at: a first run has no cluster yet."""

@@ -1,5 +1,5 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
-"""What the role `kueue` finds once the queues stand: verdict records (primus_bootstrap/verdicts.py) from what the cluster says."""
+"""What the role `kueue` finds once the queues stand: verdict records (primus_bootstrap/core/verdicts.py) from what the cluster says."""
 
 from __future__ import annotations
 

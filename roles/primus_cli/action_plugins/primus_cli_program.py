@@ -39,11 +39,12 @@ class ActionModule(ActionBase):
 def _made_here() -> Path:
     """Return the program, made once a run in Ansible's own temporary folder."""
     try:
-        from primus_bootstrap.launch import bundle, own_program  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch import zipapp_file  # noqa: PLC0415 - where it is missing the error has a fix
+        from primus_bootstrap.launch.runtimes import self_exec  # noqa: PLC0415 - as above
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-cli.pyz"
     if not path.is_file():
-        bundle.write_bundle(path, workloads=own_program.workloads_folder("", os.environ))
+        zipapp_file.write_bundle(path, workloads=self_exec.workloads_folder("", os.environ))
     return path

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.settings import Given, Places, resolve, unknown_names
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.commandline.layered_settings import Given, Places, resolve, unknown_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -61,7 +61,7 @@ LABEL = re.compile(r'(run|job_id|host)="((?:[^"\\]|\\.)*)"')
 # A run writes 14 samples; 200 runs of one account on one host are more than any host has GPUs.
 TRAIN_FILES, TRAIN_NAMES, TRAIN_BYTES, TRAIN_SAMPLES, TRAIN_S = 200, 2000, 64 * 1024, 5000, 2.0
 MOST_JOBS, JOBS_S = 100_000, 5.0  # folders of watched jobs, and seconds to list them
-# primus_bootstrap/launch/watch/spec.py. As a path only below a folder `jobs`: a run of a user may have such a name.
+# primus_bootstrap/launch/watch/job_spec.py. As a path only below a folder `jobs`: a run of a user may have such a name.
 JOB_ID = re.compile(r"(?:.*/jobs/)?[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}(?:/.*)?", re.DOTALL)
 MIB = 1 << 20
 # Of `sinfo`'s %T (long states); a trailing * is a node that does not answer, # one that is being powered up.

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 (Ansible loads it by path)
 """What becomes of a job's variables: why it cannot be, or the watcher's job.json; for `workload submit` and plain Ansible alike.
 
-The rules of job.json itself are the watcher's own (`primus_bootstrap.launch.watch.spec`); here stand those that need the inventory.
+The rules of job.json itself are the watcher's own (`primus_bootstrap.launch.watch.job_spec`); here stand those that need the inventory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.errors import UsageError
-from primus_bootstrap.launch.watch import spec
+from primus_bootstrap.launch.watch import job_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
     """Return job.json; the job is one without findings."""
     wanted = target(job, groups)
     made = {
-        "schema": spec.SCHEMA,
+        "schema": job_spec.SCHEMA,
         "id": job["workload_id"] or f"{job['workload_name']}-000000",
         "name": job["workload_name"],
         "user": job["workload_user"],
@@ -129,9 +129,9 @@ def document(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> dic
         "policy": {name: _plain(job[f"workload_{name}"]) for name in _POLICY},
         **({"left_out": list(job["workload_left_out"])} if job["workload_left_out"] else {}),
     }
-    if wanted == spec.SLURM:
+    if wanted == job_spec.SLURM:
         return {**made, "slurm": {"partition": job["workload_slurm_partition"], "options": list(job["workload_slurm_options"])}}
-    if wanted == spec.KUBERNETES:
+    if wanted == job_spec.KUBERNETES:
         return {**made, "kubernetes": _pods_of(job, groups, hostvars)}
     hosts, spares = _chosen(job, groups, hostvars)
     return {**made, "direct": {"hosts": _named(hosts, hostvars), "spares": _named(spares, hostvars)}}
@@ -142,16 +142,16 @@ def target(job: Values, groups: Groups) -> str:
     if job["workload_target"] != "auto":
         return str(job["workload_target"])
     if groups.get("slurm_controller") and groups.get("slurm_node"):
-        return spec.SLURM
-    return spec.KUBERNETES if groups.get(KUBE_HOSTS) and not groups.get(DIRECT_HOSTS) else spec.DIRECT
+        return job_spec.SLURM
+    return job_spec.KUBERNETES if groups.get(KUBE_HOSTS) and not groups.get(DIRECT_HOSTS) else job_spec.DIRECT
 
 
 def candidates(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> tuple[list[str], list[str]]:
     """Return the hosts of which a job is given its own, and the spares; none where the inventory does not know the cluster's hosts."""
     wanted = target(job, groups)
-    if wanted == spec.DIRECT:
+    if wanted == job_spec.DIRECT:
         return _chosen(job, groups, hostvars)
-    if wanted == spec.KUBERNETES:
+    if wanted == job_spec.KUBERNETES:
         nodes = _kube_nodes(job, groups, hostvars)
         spare = _kube_spares(groups)
         return [host for host in nodes if host not in spare], [host for host in nodes if host in spare]
@@ -171,7 +171,7 @@ def _names(job: Values, _groups: Groups, _hostvars: Mapping[str, Values]) -> Ite
     name, given = job["workload_name"], job["workload_id"]
     if not _NAME.fullmatch(name):
         yield Finding("workload_name", f"workload_name is {name!r}", "1 to 40 small letters, digits and dashes, a letter first")
-    elif given and not (spec.JOB_ID.fullmatch(given) and given[:-7] == name):
+    elif given and not (job_spec.JOB_ID.fullmatch(given) and given[:-7] == name):
         yield Finding("workload_id", f"workload_id is {given!r}", f"{name}- and six hexadecimal digits, or nothing for a new job")
     if job["workload_user"] in ("", "root"):
         what = f"workload_user is {job['workload_user']!r}" if job["workload_user"] else "workload_user is not set"
@@ -185,7 +185,7 @@ def _target(job: Values, groups: Groups, _hostvars: Mapping[str, Values]) -> Ite
             "workload_target", "no host is in the group primus_watch, so nobody would keep the job", "give the group a host, and apply"
         )
         return
-    if target(job, groups) != spec.SLURM:
+    if target(job, groups) != job_spec.SLURM:
         return
     if not groups.get("slurm_node") or not groups.get("slurm_controller"):
         fix = "workload_target: direct, or bring up Slurm"
@@ -261,7 +261,7 @@ def step_limit_s(job: Values) -> float:
 
 
 def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
-    if target(job, groups) != spec.DIRECT or not groups.get(WATCHERS):
+    if target(job, groups) != job_spec.DIRECT or not groups.get(WATCHERS):
         return
     members = list(groups.get(DIRECT_HOSTS) or ())
     strange = [(name, host) for name in ("hosts", "spares") for host in job[f"workload_{name}"] if host not in members]
@@ -277,7 +277,7 @@ def _direct_hosts(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -
 
 def _pods(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
     """Yield what speaks against a job of Kubernetes, as far as the inventory knows the cluster."""
-    if target(job, groups) != spec.KUBERNETES:
+    if target(job, groups) != job_spec.KUBERNETES:
         return
     if not job["workload_kubernetes_image"]:
         yield Finding(
@@ -302,7 +302,7 @@ def _pods(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterat
 def _placing(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
     """A topology of Kueue's gives each pod its node, and knows nothing of one pod a node: where two find room one would wait for ever."""
     queue, wanted = job["workload_kubernetes_queue"], job["workload_gpus_per_node"]
-    if target(job, groups) != spec.KUBERNETES or not queue or job["workload_nodes"] == 1:
+    if target(job, groups) != job_spec.KUBERNETES or not queue or job["workload_nodes"] == 1:
         return
     known = next((hostvars[host] for host in groups.get(QUEUES) or () if host in hostvars), {})
     counts = {host: hostvars[host].get("gpu_env_count") for host in _kube_nodes(job, groups, hostvars) if host in hostvars}
@@ -361,7 +361,7 @@ def _gpu_resource(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -
 
 def _gpus(job: Values, groups: Groups, hostvars: Mapping[str, Values]) -> Iterator[Finding]:
     wanted, ranks = job["workload_gpus_per_node"], job["workload_processes_per_node"]
-    if target(job, groups) == spec.SLURM or not wanted:
+    if target(job, groups) == job_spec.SLURM or not wanted:
         return
     if ranks > wanted:
         what = f"workload_processes_per_node is {ranks}, and there are {wanted} GPUs for them"
@@ -376,7 +376,7 @@ def _document_findings(made: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield what the watcher itself would refuse, in the words of the variables."""
     origin = "job"
     try:
-        spec.read_job(json.dumps(made), origin=origin)
+        job_spec.read_job(json.dumps(made), origin=origin)
     except UsageError as error:
         for line in error.what.splitlines():
             yield _translated(line.removeprefix(f"{origin}: "), error.fix)

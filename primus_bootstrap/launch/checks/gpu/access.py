@@ -11,15 +11,15 @@ from primus_bootstrap.launch.checks.model import GPU, Check, container, judged, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _AMD = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html (groups render and video)"
 _NVIDIA = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ (device files)"
 _FIX = "apply the phase gpu; in a container hand the devices in (--device)"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     devices = node.host.path("dev")
     amd, nvidia = (len(node.gpus_of(vendor)) for vendor in ("amd", "nvidia"))
     given = 1 if container(node) else None  # a container is given some of the machine's GPUs, and nobody says how many
@@ -31,7 +31,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield _record(node, ["nvidiactl", "nvidia-uvm", *cards], 2 + (given or nvidia), _NVIDIA)
 
 
-def _record(node: Node, names: list[str], least: int, source: str) -> Record:
+def _record(node: Node, names: list[str], least: int, source: str) -> Verdict:
     closed = [f"/dev/{name}" for name in names if not os.access(node.host.path("dev", name), os.R_OK | os.W_OK)]
     opened = len(names) - len(closed)
     short = f"{least} are needed" if opened + len(closed) < least else ""

@@ -9,9 +9,9 @@ from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, ju
 from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (gpu_vram_bad_pages: R reserved, P pending, F could not be reserved)"
 _NVIDIA = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ (row remapping)"
@@ -19,7 +19,7 @@ _PENDING = "drain the node and reset the GPU or reboot: the memory is retired th
 _FAILED = "drain the node and have the GPU replaced: it has no spare memory left for what went bad"
 
 
-def _amd(node: Node, gpu: Gpu) -> Record:
+def _amd(node: Node, gpu: Gpu) -> Verdict:
     path = node.pci(gpu.address) / "ras" / "gpu_vram_bad_pages"
     if not path.exists():
         return skipped("the driver keeps no list of bad pages for this GPU", device=gpu.address)
@@ -33,7 +33,7 @@ def _amd(node: Node, gpu: Gpu) -> Record:
     return _record(gpu.address, "", f"{len(marks)} retired, {pending} pending, {failed} failed", bool(pending), bool(failed), _AMD)
 
 
-def _nvidia(one: nvidia.Smi) -> Record:
+def _nvidia(one: nvidia.Smi) -> Verdict:
     try:
         pending, failed = (one.text(f"remapped_rows/remapped_row_{name}") for name in ("pending", "failure"))
     except CannotTellError as error:
@@ -45,7 +45,7 @@ def _nvidia(one: nvidia.Smi) -> Record:
     return _record(one.address, one.serial, f"pending {pending}, failed {failed}", pending != "No", failed != "No", _NVIDIA)
 
 
-def _record(device: str, serial: str, found: str, pending: bool, failed: bool, source: str) -> Record:  # noqa: FBT001, PLR0913, PLR0917
+def _record(device: str, serial: str, found: str, pending: bool, failed: bool, source: str) -> Verdict:  # noqa: FBT001, PLR0913, PLR0917
     reason = "memory could not be retired" if failed else "memory waits for a reset to be retired"
     fields = {"device": device, "serial": serial, "expected": "none pending, none failed", "found": found, "source": source}
     return judged(good=not (pending or failed), reason=reason, fix=_FAILED if failed else _PENDING, **fields)

@@ -6,16 +6,16 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, text_of, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "pp_dpm_sclk and power_dpm_force_performance_level, https://docs.kernel.org/gpu/amdgpu/thermal.html"
 _NVIDIA = "nvidia-smi -q -d CLOCK: highest SM clock"
@@ -24,7 +24,7 @@ _LEVELS = ("auto", "high", "perf_determinism")
 _FIX = "amd-smi reset --clocks (nvidia-smi -rgc), and see what sets the clocks at boot"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     clocks: dict[str, tuple[float, str, str]] = {}
     for gpu in node.gpus_of("amd"):
         try:
@@ -46,7 +46,7 @@ def _look(node: Node) -> Iterator[Record]:
     yield from _compared(clocks)
 
 
-def _held(node: Node, gpu: Gpu) -> Record | None:
+def _held(node: Node, gpu: Gpu) -> Verdict | None:
     """Return a record where the GPU has no clocks to set or somebody holds them, None where its clock is to be compared."""
     path = node.pci(gpu.address) / "power_dpm_force_performance_level"
     level = sysfs.read_text(path)
@@ -67,7 +67,7 @@ def _amd_clock(node: Node, gpu: Gpu) -> float:
     return max(float(clock) for clock in found)
 
 
-def _compared(clocks: dict[str, tuple[float, str, str]]) -> Iterator[Record]:
+def _compared(clocks: dict[str, tuple[float, str, str]]) -> Iterator[Verdict]:
     """Judge each GPU against what most of the node's GPUs may do."""
     if not clocks:
         return

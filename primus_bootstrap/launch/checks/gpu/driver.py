@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.model import GPU, Check, judged, passed, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _DRIVERS = {"amd": "amdgpu", "nvidia": "nvidia"}
 _FIX = "see `journalctl -k` for why the driver left it, and apply the phase gpu"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpu_findings.gpus:
         wanted = _DRIVERS[gpu.vendor]
         bound = sysfs.link_name(node.pci(gpu.address) / "driver")
@@ -27,7 +27,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield _version(node, _DRIVERS[vendor])
 
 
-def _version(node: Node, driver: str) -> Record:
+def _version(node: Node, driver: str) -> Verdict:
     """Judge the version; the kernel's own amdgpu has the kernel's and none of its own."""
     wanted, source = node.expected.get("gpu_driver"), node.expected.source("gpu_driver")
     found = sysfs.read_text(node.host.path("sys", "module", driver, "version")) or ""

@@ -10,16 +10,16 @@ from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, ju
 from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "https://docs.kernel.org/gpu/amdgpu/ras.html (ras/*_err_count: ue uncorrectable, de deferred, ce corrected)"
 _NVIDIA = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/ (nvidia-smi: volatile counters)"
 _FIX = "drain the node, reset the GPU or reboot, and look again; have the GPU replaced where it comes back"
 
 
-def _amd(node: Node, gpu: Gpu) -> Record:
+def _amd(node: Node, gpu: Gpu) -> Verdict:
     folder = node.pci(gpu.address) / "ras"
     blocks = [name for name in listed(folder) if name.endswith("_err_count")]
     if not blocks:
@@ -39,7 +39,7 @@ def _amd(node: Node, gpu: Gpu) -> Record:
     return judged(good=not bad, reason=f"uncorrectable or deferred errors: {found}", fix=_FIX, **fields)
 
 
-def _nvidia(one: nvidia.Smi) -> Record:
+def _nvidia(one: nvidia.Smi) -> Verdict:
     fields = {"device": one.address, "serial": one.serial, "expected": "0", "unit": "uncorrectable errors", "source": _NVIDIA}
     try:
         mode = one.text("ecc_mode/current_ecc")

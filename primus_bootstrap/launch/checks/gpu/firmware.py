@@ -6,20 +6,20 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.model import GPU, Check, judged, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _FIX = "bring all GPUs to one version of the vendor's firmware"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     kinds: dict[str, dict[str, str]] = defaultdict(dict)
     for gpu in node.gpu_findings.gpus:
         version = _amd(node, gpu) if gpu.vendor == "amd" else _nvidia(node, gpu)

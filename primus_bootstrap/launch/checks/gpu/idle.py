@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _GIB = 2**30
 _MIB = 2**20
 _FIX = "see who holds it (amd-smi process, nvidia-smi, fuser /dev/kfd /dev/nvidia*) and end it"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpus_of("amd"):
         used = sysfs.read_int(node.pci(gpu.address) / "mem_info_vram_used")
         yield _record(gpu.address, "", None if used is None else used / _GIB)
@@ -33,7 +33,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield _record(one.address, one.serial, None if mib is None else mib * _MIB / _GIB)
 
 
-def _record(device: str, serial: str, used_gib: float | None) -> Record:
+def _record(device: str, serial: str, used_gib: float | None) -> Verdict:
     most = limit("gpu_memory_in_use_gib")
     fields = {"device": device, "serial": serial, "expected": f"<= {most.value:g}", "unit": "GiB", "source": most.source}
     if used_gib is None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _AMD = "KFD topology, io_links of type 11: Linux drivers/gpu/drm/amd/amdkfd/kfd_crat.h (CRAT_IOLINK_TYPE_XGMI)"
 _NVIDIA = "https://docs.nvidia.com/deploy/nvidia-smi/ (nvlink --status)"
@@ -26,14 +26,14 @@ _XGMI = 11
 _FIX = "drain the node and reboot it; where the link stays away, have the GPU or the baseboard looked at"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     if node.gpus_of("amd"):
         yield from _amd(node)
     if node.gpus_of("nvidia"):
         yield from _nvidia(node)
 
 
-def _amd(node: Node) -> Iterator[Record]:
+def _amd(node: Node) -> Iterator[Verdict]:
     """Judge that each GPU has a link to each other one."""
     folder = node.host.path("sys", "class", "kfd", "kfd", "topology", "nodes")
     nodes = {name: _properties(folder / name / "properties") for name in listed(folder)}
@@ -70,7 +70,7 @@ def _card_of(address: str) -> str:
     return address.partition(".")[0]
 
 
-def _nvidia(node: Node) -> Iterator[Record]:
+def _nvidia(node: Node) -> Iterator[Verdict]:
     """Judge that no link is inactive, and that each GPU has as many as most have."""
     gpus = nvidia.query(node)
     text = ask(node.environment, ["nvidia-smi", "nvlink", "--status"], install="the NVIDIA driver", may_be_silent=True)

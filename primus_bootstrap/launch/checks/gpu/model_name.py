@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import gpus
 from primus_bootstrap.launch.checks.model import GPU, Check, judged, passed, unknown
+from primus_bootstrap.launch.detect import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _FIX = "see `lspci -nn`; correct the inventory, or have the card replaced"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     found, wanted = node.gpu_findings, node.expected.get("gpu_model")
     source = node.expected.source("gpu_model") or "launch/data/gpus.yml"
     if found.verdict == gpus.UNKNOWN:

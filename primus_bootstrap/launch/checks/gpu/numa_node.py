@@ -10,13 +10,13 @@ from primus_bootstrap.launch.checks.model import GPU, Check, judged, listed, ski
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _FIX = "update the machine's firmware, or set NUMA per socket in it"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     nodes = [name for name in listed(node.host.path("sys", "devices", "system", "node")) if re.fullmatch(r"node\d+", name)]
     if len(nodes) < 2:
         yield skipped("there is one NUMA node")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _FIX = "amd-smi set --compute-partition, or nvidia-smi -mig, on a drained node"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     modes: dict[str, tuple[str, str]] = {}
     for gpu in node.gpus_of("amd"):
         path = node.pci(gpu.address)
@@ -32,7 +32,7 @@ def _look(node: Node) -> Iterator[Record]:
     yield from _compared(node, modes)
 
 
-def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Iterator[Record]:
+def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Iterator[Verdict]:
     wanted = node.expected.get("gpu_partition")
     usual = Counter(mode for mode, _ in modes.values() if mode).most_common(1)
     for address, (mode, serial) in modes.items():

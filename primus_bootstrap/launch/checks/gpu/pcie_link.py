@@ -5,22 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia, pcie
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, passed, skipped, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _WIDTH, _SPEED = "gpu_pcie_width", "gpu_pcie_speed"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpu_findings.gpus:
         if gpu.virtual:
             for name in (_WIDTH, _SPEED):
@@ -44,7 +44,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield _named(_speed(node, gpu, link), _SPEED)
 
 
-def _speed(node: Node, gpu: Gpu, link: pcie.Link) -> Record:
+def _speed(node: Node, gpu: Gpu, link: pcie.Link) -> Verdict:
     fields = {"device": gpu.address, "expected": f"{link.max_speed:g}", "found": f"{link.speed:g}", "unit": "GT/s", "source": pcie.SOURCE}
     if link.speed >= link.max_speed:
         return passed(**fields)
@@ -71,7 +71,7 @@ def _busy_percent(node: Node, gpu: Gpu) -> float:
     return busy
 
 
-def _named(record: Record, name: str) -> Record:
+def _named(record: Verdict, name: str) -> Verdict:
     return replace(record, check=name)
 
 

@@ -9,15 +9,15 @@ from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, ju
 from primus_bootstrap.launch.checks.vendors import each_gpu
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "hwmon power1_cap_default, https://docs.kernel.org/gpu/amdgpu/thermal.html"
 _NVIDIA = "nvidia-smi -q -d POWER: default power limit"
 
 
-def _amd(node: Node, gpu: Gpu) -> Record:
+def _amd(node: Node, gpu: Gpu) -> Verdict:
     folder = node.pci(gpu.address) / "hwmon"
     monitor = next(iter(listed(folder)), "")
     names = listed(folder / monitor) if monitor else ()
@@ -27,7 +27,7 @@ def _amd(node: Node, gpu: Gpu) -> Record:
     return _record(gpu.address, "", cap, default, "amd-smi set --power-cap", _AMD)
 
 
-def _nvidia(one: nvidia.Smi) -> Record:
+def _nvidia(one: nvidia.Smi) -> Verdict:
     try:
         cap, default = (
             one.number(f"gpu_power_readings/{name}", f"power_readings/{old}")
@@ -40,7 +40,7 @@ def _nvidia(one: nvidia.Smi) -> Record:
     return _record(one.address, one.serial, cap, default, "nvidia-smi -pl", _NVIDIA)
 
 
-def _record(device: str, serial: str, cap: float, default: float, command: str, source: str) -> Record:  # noqa: PLR0913, PLR0917
+def _record(device: str, serial: str, cap: float, default: float, command: str, source: str) -> Verdict:  # noqa: PLR0913, PLR0917
     fields = {"device": device, "serial": serial, "expected": f">= {default:g}", "found": f"{cap:g}", "unit": "W", "source": source}
     return judged(good=cap >= default, reason="the power cap is lowered", fix=f"give it its default again: {command}", **fields)
 

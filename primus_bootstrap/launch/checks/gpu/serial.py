@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, Check, judged, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = "AMD: serial_number, else unique_id (https://docs.kernel.org/gpu/amdgpu/driver-misc.html); NVIDIA: serial, else UUID"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     serials = {gpu.address: _amd(node, gpu.address) for gpu in node.gpus_of("amd")}
     if node.gpus_of("nvidia"):
         serials.update({one.address: one.serial for one in nvidia.query(node)})

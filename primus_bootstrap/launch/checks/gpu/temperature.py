@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, listed, number_of, skipped, unknown
 from primus_bootstrap.launch.checks.vendors import each_gpu
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _AMD = "hwmon tempN_crit, https://docs.kernel.org/gpu/amdgpu/thermal.html"
 _NVIDIA = "nvidia-smi -q -d TEMPERATURE: the slowdown threshold, or T.Limit (degrees that are left)"
 _FIX = "look at fans, air flow and dust; the GPU lowers its clocks to protect itself"
 
 
-def _amd(node: Node, gpu: Gpu) -> Record:
+def _amd(node: Node, gpu: Gpu) -> Verdict:
     folder = node.pci(gpu.address) / "hwmon"
     monitors = listed(folder)
     if not monitors:
@@ -40,7 +40,7 @@ def _amd(node: Node, gpu: Gpu) -> Record:
     return _record(gpu.address, "", now, most, label, _AMD)
 
 
-def _nvidia(one: nvidia.Smi) -> Record:
+def _nvidia(one: nvidia.Smi) -> Verdict:
     fields = {"device": one.address, "serial": one.serial, "source": _NVIDIA}
     try:
         now = one.number("temperature/gpu_temp")
@@ -54,7 +54,7 @@ def _nvidia(one: nvidia.Smi) -> Record:
     return _record(one.address, one.serial, now, most, "GPU", _NVIDIA)
 
 
-def _record(device: str, serial: str, now: float, most: float, label: str, source: str) -> Record:  # noqa: PLR0913, PLR0917
+def _record(device: str, serial: str, now: float, most: float, label: str, source: str) -> Verdict:  # noqa: PLR0913, PLR0917
     fields = {"device": device, "serial": serial, "expected": f"< {most:g}", "found": f"{now:g}", "unit": "°C", "source": source}
     return judged(good=now < most, reason=f"{label}: at its limit of {most:g} °C", fix=_FIX, **fields)
 

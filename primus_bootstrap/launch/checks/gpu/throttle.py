@@ -7,22 +7,22 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.data import limit, table
+from primus_bootstrap.launch.checks.limits import limit, table
 from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.gpus import Gpu
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.gpus import Gpu
 
 _NVIDIA = "https://docs.nvidia.com/deploy/nvidia-smi/ (clocks event reasons)"
 _BAD = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 _FIX = "look at cooling and power supplies; the GPU lowers its clocks to protect itself"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     first = {gpu.address: _metrics(node, gpu) for gpu in node.gpus_of("amd")}
     if first:
         time.sleep(limit("gpu_throttle_seconds").value)
@@ -43,7 +43,7 @@ def _metrics(node: Node, gpu: Gpu) -> bytes | str:
         return f"gpu_metrics of {gpu.address} cannot be read: {error.strerror}"
 
 
-def _amd(gpu: Gpu, before: bytes | str, after: bytes | str) -> Record:
+def _amd(gpu: Gpu, before: bytes | str, after: bytes | str) -> Verdict:
     if gpu.virtual:
         return skipped("a virtual function shows no throttling", device=gpu.address)
     layout = table("gpu_metrics")
@@ -83,7 +83,7 @@ def _layout(metrics: bytes) -> Mapping[str, Any]:
     return dict(layout)
 
 
-def _nvidia(one: nvidia.Smi) -> Record:
+def _nvidia(one: nvidia.Smi) -> Verdict:
     fields = {"device": one.address, "serial": one.serial, "expected": "none", "source": _NVIDIA}
     states = {
         name.partition("_reason_")[2]: text

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html (PCI Access Control Services)"
 # Linux include/uapi/linux/pci_regs.h: PCI_EXT_CAP_ID_ACS, PCI_ACS_CTRL, PCI_ACS_RR, PCI_ACS_CR, PCI_CFG_SPACE_SIZE, PCI_CFG_SPACE_EXP_SIZE.
@@ -21,7 +21,7 @@ _FIRST, _WHOLE = 0x100, 4096
 _FIX = "switch ACS off in the firmware, or on bare metal by setpci at boot; virtual machines with a GPU of their own need it on"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     bridges = sorted({bridge for gpu in node.gpu_findings.gpus for bridge in gpu.path[1:-1]})
     if not bridges:
         yield skipped("no GPU is behind a PCI Express bridge")

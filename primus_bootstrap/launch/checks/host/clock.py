@@ -6,19 +6,19 @@ import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.ask import ask
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, judged, passed, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _FIX = "see `chronyc sources` and `systemctl status chrony`; the phase baseline sets the time service up"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     try:
         tracking = ask(node.environment, ["chronyc", "-n", "tracking"], install="chrony")
     except CannotTellError as error:
@@ -27,7 +27,7 @@ def _look(node: Node) -> Iterator[Record]:
     yield _chrony(tracking)
 
 
-def _chrony(tracking: str) -> Record:
+def _chrony(tracking: str) -> Verdict:
     most = limit("clock_offset_s")
     fields = {"expected": f"<= {most.value}", "unit": "s", "source": most.source}
     leap = re.search(r"^Leap status\s*:\s*(.+)$", tracking, re.MULTILINE)
@@ -40,7 +40,7 @@ def _chrony(tracking: str) -> Record:
     return judged(good=seconds <= most.value, reason=f"the clock is {seconds:g} s {offset[2]}", fix=_FIX, found=f"{seconds:g}", **fields)
 
 
-def _systemd(node: Node, problem: str) -> Record:
+def _systemd(node: Node, problem: str) -> Verdict:
     fields = {"expected": "synchronised", "source": "timedatectl"}
     answer = ask(node.environment, ["timedatectl", "show", "--property=NTPSynchronized", "--value"], install="systemd").strip()
     if answer == "yes":

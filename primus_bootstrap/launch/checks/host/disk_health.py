@@ -7,23 +7,23 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.ask import ask
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, judged, listed, skipped, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _STATE, _SMART = "nvme_state", "nvme_smart"
 _SOURCE = "NVM Express Base Specification 2.0, SMART / Health Information (critical_warning, media_errors)"
 _FIX = "drain the node, save what is on the disk, and replace it"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder, wanted = node.host.path("sys", "class", "nvme"), node.expected.get("nvme_disks")
     disks = [name for name in listed(folder) if re.fullmatch(r"nvme\d+", name)]
     if wanted is not None:
@@ -52,7 +52,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield replace(record, check=_SMART, device=name, serial=serial)
 
 
-def _smart(node: Node, name: str) -> Record:
+def _smart(node: Node, name: str) -> Verdict:
     text = ask(node.environment, ["nvme", "smart-log", f"/dev/{name}", "--output-format=json"], install="nvme-cli")
     try:
         data = json.loads(text)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, judged, text_of
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _TYPES = ("ext4", "xfs", "btrfs", "f2fs")
 _FIX = "see `journalctl -k` for the disk error behind it; check the file system, then reboot"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     meant = _read_only_by_fstab(node)
     mounts: dict[str, str] = {}
     for line in text_of(node.host.path("proc", "1", "mountinfo")).splitlines():

@@ -6,17 +6,17 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.checks.kernel_settings import FIX, wanted
 from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, listed, skipped, text_of
-from primus_bootstrap.launch.checks.settings import FIX, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder = node.host.path("sys", "devices", "system", "cpu")
     paths = [folder / name / "cpufreq" / "scaling_governor" for name in listed(folder) if re.fullmatch(r"cpu\d+", name)]
     met = Counter(text_of(path) for path in paths if path.exists())

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     text = text_of(node.host.path("proc", "meminfo"))
     sizes = {
         match[1]: int(match[2]) for match in re.finditer(r"^(MemTotal|Hugetlb|HugePages_Total|Hugepagesize):\s*(\d+)", text, re.MULTILINE)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.checks.kernel_settings import compare
 from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, skipped, text_of
-from primus_bootstrap.launch.checks.settings import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     path = node.host.path("sys", "kernel", "mm", "transparent_hugepage", "enabled")
     if not path.exists():
         yield skipped("this kernel has no transparent huge pages")

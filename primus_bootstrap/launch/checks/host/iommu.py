@@ -9,8 +9,8 @@ from primus_bootstrap.launch.checks.model import GPU, MACHINE, CannotTellError, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = (
     "https://instinct.docs.amd.com/projects/amdgpu-docs/en/latest/system-optimization/mi300x.html (iommu=pt); "
@@ -18,7 +18,7 @@ _SOURCE = (
 )
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpu_findings.gpus:
         fields = {"device": gpu.address, "expected": "identity or none", "source": _SOURCE}
         group = node.pci(gpu.address) / "iommu_group"

@@ -7,22 +7,23 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch import kernel_log, sysfs
-from primus_bootstrap.launch.checks.data import table
+from primus_bootstrap.launch.checks.limits import table
 from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, judged
+from primus_bootstrap.launch.detect import sysfs
+from primus_bootstrap.launch.diagnose import kernel_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _HOUR_S = 3600
 _QUOTED = 160  # characters of a line that a record quotes
 _FIX = "run `journalctl -k -b` and `dmesg` as root and see why they give nothing"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     hours = node.expected.get("kernel_log_hours") or 0
     since = time.time() - hours * _HOUR_S if hours else 0.0
     lines = kernel_log.read(since)
@@ -35,7 +36,7 @@ def _look(node: Node) -> Iterator[Record]:
         yield replace(judge_lines([text for _, text in lines], kind, window), check=f"kernel_{name}")
 
 
-def judge_lines(lines: Sequence[str], kind: Mapping[str, Any], window: str) -> Record:
+def judge_lines(lines: Sequence[str], kind: Mapping[str, Any], window: str) -> Verdict:
     """Judge the lines by one kind of message."""
     patterns = [re.compile(pattern) for pattern in kind["patterns"]]
     hits = [line for line in lines if any(pattern.search(line) for pattern in patterns)]

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged, listed, number_of, skipped, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = "https://docs.kernel.org/admin-guide/RAS/main.html (EDAC)"
 _DAY_S = 86400
 _FIX = "drain the node and replace the DIMM that `edac-util -v` or the BMC names"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder = node.host.path("sys", "devices", "system", "edac", "mc")
     controllers = [name for name in listed(folder) if name.startswith("mc")]
     if not controllers:

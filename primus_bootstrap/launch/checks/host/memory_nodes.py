@@ -5,20 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged, listed, skipped, text_of
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _KIB_IN_GIB = 1 << 20
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder = node.host.path("sys", "devices", "system", "node")
     names = [name for name in listed(folder) if re.fullmatch(r"node\d+", name) and sysfs.read_text(folder / name / "cpulist")]
     sizes: dict[str, float] = {}

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged, skipped, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _KIB_IN_GIB = 1 << 20
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     match = re.search(r"^MemTotal:\s*(\d+) kB", text_of(node.host.path("proc", "meminfo")), re.MULTILINE)
     if match is None:
         raise CannotTellError("/proc/meminfo has no MemTotal")

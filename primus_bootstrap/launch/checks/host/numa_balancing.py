@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.launch.checks.kernel_settings import compare
 from primus_bootstrap.launch.checks.model import MACHINE, Check, number_of, skipped
-from primus_bootstrap.launch.checks.settings import compare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     path = node.host.path("proc", "sys", "kernel", "numa_balancing")
     if not path.exists():
         yield skipped("this kernel has no NUMA balancing")

@@ -9,15 +9,15 @@ from primus_bootstrap.launch.checks.model import Check, judged, number_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = "https://docs.kernel.org/admin-guide/tainted-kernels.html"
 # Only what is damage: a proprietary, unsigned or out-of-tree driver taints as well, and is what most GPU hosts have.
 _DAMAGE = {4: "machine check (M)", 5: "bad page (B)", 7: "oops (D)", 14: "soft lockup (L)"}
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     tainted = number_of(node.host.path("proc", "sys", "kernel", "tainted"))
     bad = [meaning for bit, meaning in _DAMAGE.items() if tainted >> bit & 1]
     fields = {"expected": "no damage", "found": f"{tainted} ({', '.join(bad) or 'no damage'})", "source": _SOURCE}

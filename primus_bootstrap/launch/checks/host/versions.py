@@ -10,18 +10,18 @@ from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _PLACES = {"kernel": "proc/sys/kernel/osrelease", "bios": "sys/class/dmi/id/bios_version"}
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     for name, place in _PLACES.items():
         yield replace(_compare(node, name, place), check=f"{name}_version")
 
 
-def _compare(node: Node, name: str, place: str) -> Record:
+def _compare(node: Node, name: str, place: str) -> Verdict:
     wanted = node.expected.get(name)
     try:
         found = text_of(node.host.path(place))

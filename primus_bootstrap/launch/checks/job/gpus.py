@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import node_preflight
 from primus_bootstrap.launch.checks.model import Check, unknown
+from primus_bootstrap.launch.runtimes import node_preflight
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> list[Record]:
+def _look(node: Node) -> list[Verdict]:
     if node.expected.problem and node.expected.get("gpus") is None:
         return [unknown(f"how many there should be: {node.expected.problem}", fix="apply the phase gpu again, which writes the file")]
     return [node_preflight.gpu_count(node.host.root, node.expected.get("gpus"), node.expected.source("gpus"))]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics, node_preflight
 from primus_bootstrap.launch.checks.model import Check
+from primus_bootstrap.launch.detect import nics
+from primus_bootstrap.launch.runtimes import node_preflight
 
 if TYPE_CHECKING:
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> list[Record]:
+def _look(node: Node) -> list[Verdict]:
     return [node_preflight.locked_memory(has_rdma=any(port.state == "ACTIVE" for port in nics.read_ports(node.host)))]
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import Check, judged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(_node: Node) -> Iterator[Record]:
+def _look(_node: Node) -> Iterator[Verdict]:
     least = limit("open_files")
     found = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     good = found == resource.RLIM_INFINITY or found >= least.value

@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
-from primus_bootstrap.launch.checks.data import limit, table
+from primus_bootstrap.launch.checks.limits import limit, table
 from primus_bootstrap.launch.checks.model import RDMA, Check, judged, unknown
 from primus_bootstrap.launch.checks.rdma import ports_up
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.nics import Port
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.nics import Port
 
 _FIX = "clean or replace the cable or transceiver; see the switch port's counters"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     ports = ports_up(node)
     before = {port.name: _counters(node, port) for port in ports}
     time.sleep(limit("rdma_error_seconds").value)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
 from primus_bootstrap.launch.checks.model import RDMA, Check, judged, listed, unknown
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _FIX = "bring all devices of this board to one firmware (mlxfwmanager, niccli, nicctl)"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder = node.host.path("sys", "class", "infiniband")
     boards: dict[str, dict[str, str]] = defaultdict(dict)
     for device in listed(folder):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import sysfs
-from primus_bootstrap.launch.checks.data import limit
+from primus_bootstrap.launch.checks.limits import limit
 from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, listed, skipped
+from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     folder, most = node.host.path("sys", "class", "net"), limit("link_downs")
     counts = {name: sysfs.read_int(folder / name / "carrier_down_count") for name in listed(folder) if (folder / name / "device").exists()}
     known = {name: count for name, count in counts.items() if count is not None}

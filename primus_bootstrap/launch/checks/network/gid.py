@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics
 from primus_bootstrap.launch.checks.model import RDMA, Check, judged, skipped
 from primus_bootstrap.launch.checks.rdma import ports_up
+from primus_bootstrap.launch.detect import nics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.records import Record
 
 _SOURCE = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html (NCCL_IB_GID_INDEX); gids and gid_attrs in sysfs"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     roce = [port for port in ports_up(node) if port.kind == nics.ROCE]
     if not roce:
         yield skipped("no RoCE port is ACTIVE")

@@ -6,22 +6,22 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics, sysfs
 from primus_bootstrap.launch.checks.ask import ask
 from primus_bootstrap.launch.checks.model import RDMA, CannotTellError, Check, judged, unknown
 from primus_bootstrap.launch.checks.rdma import kind_of, ports_up
+from primus_bootstrap.launch.detect import nics, sysfs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.nics import Port
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.nics import Port
 
 _FIX = "set the MTU of the interface and of the switch port; on InfiniBand that of the partition"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     found: dict[str, dict[str, int]] = defaultdict(dict)
     for port in ports_up(node):
         try:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch import nics
 from primus_bootstrap.launch.checks.model import Check, judged, listed, passed, skipped, unknown
+from primus_bootstrap.launch.detect import nics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.nics import Port
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.nics import Port
 
 _SOURCE = "/sys/class/infiniband/*/ports/*/{state,phys_state}, https://docs.kernel.org/admin-guide/abi-stable.html"
 _FIX = "look at cable, transceiver and switch port; on InfiniBand at the subnet manager"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     listed(node.host.path("sys", "class", "infiniband"))
     ports = nics.read_ports(node.host)
     wanted = node.expected.get("rdma_ports")
@@ -51,7 +51,7 @@ def _is_up(port: Port) -> bool:
     return port.state == "ACTIVE" and port.physical_state == "LinkUp"
 
 
-def _count(node: Node, ports: tuple[Port, ...], up: list[Port]) -> Record:
+def _count(node: Node, ports: tuple[Port, ...], up: list[Port]) -> Verdict:
     wanted = node.expected.get("rdma_ports")
     fields = {"found": str(len(up)), "unit": "ports ACTIVE", "source": node.expected.source("rdma_ports")}
     if wanted is not None:
@@ -62,7 +62,7 @@ def _count(node: Node, ports: tuple[Port, ...], up: list[Port]) -> Record:
     return unknown("no port is ACTIVE, and nobody said how many should be", fix="state rdma_ports in --expect-json", **fields)
 
 
-def _count_named(node: Node, named: tuple[str, ...], up: list[Port]) -> Record:
+def _count_named(node: Node, named: tuple[str, ...], up: list[Port]) -> Verdict:
     down = sorted(set(named) - {port.name for port in up}, key=nics.natural)
     fields = {"expected": str(len(named)), "found": str(len(named) - len(down)), "unit": "ports of training ACTIVE"}
     reason = f"not ACTIVE, or its device is missing: {', '.join(down)}"

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.model import RDMA, Check, judged, skipped, unknown
 from primus_bootstrap.launch.checks.rdma import kind_of, ports_up
-from primus_bootstrap.launch.nics import near_ports
+from primus_bootstrap.launch.detect.nics import near_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
-    from primus_bootstrap.launch.nics import Port
-    from primus_bootstrap.launch.records import Record
+    from primus_bootstrap.launch.detect.nics import Port
 
 _RATE, _BESIDE = "rdma_rate", "rdma_rate_beside"
 _FIX = "look at cable, transceiver and the switch port's speed; a port that lost lanes runs at a part of its rate"
@@ -27,7 +27,7 @@ _FIX_DOUBT = f"if training should use it, {_FIX}; if it is for something else, n
 _SLOWER = "not in the fastest group"
 
 
-def _look(node: Node) -> Iterator[Record]:
+def _look(node: Node) -> Iterator[Verdict]:
     ports = ports_up(node)
     found = list(_by_record(node, ports) if node.expected.training_ports else _by_likes(node, ports))
     yield from found
@@ -36,7 +36,7 @@ def _look(node: Node) -> Iterator[Record]:
     yield from _fast_enough(node, ports)
 
 
-def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Record]:
+def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
     """Judge the ports that training uses; say of the others why they are not judged."""
     recorded, training = node.expected.ports, node.expected.training_ports
     used = [port for port in ports if port.name in training]
@@ -59,7 +59,7 @@ def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Record]:
     yield from _doubted(node, slow, [port for port in used if _rate(port) >= least], ports, least)
 
 
-def _by_likes(node: Node, ports: Sequence[Port]) -> Iterator[Record]:
+def _by_likes(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
     """Judge ports of which nobody recorded what they are for: those of one device model by the fastest of them."""
     wanted = node.expected.get("rdma_rate_gbit_per_s")
     for kind in dict.fromkeys(kind_of(node, port) for port in ports):
@@ -73,14 +73,14 @@ def _by_likes(node: Node, ports: Sequence[Port]) -> Iterator[Record]:
         yield from _doubted(node, slow, [port for port in alike if _rate(port) >= least], ports, least)
 
 
-def _judged(port: Port, least: float, source: str) -> Record:
+def _judged(port: Port, least: float, source: str) -> Verdict:
     fields = _fields(port, least, source)
     if port.rate_gbit_per_s is None:
         return unknown("its rate cannot be read", fix="see `dmesg` for its driver", **fields)
     return judged(good=port.rate_gbit_per_s >= least, reason=f"it runs at {port.rate_gbit_per_s:g} Gbit/s", fix=_FIX, **fields)
 
 
-def _doubted(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Iterator[Record]:
+def _doubted(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Iterator[Verdict]:
     """Judge ports that are slower than those of training of the same model: by build, or by a fault that was there before the record.
 
     Args:
@@ -112,7 +112,7 @@ def _stands_in(node: Node, port: Port, fast: Sequence[Port]) -> bool:
     return 2 * len(bare) < len(gpus) and any(near_ports(gpu, [port])[1] == "pcie" for gpu in bare)
 
 
-def _fast_enough(node: Node, ports: Sequence[Port]) -> Iterator[Record]:
+def _fast_enough(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
     """Judge that there are as many ports of the expected rate as ports are expected."""
     rate, count = node.expected.get("rdma_rate_gbit_per_s"), node.expected.get("rdma_ports")
     if rate is None:
@@ -137,7 +137,7 @@ def _fields(port: Port, least: float, source: str) -> dict[str, str]:
     return {"device": port.name, "expected": f">= {least:g}", "found": found, "unit": "Gbit/s", "source": source}
 
 
-def _beside(record: Record) -> Record:
+def _beside(record: Verdict) -> Verdict:
     return replace(record, check=_BESIDE)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from primus_bootstrap.launch.watch.seen import Candidates, Seen
-    from primus_bootstrap.launch.watch.state import State
+    from primus_bootstrap.launch.watch.job_state import State
+    from primus_bootstrap.launch.watch.observation import Candidates, Seen
 
 
 class Target(Protocol):

@@ -7,19 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
-from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_spec import Host, Job
+    from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.node_record import NodeRecord
-    from primus_bootstrap.launch.watch.spec import Host, Job
-    from primus_bootstrap.launch.watch.state import State
 
 _LOOK_S, _START_S = 12.0, 30.0
 AT_ONCE = 32

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_if_changed
-from primus_bootstrap.launch.own_program import archive, own_command
+from primus_bootstrap.launch.runtimes.self_exec import archive, own_command
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.job_spec import Host
+from primus_bootstrap.launch.watch.job_spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
 from primus_bootstrap.launch.watch.kube_broker import person
-from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
-from primus_bootstrap.launch.watch.spec import Host
-from primus_bootstrap.launch.watch.spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
@@ -29,11 +29,11 @@ from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_spec import Job
+    from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.kube_cluster import Cluster
     from primus_bootstrap.launch.watch.node_record import NodeRecord
-    from primus_bootstrap.launch.watch.spec import Job
-    from primus_bootstrap.launch.watch.state import State
     from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
     from primus_bootstrap.launch.watch.targets.kubernetes_pods import Pod
 

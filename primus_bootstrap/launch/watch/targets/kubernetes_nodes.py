@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes
+    from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes
 
 # What is wrong with a node now, and goes by itself: https://kubernetes.io/docs/reference/labels-annotations-taints/
 _OF_NOW = "node.kubernetes.io/"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.watch.spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
+from primus_bootstrap.launch.watch.job_spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from primus_bootstrap.launch.watch.spec import Job
-    from primus_bootstrap.launch.watch.spec_kubernetes import Kubernetes
+    from primus_bootstrap.launch.watch.job_spec import Job
+    from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes
 
 MANAGED, MANAGER = "app.kubernetes.io/managed-by", "primus-watch"
 JOB, ATTEMPT, RANK = "primus-bootstrap.io/job", "primus-bootstrap.io/attempt", "primus-bootstrap.io/rank"

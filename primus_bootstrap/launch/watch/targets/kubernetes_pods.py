@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch.seen import NodeSeen
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.observation import NodeSeen
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import INDEX, RANK
 
 if TYPE_CHECKING:

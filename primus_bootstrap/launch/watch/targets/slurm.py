@@ -12,23 +12,23 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.commands import run_command
-from primus_bootstrap.launch.own_program import own_command
-from primus_bootstrap.launch.slurm import CPUS_LINE, STEP
-from primus_bootstrap.launch.topology import expand_nodes
+from primus_bootstrap.launch.runtimes.self_exec import own_command
+from primus_bootstrap.launch.runtimes.slurm import CPUS_LINE, STEP
+from primus_bootstrap.launch.runtimes.topology import expand_nodes
+from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import seen as seeing
-from primus_bootstrap.launch.watch import state as states
-from primus_bootstrap.launch.watch.seen import Candidate, Candidates, NodeSeen, Seen
-from primus_bootstrap.launch.watch.spec import Host
+from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch.job_spec import Host
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
 from primus_bootstrap.launch.watch.targets.slurm_size import FORMAT, is_open, read_sizes, size_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.launch.watch.folder import JobFolder
+    from primus_bootstrap.launch.watch.job_folder import JobFolder
+    from primus_bootstrap.launch.watch.job_spec import Job
+    from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.node_record import NodeRecord
-    from primus_bootstrap.launch.watch.spec import Job
-    from primus_bootstrap.launch.watch.state import State
 
 # Which the role slurm makes where the group spare has hosts: those of the default partition, and spare ones, which Slurm takes last.
 SPARE_PARTITION = "spare"

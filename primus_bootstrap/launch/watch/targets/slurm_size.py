@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from primus_bootstrap.launch.watch.spec import Job
+    from primus_bootstrap.launch.watch.job_spec import Job
 
 # What sinfo prints of nodes, for `read_sizes`.
 FORMAT = "%N|%P|%c|%G"

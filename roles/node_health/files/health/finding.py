@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Finding = dict[str, str]
 
 PASS, FAIL, UNKNOWN, SKIPPED = "pass", "fail", "unknown", "skipped"
-# Fields of the verdict record (primus_bootstrap/verdicts.py) that a check fills; the runner adds host, times and schema.
+# Fields of the verdict record (primus_bootstrap/core/verdicts.py) that a check fills; the runner adds host, times and schema.
 FIELDS = ("check", "verdict", "expected", "found", "unit", "source", "reason", "fix", "device", "serial")
 
 

@@ -1,0 +1,1 @@
+"""From measured values to verdicts: criteria, statistics, and what to measure again."""

@@ -1,0 +1,155 @@
+"""Floors of GPU models as data: what share of the published peak a healthy device reaches at least. An unknown model has none."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from primus_bootstrap.core.errors import PlanError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from primus_bootstrap.bench.results.reader import Series
+
+SCHEMA = "primus.floors/1"
+SHIPPED = Path(__file__).parents[1] / "data" / "floors.yml"
+_RULE_KEYS = {"benchmark", "metric", "sizes", "peak", "share_percent", "why"}
+_MODEL_KEYS = {"match", "peaks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What a series must reach on a model, and what it cannot exceed; both in the unit of the series' metric."""
+
+    model: str
+    value: float
+    peak: float
+    share_percent: float
+    source: str
+
+    def text(self) -> str:
+        """Return where the floor comes from."""
+        return f"{self.share_percent:g} % of the {self.peak:g} that {self.model} has at most ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A device model: the names it goes by, its peaks as (value, source), and shares of its own."""
+
+    name: str
+    match: re.Pattern[str]
+    peaks: Mapping[str, tuple[float, str]]
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which series have a floor, and from which peak."""
+
+    benchmark: str
+    metric: str
+    sizes: Mapping[str, Any]
+    peak: str
+    share: float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """Every floor there is."""
+
+    models: tuple[Model, ...] = ()
+    rules: tuple[Rule, ...] = ()
+
+    def find(self, series: Series, model: str) -> Floor | None:
+        """Return the floor of a series on a model, or None: the model or the sizes are not in the data."""
+        known = next((each for each in self.models if each.match.fullmatch(model)), None)
+        rule = next((each for each in self.rules if _covers(each, series)), None)
+        if known is None or rule is None or rule.peak not in known.peaks:
+            return None
+        share = known.shares[rule.share] if isinstance(rule.share, str) else rule.share
+        peak, source = known.peaks[rule.peak]
+        return Floor(known.name, peak * share / 100, peak, share, source)
+
+
+def load_floors(path: Path = SHIPPED) -> Floors:
+    """Read a file of floors.
+
+    Raises:
+        PlanError: It cannot be read, or says something that is not understood.
+    """
+    try:
+        data = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise PlanError(f"{path}: cannot be read: {error}", fix=f"give a file like {SHIPPED.name} of this package") from error
+    try:
+        return _floors(data)
+    except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
+        raise PlanError(f"{path}: {error}", fix=f"write it as {SHIPPED.name} of this package is written") from error
+
+
+def _floors(data: Mapping[str, Any]) -> Floors:
+    if data["schema"] != SCHEMA:
+        raise ValueError(f"schema is {data['schema']!r}, not {SCHEMA}")
+    sources: Mapping[str, str] = data["sources"]
+    models = tuple(_model(name, entry, sources) for name, entry in data["models"].items())
+    return Floors(models, tuple(_rule(entry, models) for entry in data["floors"]))
+
+
+def _model(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> Model:
+    peaks: dict[str, tuple[float, str]] = {}
+    for peak, said in entry["peaks"].items():
+        if said["source"] not in sources:
+            raise ValueError(f"models.{name}.peaks.{peak}: no such source: {said['source']}")
+        peaks[peak] = (_positive(f"models.{name}.peaks.{peak}.value", said["value"]), sources[said["source"]])
+    shares = {key: _share(f"models.{name}.{key}", value) for key, value in entry.items() if key not in _MODEL_KEYS}
+    return Model(name, re.compile(entry["match"]), peaks, shares)
+
+
+def _rule(entry: Mapping[str, Any], models: tuple[Model, ...]) -> Rule:
+    if set(entry) != _RULE_KEYS:
+        raise ValueError(f"floors: an entry has {', '.join(sorted(entry))}; it must have {', '.join(sorted(_RULE_KEYS))}")
+    where, share = f"floors: {entry['benchmark']} {entry['peak']}", entry["share_percent"]
+    holders = [model for model in models if entry["peak"] in model.peaks]
+    if not holders:
+        raise ValueError(f"{where}: no model has this peak")
+    if isinstance(share, str):
+        lacking = [model.name for model in holders if share not in model.shares]
+        if lacking:
+            raise ValueError(f"{where}: {lacking[0]} has no {share}")
+    else:
+        share = _share(where, share)
+    return Rule(entry["benchmark"], entry["metric"], dict(entry["sizes"]), entry["peak"], share)
+
+
+def _positive(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{where} is {value!r}, not a number above 0")
+    return float(value)
+
+
+def _share(where: str, value: Any) -> float:
+    share = _positive(where, value)
+    if share >= 100:
+        raise ValueError(f"{where} is {share:g} %: a floor is below the peak")
+    return share
+
+
+def _covers(rule: Rule, series: Series) -> bool:
+    if (rule.benchmark, rule.metric) != (series.benchmark, series.metric):
+        return False
+    sizes = json.loads(series.sizes)
+    return all(name in sizes and _fits(wanted, sizes[name]) for name, wanted in rule.sizes.items())
+
+
+def _fits(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, int | float) and bool(found >= wanted["at_least"])
+    if isinstance(wanted, list):
+        return found in wanted
+    return bool(found == wanted)

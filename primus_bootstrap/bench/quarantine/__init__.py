@@ -1,0 +1,1 @@
+"""The bench policy, and the gate that decides which hosts serve."""

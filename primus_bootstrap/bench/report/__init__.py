@@ -1,0 +1,1 @@
+"""Reports of a finished bench: HTML, SVG, JUnit XML and table rows."""

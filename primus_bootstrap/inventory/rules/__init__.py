@@ -1,0 +1,1 @@
+"""Rules about more than one line of hosts.yaml, one module for each subject."""

@@ -1,0 +1,1 @@
+"""Which variables exist, their types, and which a role requires."""

@@ -1,0 +1,111 @@
+"""Every variable that hosts.yaml may set, read from the roles' `meta/argument_specs.yml`: the schema of the inventory.
+
+A few settings belong to no role (`cluster_name`, `host_key`, …); they are declared in the same format in
+`data/cluster_variables.yml` beside this module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from primus_bootstrap import content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_DATA = Path(__file__).parents[1] / "data"
+_UNITS = {
+    "s": "seconds", "ms": "milliseconds", "min": "minutes", "h": "hours", "days": "days",
+    "kib": "KiB", "mib": "MiB", "gib": "GiB", "gb": "GB", "mb": "MB", "bytes": "bytes",
+    "percent": "%", "c": "°C", "w": "W", "mhz": "MHz", "mbit_per_s": "Mbit/s", "gbit_per_s": "Gbit/s",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One variable, or one key of a nested one, as its argument spec declares it.
+
+    `owner` is the role's name, or `cluster` for what belongs to none. `type` and `elements` are Ansible's words
+    (`str` where the spec is silent). `entry` is the entry point of the role that declares it. `unit` is read from the
+    name's ending, as STYLE asks for.
+    """
+
+    name: str
+    owner: str
+    type: str
+    elements: str
+    required: bool
+    default: Any
+    has_default: bool
+    choices: tuple[Any, ...]
+    no_log: bool
+    description: tuple[str, ...]
+    options: Mapping[str, Option]
+    entry: str
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def unit(self) -> str:
+        """The unit that the name's ending states, or an empty string."""
+        for ending, unit in _UNITS.items():
+            if self.name.endswith(f"_{ending}"):
+                return unit
+        return ""
+
+
+def _option(place: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+    owner, entry = place
+    text = raw.get("description", ())
+    return Option(
+        name=name,
+        owner=owner,
+        type=raw.get("type", "str"),
+        elements=raw.get("elements", ""),
+        required=bool(raw.get("required", False)),
+        default=default,
+        has_default=has_default,
+        choices=tuple(raw.get("choices", ())),
+        no_log=bool(raw.get("no_log", False)),
+        description=(text,) if isinstance(text, str) else tuple(text),
+        options={
+            key: _option(place, key, value, value.get("default"), has_default="default" in value)
+            for key, value in raw.get("options", {}).items()
+        },
+        entry=entry,
+        raw=raw,
+    )
+
+
+def parse_option(owner: str, name: str, raw: Mapping[str, Any]) -> Option:
+    """Return one variable from its entry in an argument spec."""
+    return _option((owner, "main"), name, raw, raw.get("default"), has_default="default" in raw)
+
+
+def _read(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader) if path.is_file() else None
+
+
+def _declared(owner: str, path: Path, defaults: Mapping[str, Any]) -> Iterable[Option]:
+    specs = (_read(path) or {}).get("argument_specs", {})
+    for entry, spec in specs.items():
+        for name, raw in (spec.get("options") or {}).items():
+            known = name in defaults or "default" in raw
+            yield _option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=known)
+
+
+@cache
+def load_options() -> Mapping[str, Option]:
+    """Return every declared variable by name; of several entry points of a role, the first that declares one counts."""
+    found: dict[str, Option] = {}
+    for option in _declared("cluster", _DATA / "cluster_variables.yml", {}):
+        found.setdefault(option.name, option)
+    for role in sorted(content.roles_dir().iterdir()):
+        defaults = _read(role / "defaults" / "main.yml") or {}
+        for option in _declared(role.name, role / "meta" / "argument_specs.yml", defaults):
+            found.setdefault(option.name, option)
+    return found

@@ -1,0 +1,1 @@
+"""The YAML files of an inventory, with file and line of every value."""

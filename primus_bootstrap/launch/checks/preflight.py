@@ -1,0 +1,135 @@
+"""The task `preflight` and the verb `primus-cli preflight`: look at this node, and say what was found as verdict records.
+
+    primus-cli preflight [--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]
+    primus-cli RUNTIME … -- preflight …      the same on every node of a run; records are kept in the run folder
+
+Exit codes: 0 everything passed or was skipped, 4 something failed or is unknown, 2 the words are wrong, 3 the records are printed and could
+not be kept in the run folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.errors import PlanError, PrimusError
+from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN
+from primus_bootstrap.launch.checks.catalogue import all_checks, select
+from primus_bootstrap.launch.checks.expected import read_expected
+from primus_bootstrap.launch.checks.model import PREFIX, Node
+from primus_bootstrap.launch.checks.runner import run_checks
+from primus_bootstrap.launch.detect import sysfs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+    from primus_bootstrap.core.verdicts import Verdict
+    from primus_bootstrap.launch.checks.model import Check
+
+_NOT_MET = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        return _run(options)
+    except PrimusError as error:
+        sys.stderr.write(f"preflight: {error}\n")
+        return error.exit_code
+
+
+def _run(options: argparse.Namespace) -> int:
+    checks, names = select(all_checks(), options.checks)
+    if options.list:
+        sys.stdout.write(_listing(checks, names, as_json=options.json))
+        return 0
+    run_dir = os.environ.get("RUN_DIR", "")
+    host = os.environ.get("PRIMUS_NODE") or socket.gethostname()
+    root = sysfs.Host(options.sysfs)
+    expected = read_expected(root, options.expect_json, {"gpus": options.expect_gpus})
+    node = Node(root, expected, dict(os.environ), Path(run_dir or "."), options.min_free_gib)
+    signal.signal(signal.SIGTERM, _end)
+    records = [record for record in run_checks(checks, node, host) if record.check[len(PREFIX) :] in names]
+    document = json.dumps({"verdicts": [record.to_json() for record in records]}) + "\n"
+    sys.stdout.write(document if options.json else "".join(_shown(record) for record in records) + _summary(records))
+    if run_dir:
+        _keep(Path(run_dir, f"preflight-{host}.jsonl"), records)
+    return _NOT_MET if any(record.verdict in (FAIL, UNKNOWN) for record in records) else 0
+
+
+def _keep(path: Path, records: Sequence[Verdict]) -> None:
+    """Write the records, all or none.
+
+    Raises:
+        PlanError: The run folder is not there, cannot be written, or is full.
+    """
+    try:
+        write_atomic(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), mode=0o644)
+    except OSError as error:
+        fix = "make the folder, and see that its disk has room (df -h, df -i) and that you may write there; or leave RUN_DIR unset"
+        raise PlanError(f"the records cannot be kept in {path}: {error.strerror or error}", fix=fix) from error
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """Leave by the way that ends the checks which still run."""
+    sys.exit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="primus-cli preflight", description="Look at this node; change nothing.", allow_abbrev=False)
+    parser.add_argument("--list", action="store_true", help="print the checks and run none")
+    parser.add_argument("--json", action="store_true", help='print {"verdicts": [record, …]}')
+    parser.add_argument(
+        "--checks", default="", metavar="GLOB,!GLOB", help="areas, checks or records to run and to leave out (default: all)"
+    )
+    parser.add_argument("--expect-json", default="", metavar="FILE", help="what the inventory expects of this node; - is standard input")
+    parser.add_argument("--expect-gpus", type=int, metavar="N", help="how many GPUs this node should have (default: what was recorded)")
+    parser.add_argument(
+        "--min-free-gib", type=float, default=10.0, metavar="N", help="free space that the run folder needs (GiB, default: 10)"
+    )
+    parser.add_argument("--sysfs", type=Path, default=Path("/"), metavar="ROOT", help="the root of sys/ and proc/ (default: /)")
+    return parser
+
+
+def _listing(checks: Sequence[Check], names: frozenset[str], *, as_json: bool) -> str:
+    if as_json:
+        rows = [
+            {
+                "area": check.area,
+                "check": check.name,
+                "records": [PREFIX + name for name in check.record_names if name in names],
+                "meaning": check.meaning,
+                "reads": check.reads,
+                "needs": list(check.needs),
+                "timeout_s": check.timeout_s,
+            }
+            for check in checks
+        ]
+        return json.dumps({"checks": rows}, indent=1) + "\n"
+    return "".join(f"{check.area:8}{check.name:23}{check.meaning}\n" for check in checks)
+
+
+def _shown(record: Verdict) -> str:
+    name = record.check + (f" {record.device}" if record.device else "")
+    line = f"{record.verdict:8}{name}: {record.found} {record.unit} {record.reason}"
+    text = " ".join(line[8:].split())
+    fix = f"          fix: {record.fix}\n" if record.fix and record.verdict in (FAIL, UNKNOWN) else ""
+    return f"{line[:8]}{text}\n{fix}"
+
+
+def _summary(records: Sequence[Verdict]) -> str:
+    counts = {word: sum(record.verdict == word for record in records) for word in (PASS, FAIL, UNKNOWN, SKIPPED)}
+    return ", ".join(f"{count} {word}" for word, count in counts.items()) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""`primus-cli`: from a command line to a run. The only module that prints errors and chooses between the runtimes."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import primus_bootstrap
+from primus_bootstrap.core.errors import PrimusError, UsageError
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.commandline import parser, usage
+from primus_bootstrap.launch.commandline.layered_settings import Given, Places, Settings, find_places, resolve, standing_in
+from primus_bootstrap.launch.runtimes.direct_plan import Asked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from primus_bootstrap.launch.commandline.parser import CommandLine
+
+_INTERRUPTED = 130
+_HELP = {"-h", "--help"}
+# Verbs by module: each is imported only when it is run.
+_PROGRAMS = {
+    "diagnose": "diagnose.analyze",
+    "env": "commandline.env_show",
+    "host-env": "detect.host_env",
+    "preflight": "checks.preflight",
+    "verify-env": "detect.verify_env",
+}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run primus-cli; return its exit code."""
+    words = tuple(sys.argv[1:] if words is None else words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter of a program ends no run
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        return _run(words)
+    except PrimusError as error:
+        sys.stderr.write(f"primus-cli: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:  # the reader of our output, like head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(words: tuple[str, ...]) -> int:
+    line = parser.parse(words, os.environ)
+    if "--version" in line.given:
+        sys.stdout.write(f"primus-cli {primus_bootstrap.__version__}\n")
+        return 0
+    if "--help" in line.given and line.words and not line.runtimes:
+        return _verb(replace(line, words=(*line.words, "--help")))
+    if "--help" in line.given or not words:
+        sys.stdout.write(usage.text(line))
+        return 0
+    if line.replay:
+        line, words, flags = _replayed(line)
+        line = replace(line, flags=(*line.flags, *flags))
+    if not line.runtimes:
+        return _verb(line)
+    return _launch(line, Asked(line.words, words, _settings(line), dict(os.environ), standing_in()))
+
+
+def _launch(line: CommandLine, asked: Asked) -> int:
+    """Plan the run of the outermost runtime; print the plan or carry it out."""
+    runtime = importlib.import_module(f"primus_bootstrap.launch.runtimes.{line.runtime}")
+    plan = runtime.make_plan(line, asked)
+    if "--dry-run" in line.given:
+        sys.stdout.write(plan.to_text())
+        return 0
+    if asked.settings["main.debug"]:
+        sys.stderr.write(plan.to_text())
+    return int(runtime.run(plan, asked))
+
+
+def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Given, ...]]:
+    """Return the command of a snapshot, with its folder and environment restored."""
+    from primus_bootstrap.launch.snapshot import replay  # noqa: PLC0415 - needed by few runs
+
+    if line.words or line.runtimes:
+        raise UsageError("--replay runs what the snapshot says, and words follow it", fix="leave the runtime and the task out")
+    restored = replay.load(Path(line.replay))
+    folder = str(Path(line.replay).absolute())
+    for note in restored.notes:
+        sys.stderr.write(f"primus-cli: {note}\n")
+    try:
+        os.chdir(restored.cwd)
+    except OSError as error:
+        raise UsageError(
+            f"the working folder of the run is not here: {error}", fix=f"make {restored.cwd}, with the files of that run"
+        ) from error
+    for name, value in restored.environment.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    os.environ["PRIMUS_REPLAY"] = folder
+    os.environ["PRIMUS_REPLAY_STRICT"] = "1" if "--strict" in line.given else "0"
+    again = parser.parse(restored.command, os.environ, replayed=True)
+    if again.config and not Path(again.config).is_file():
+        sys.stderr.write(f"primus-cli: {again.config} is not there any more: the snapshot has the settings that it gave\n")
+        again = replace(again, config="")
+    flags = (*(Given(path, value, "replay", replaces=True) for path, value in restored.settings.items()), *line.flags)
+    return replace(again, given=again.given | line.given), tuple(restored.command), flags
+
+
+def _verb(line: CommandLine) -> int:
+    """Run what is no run, such as `config show`, or print its help."""
+    verb, *rest = line.words or ("",)
+    if verb in _PROGRAMS and (verb not in usage.VERBS or not _HELP & set(rest)):
+        return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[verb]}").main(rest))
+    if verb in usage.VERBS and _HELP & set(rest):
+        sys.stdout.write(usage.VERBS[verb])
+        return 0
+    if verb == "config":
+        return usage.config_show(rest, _settings(line))
+    if verb == "tasks":
+        sys.stdout.write(usage.task_table())
+        return 0
+    if verb == "snapshot":
+        if rest[:1] != ["diff"]:
+            raise UsageError(f"snapshot: no such verb: {' '.join(rest) or '(none given)'}", fix="primus-cli snapshot diff A B")
+        return int(importlib.import_module("primus_bootstrap.launch.snapshot.snapshot_diff").main(rest[1:]))
+    known = (*parser.RUNTIMES, *_PROGRAMS, *usage.VERBS)
+    raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=did_you_mean(verb, known))
+
+
+def _settings(line: CommandLine) -> Settings:
+    if "--only-flags" in line.given:  # an outer runtime has resolved the layers, elsewhere
+        return resolve(Places(None, None, None, None), {}, line.flags)
+    return resolve(find_places(os.environ, standing_in(), line.config), os.environ, line.flags)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Detection of GPUs, NICs and NUMA nodes, and the environment profiles built from it."""

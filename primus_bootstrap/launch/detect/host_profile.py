@@ -1,0 +1,78 @@
+"""The environment profile of this host: as the role gpu_env wrote it, or, where it did not, as detection says now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.launch.detect import gpus, host_env, nics, profiles, routes, site, sysfs
+from primus_bootstrap.launch.detect.render import facts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_FROM_FILE = f"/{facts.FACTS}"
+_FROM_HOST = "detected now"
+
+
+@dataclass(frozen=True)
+class HostProfile:
+    """What follows from a host's GPUs and network. `came_from` is the facts file or `detected now`."""
+
+    came_from: str
+    vendor: str
+    model: str
+    entries: tuple[profiles.Entry, ...]
+    unset: tuple[profiles.Unset, ...]
+
+
+def host_profile(root: Path) -> HostProfile:
+    """Return the profile of the host below a root; what the site's inventory says is in the file only."""
+    document = _written(root)
+    if document is not None:
+        return _from_document(document, _FROM_FILE)
+    return _from_document(host_env.look(sysfs.Host(root), root, site.Site()).document, _FROM_HOST)
+
+
+def model_profile(model: str) -> HostProfile:
+    """Return the profile that a GPU model gives on a host with no RDMA network; what depends on the network is named as unset.
+
+    Raises:
+        UsageError: There is no such model.
+    """
+    known = gpus.catalogue()["models"]
+    if model.lower() == "cpu":
+        found = gpus.GpuFindings(gpus.NONE, "asked for")
+    elif model in known:
+        fact = known[model]
+        card = gpus.Gpu("", fact["vendor"], "", "", (model,), "", fact["memory_gib"], fact["form"], virtual=False, numa_node=None)
+        found = gpus.GpuFindings(gpus.OK, "", (card,))
+    else:
+        raise UsageError(f"no such GPU model: {model}", fix=did_you_mean(model, [*known, "cpu"]))
+    nowhere = routes.Interface("", "the network of another host is not known here")
+    profile = profiles.make_profile(found, nics.Fabric("none", (), "not known here"), nowhere, site.Site())
+    return HostProfile("asked for", found.vendor, found.name, tuple(profile.merged().values()), profile.unset)
+
+
+def found_gpus(root: Path) -> gpus.GpuFindings:
+    """Return the GPUs on this host's PCI bus."""
+    return gpus.find_gpus(sysfs.Host(root))
+
+
+def _written(root: Path) -> dict[str, Any] | None:
+    try:
+        document = json.loads((root / facts.FACTS).read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document if isinstance(document, dict) and document.get("schema") == facts.SCHEMA else None
+
+
+def _from_document(document: Mapping[str, Any], came_from: str) -> HostProfile:
+    names = ("variable", "value", "origin", "reason", "source")
+    entries = tuple(profiles.Entry(*(str(item[name]) for name in names)) for item in document["profile"]["variables"])
+    unset = tuple(profiles.Unset(**item) for item in document["profile"]["unset"])
+    return HostProfile(came_from, str(document["vendor"]), str(document["model"]), entries, unset)

@@ -1,0 +1,140 @@
+"""The environment of a host as layers of data: base, model, network, site; a later layer wins, and every value keeps its origin."""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from primus_bootstrap.launch.detect.gpus import GpuFindings
+    from primus_bootstrap.launch.detect.nics import Fabric
+    from primus_bootstrap.launch.detect.routes import Interface
+    from primus_bootstrap.launch.detect.site import Site
+
+LAYERS = ("base", "model", "network", "site")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One variable of one layer. `origin` names the data it comes from, like `model:MI300X`."""
+
+    variable: str
+    value: str
+    origin: str
+    reason: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Unset:
+    """A variable that a layer would set, had the fact behind it been found."""
+
+    variable: str
+    origin: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer: what it sets."""
+
+    name: str
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """All layers in order, and what was left unset with the reason."""
+
+    layers: tuple[Layer, ...]
+    unset: tuple[Unset, ...]
+
+    def merged(self) -> dict[str, Entry]:
+        """Return the entry that holds for each variable: the one of the last layer that has it."""
+        return {entry.variable: entry for layer in self.layers for entry in layer.entries}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `value_from` and `when` of the data may ask for; a value of None was not found, and `reasons` says why."""
+
+    values: Mapping[str, str | None]
+    reasons: Mapping[str, str]
+    conditions: Mapping[str, Any]
+
+
+@cache
+def profile_data(name: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Return one file of data/profiles: base, vendors, models or networks."""
+    text = pkgutil.get_data("primus_bootstrap.launch", f"data/profiles/{name}.yml")
+    return dict(yaml.safe_load(text or b""))
+
+
+def make_profile(gpus: GpuFindings, fabric: Fabric, interface: Interface, site: Site) -> Profile:
+    """Put the layers of a host together. Where the model is not clear its layer is empty: no other model's values are used."""
+    facts = _facts(gpus, fabric, interface)
+    sections = {
+        "base": [("base", profile_data("base")["base"])],
+        "model": [],
+        "network": [("network", profile_data("networks")["all"]), (f"network:{fabric.kind}", profile_data("networks")[fabric.kind])],
+    }
+    if gpus.vendor:
+        sections["base"].append((f"vendor:{gpus.vendor}", profile_data("vendors")[gpus.vendor]))
+    if gpus.models:
+        sections["model"].append((f"model:{gpus.name}", _shared_entries(gpus.models)))
+    layers: list[Layer] = []
+    unset: list[Unset] = []
+    for name, parts in sections.items():
+        resolved = [_resolve(raw, origin, facts) for origin, entries in parts for raw in entries if _applies(raw, facts)]
+        layers.append(Layer(name, tuple(item for item in resolved if isinstance(item, Entry))))
+        unset.extend(item for item in resolved if isinstance(item, Unset))
+    layers.append(Layer("site", _site_entries(site)))
+    return Profile(tuple(layers), tuple(unset))
+
+
+def _shared_entries(models: Iterable[str]) -> list[Mapping[str, Any]]:
+    """Return the entries that all models an id may mean have in common."""
+    lists = [profile_data("models")[model] for model in models]
+    return [entry for entry in lists[0] if all(entry in other for other in lists[1:])]
+
+
+def _facts(gpus: GpuFindings, fabric: Fabric, interface: Interface) -> Facts:
+    gid = fabric.gid_index
+    values = {
+        "socket_interface": interface.name or None,
+        "nccl_socket_interface": f"={interface.name}" if interface.name else None,
+        "hca_list": fabric.hca_list or None,
+        "gid_index": None if gid is None else str(gid),
+    }
+    gid_reasons = ", ".join(f"{port.name}: {'none' if port.gid_index is None else port.gid_index}" for port in fabric.chosen)
+    reasons = {
+        "socket_interface": interface.reason,
+        "nccl_socket_interface": interface.reason,
+        "hca_list": fabric.reason,
+        "gid_index": f"the chosen ports share no RoCE v2 IPv4 GID index ({gid_reasons}); NCCL from 2.21 on finds each port's own",
+    }
+    forms = {gpu.form for gpu in gpus.gpus}
+    return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": forms.pop() if len(forms) == 1 else ""})
+
+
+def _applies(raw: Mapping[str, Any], facts: Facts) -> bool:
+    return all(facts.conditions[name] == wanted for name, wanted in raw.get("when", {}).items())
+
+
+def _resolve(raw: Mapping[str, Any], origin: str, facts: Facts) -> Entry | Unset:
+    variable, reason = str(raw["variable"]), " ".join(str(raw["reason"]).split())
+    fact = raw.get("value_from")
+    value = raw.get("value") if fact is None else facts.values[fact]
+    if value is None:
+        return Unset(variable, origin, facts.reasons[str(fact)])
+    return Entry(variable, str(value), origin, reason, str(raw["source"]))
+
+
+def _site_entries(site: Site) -> tuple[Entry, ...]:
+    return tuple(Entry(item.name, item.value, "site", item.reason, "hosts.yaml: gpu_env_site") for item in site.variables)

@@ -1,0 +1,1 @@
+"""Why a run failed: from its files to the first failing rank and the cause."""

@@ -1,0 +1,126 @@
+"""What the kernel of a node said during a run: the only place where a lost GPU or a killed process has its reason.
+
+A log that cannot be read is kept as such, with the reason: no line is not the same as nothing to read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.commands import run_command
+from primus_bootstrap.launch.diagnose.causes import match_kernel
+from primus_bootstrap.launch.ranks import rank_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_TIMEOUT_S = 20
+_KEPT_LINES = 200  # beside every line that stands for a cause
+_RECORD_BYTES = 8192  # the longest record that /dev/kmsg hands out: Linux kernel/printk/printk.c, PRINTK_MESSAGE_MAX 2048 with its escapes
+
+
+@dataclass(frozen=True)
+class KernelLog:
+    """The kernel's lines of one node since a run's start, (seconds since the epoch, text); `problem` says why there are none to read."""
+
+    node: str
+    lines: tuple[tuple[float, str], ...] = ()
+    problem: str = ""
+
+
+def collect(run_dir: Path, node: str, node_rank: int, since: float) -> KernelLog:
+    """Read this machine's kernel log since a time and keep it in the run folder."""
+    found = read(since)
+    log = KernelLog(node, problem=found) if isinstance(found, str) else KernelLog(node, _worth_keeping(found))
+    path = rank_log.kernel_path(run_dir, node_rank)
+    with suppress(OSError):  # the disk of the run may be what failed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps({"node": log.node, "problem": log.problem, "lines": log.lines}) + "\n", durable=False)
+    return log
+
+
+def read(since: float) -> list[tuple[float, str]] | str:
+    """Return the kernel's lines of this boot since a time, (seconds since the epoch, text); a text is why they cannot be read."""
+    found = _journal(since)
+    if not isinstance(found, str):
+        return found
+    second = _kernel_messages(since)
+    return f"{found}; {second}" if isinstance(second, str) else second
+
+
+def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
+    """Return what the nodes of a run have kept."""
+    logs: list[KernelLog] = []
+    for path in sorted(rank_log.kernel_path(run_dir, 0).parent.glob("kernel-*.json")):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            data = json.loads(path.read_text("utf-8", "replace"))
+            lines = tuple((float(at), str(text)) for at, text in data["lines"])
+            logs.append(KernelLog(str(data["node"]), lines, str(data["problem"])))
+    return tuple(logs)
+
+
+def _worth_keeping(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    found = list(lines)
+    first = len(found) - _KEPT_LINES
+    return tuple(line for index, line in enumerate(found) if index >= first or match_kernel(line[1]))
+
+
+def _journal(since: float) -> list[tuple[float, str]] | str:
+    """Return the lines that the journal has; a text is the reason why there are none."""
+    command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
+    try:
+        done = run_command(command, timeout_s=_TIMEOUT_S)
+        silent = done.code != 0 or not _has_kernel_lines()
+    except OSError as error:
+        return f"journalctl: {error}"
+    if silent:
+        return f"journalctl: {done.stderr.strip()[-200:] or 'it keeps nothing of the kernel'}"
+    return list(_journal_lines(done.stdout))
+
+
+def _has_kernel_lines() -> bool:
+    """Say whether the journal holds anything of the kernel since it booted: an empty answer then means that nothing was said."""
+    command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=1"]
+    done = run_command(command, timeout_s=_TIMEOUT_S)
+    return done.code == 0 and bool(done.stdout.strip())
+
+
+def _journal_lines(text: str) -> Iterator[tuple[float, str]]:
+    for line in text.splitlines():
+        at, _, rest = line.partition(" ")
+        with suppress(ValueError):  # a continued line, or a mark such as `-- Boot ... --`
+            yield float(at), rest
+
+
+def _kernel_messages(since: float) -> list[tuple[float, str]] | str:
+    """Return the lines of /dev/kmsg; a text is the reason why they cannot be read."""
+    booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+    lines: list[tuple[float, str]] = []
+    try:
+        descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return f"/dev/kmsg: {error.strerror}"
+    try:
+        while True:
+            try:
+                record = os.read(descriptor, _RECORD_BYTES).decode("utf-8", "replace")
+            except BrokenPipeError:
+                continue  # the ring went over the record that was to be read next
+            # `6,1234,5678901,-;text`: priority, number, microseconds since boot. Linux Documentation/ABI/testing/dev-kmsg
+            match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
+            if match and booted + int(match[1]) / 1e6 >= since:
+                lines.append((booted + int(match[1]) / 1e6, match[2]))
+    except BlockingIOError:
+        return lines
+    except OSError as error:
+        return f"/dev/kmsg: {error.strerror}"
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Hooks and patches of a run: finding and running them."""

@@ -1,0 +1,1 @@
+"""The runtimes direct, container and slurm: planning and starting a run."""

@@ -1,0 +1,1 @@
+"""The snapshot of a run, comparing two of them, and replaying one."""
