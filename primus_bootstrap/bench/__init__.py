@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from primus_bootstrap.bench.judging.floors import Floor, Floors, load_floors
 from primus_bootstrap.bench.judging.history_records import new_records
-from primus_bootstrap.bench.judging.judging_settings import Settings
-from primus_bootstrap.bench.judging.rerun import Again
-from primus_bootstrap.bench.judging.verdicts import Judged, Judgement, judge, overall
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
+from primus_bootstrap.bench.judging.rerun import Rerun
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, JudgedValue, judge, overall
 from primus_bootstrap.bench.results.history import (
     Changed,
     Fingerprint,
@@ -28,23 +28,23 @@ from primus_bootstrap.bench.results.history import (
     make_history,
     read_history,
 )
-from primus_bootstrap.bench.results.reader import Reading, Result, Series, device_key, read_results
+from primus_bootstrap.bench.results.reader import ReadResults, Result, Series, device_key, read_results
 
 __all__ = [
-    "Again",
+    "BenchEvaluation",
     "Changed",
     "Fingerprint",
     "Floor",
     "Floors",
     "History",
-    "Judged",
-    "Judgement",
+    "JudgedValue",
+    "JudgingSettings",
     "Past",
-    "Reading",
+    "ReadResults",
     "Record",
+    "Rerun",
     "Result",
     "Series",
-    "Settings",
     "append_history",
     "changed",
     "device_key",

@@ -6,11 +6,11 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.fabric.fabric_store import FabricDesk
+from primus_bootstrap.bench.fabric.fabric_store import FabricStore
 from primus_bootstrap.bench.fabric.session import fabric_verdicts, with_fabric
-from primus_bootstrap.bench.judging.evaluation import Case, Found, judge_case, read_desk, read_past, telling_verdicts
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet, CollectedResults, judge_case, read_desk, read_past, telling_verdicts
 from primus_bootstrap.bench.judging.history_records import new_records
-from primus_bootstrap.bench.quarantine.gate import OWNER, PENDING, HostState, Standing, decide
+from primus_bootstrap.bench.quarantine.gate import OWNER, PENDING, HostState, QuarantineRecord, decide
 from primus_bootstrap.bench.results.history import Fingerprint, append_history
 from primus_bootstrap.bench.results.run_store import make_run, write_run
 from primus_bootstrap.bench.results.store import read_policy, tier_of
@@ -19,10 +19,10 @@ from primus_bootstrap.core.verdicts import Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from primus_bootstrap.bench.judging.verdicts import Judgement
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
     from primus_bootstrap.bench.quarantine.gate import Decision, Gate
     from primus_bootstrap.bench.quarantine.policy import Policy, Tier
-    from primus_bootstrap.bench.results.store import Desk
+    from primus_bootstrap.bench.results.store import BenchStore
 
 QUARANTINE_SCHEMA = "primus.quarantine/1"
 PASSED_SCHEMA = "primus.bench-pass/1"
@@ -30,7 +30,7 @@ PASSED_SCHEMA = "primus.bench-pass/1"
 OVERALL = "bench"
 
 
-def ask_again(desk: Desk, case: Case) -> int:
+def ask_again(desk: BenchStore, case: BenchedFleet) -> int:
     """Judge what was measured so far; leave on the desk what more repeats can decide.
 
     A host on which jobs were seen is left in peace. Returns the number of the round of measuring again, 0 where nothing is wanted.
@@ -44,7 +44,7 @@ def ask_again(desk: Desk, case: Case) -> int:
     return desk.ask_again(again)
 
 
-def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
+def finish(desk: BenchStore, case: BenchedFleet) -> tuple[Verdict, ...]:
     """Judge all rounds, decide, and leave decisions, history and reports; return what people have to see.
 
     The decisions come last: where a run is killed before them, nobody has passed, and the next one benches again.
@@ -67,7 +67,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
         gate=gate,
         history=read_past(desk),
     )
-    FabricDesk(desk).keep_with(write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now))
+    FabricStore(desk).keep_with(write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now))
     prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
     append_history(desk.folder / "history.jsonl", new_records(judgement, prints, time=case.now))
     if gate.breaker and gate.tripped:
@@ -82,7 +82,7 @@ def finish(desk: Desk, case: Case) -> tuple[Verdict, ...]:
     return telling
 
 
-def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tuple[Verdict, ...]:
+def shown(found: CollectedResults, judgement: BenchEvaluation, gate: Gate, policy: Policy) -> tuple[Verdict, ...]:
     """Return one verdict a benched host, and those that keep or take a host out; all the rest is in the reports."""
     decided = {each.host: each for each in gate.decisions}
     telling = telling_verdicts(judgement, policy)
@@ -102,34 +102,38 @@ def shown(found: Found, judgement: Judgement, gate: Gate, policy: Policy) -> tup
 
 
 def _gate(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
-    desk: Desk, case: Case, found: Found, judgement: Judgement, policy: Policy, tier: Tier
+    desk: BenchStore, case: BenchedFleet, found: CollectedResults, judgement: BenchEvaluation, policy: Policy, tier: Tier
 ) -> tuple[Gate, tuple[str, ...]]:
     """Return the decisions, and the hosts that would join if they were new: those have passed."""
     verdicts = list(judgement.verdicts)
     common: dict[str, Any] = {"policy": policy, "tier": tier, "gpu_nodes": case.fleet, "now": case.now, "codes": judgement.codes}
     gate = decide(_states(desk, case), verdicts, breaker=desk.breaker(), **common)
-    newcomers = [HostState(host, (Standing(OWNER, PENDING, -math.inf, own_clock=True),)) for host in found.measured]
+    newcomers = [HostState(host, (QuarantineRecord(OWNER, PENDING, -math.inf, own_clock=True),)) for host in found.measured]
     passes = tuple(each.host for each in decide(newcomers, verdicts, **common).decisions if each.action == "release")
     return gate, passes
 
 
-def _states(desk: Desk, case: Case) -> list[HostState]:
+def _states(desk: BenchStore, case: BenchedFleet) -> list[HostState]:
     """Return what keeps each host out of service: of hosts outside this run, what was decided last."""
     states = []
     for host in case.hosts:
         seen = desk.said(host)["seen"]
         record = seen.get("record") or {}
         standing = (
-            (Standing(str(record["owner"]), str(record["reason"]), float(record["time"]), own_clock=record.get("clock", host) == host),)
+            (
+                QuarantineRecord(
+                    str(record["owner"]), str(record["reason"]), float(record["time"]), own_clock=record.get("clock", host) == host
+                ),
+            )
             if record
             else ()
         )
         states.append(HostState(host, standing, known=bool(seen)))
     others = set(desk.previous().get("ours", [])) - set(case.hosts)
-    return states + [HostState(host, (Standing(OWNER, "by an earlier bench"),)) for host in sorted(others)]
+    return states + [HostState(host, (QuarantineRecord(OWNER, "by an earlier bench"),)) for host in sorted(others)]
 
 
-def _record(desk: Desk, decision: Decision) -> dict[str, Any]:
+def _record(desk: BenchStore, decision: Decision) -> dict[str, Any]:
     """Return the record of a quarantine; its time is by the host's own clock, as are those of its checks."""
     said = desk.said(decision.host)
     now = said["measured"][-1]["now"] if said["measured"] else said["seen"]["now"]
@@ -144,7 +148,7 @@ def _record(desk: Desk, decision: Decision) -> dict[str, Any]:
     }
 
 
-def _pass(desk: Desk, case: Case, host: str) -> dict[str, Any]:
+def _pass(desk: BenchStore, case: BenchedFleet, host: str) -> dict[str, Any]:
     said = desk.said(host)
     return {
         "schema": PASSED_SCHEMA,
@@ -155,5 +159,5 @@ def _pass(desk: Desk, case: Case, host: str) -> dict[str, Any]:
     }
 
 
-def _ran(desk: Desk, hosts: Iterable[str], name: str) -> bool:
+def _ran(desk: BenchStore, hosts: Iterable[str], name: str) -> bool:
     return any(step["name"] == name for host in hosts for each in desk.said(host)["measured"] for step in each["steps"])

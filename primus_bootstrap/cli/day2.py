@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from primus_bootstrap.engine.lock import HeldLock
-    from primus_bootstrap.engine.plan import Subject
+    from primus_bootstrap.engine.plan import TargetHost
     from primus_bootstrap.engine.plan_values import Plan
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.engine.run import Options
@@ -48,7 +48,7 @@ def split_words(words: Sequence[str], names: Sequence[str]) -> tuple[Path, list[
     raise PlanError(f"{len(words)} words are given: {' '.join(words)}", fix=f"give [hosts.yaml] {' '.join(names)}")
 
 
-def make_node_plan(cluster: Cluster, playbook: str, subject: Subject, *, without: Sequence[str] = ()) -> Plan | None:
+def make_node_plan(cluster: Cluster, playbook: str, subject: TargetHost, *, without: Sequence[str] = ()) -> Plan | None:
     """Return the plan of a day-2 playbook, phases of these names left out; None where no host would be touched."""
     try:
         made = make_plan(cluster, playbook=playbook, subject=subject)

@@ -16,7 +16,7 @@ from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.contact import why_silent
 from primus_bootstrap.engine.history import last_report
 from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, offered_key, pin_host_keys, pinned_key, replace_pin
-from primus_bootstrap.engine.plan import Subject
+from primus_bootstrap.engine.plan import TargetHost
 from primus_bootstrap.inventory.edit.draft import (
     OWNER_RULE,
     Draft,
@@ -53,7 +53,7 @@ class Change:
     """
 
     cluster: Cluster
-    subject: Subject
+    subject: TargetHost
     options: Options
     before: Draft | None = None
     after: Draft | None = None
@@ -125,14 +125,14 @@ def added(  # noqa: PLR0913 - the options of the verb
     if name in known_hosts:
         cluster = load(path, options)
         _check_same(cluster, new)
-        return Change(cluster, Subject(name), options)
+        return Change(cluster, TargetHost(name), options)
     check_joining(new.groups, known_groups)
     try:
         before = judge(file, with_host(file.text, new), options)
     except (InventoryError, PlanError):
         load(path, options)  # where it was wrong before, these are the lines to mend
         raise
-    return Change(before.cluster, Subject(name), options, before=before)
+    return Change(before.cluster, TargetHost(name), options, before=before)
 
 
 def replaced(cluster: Cluster, old: str, new: str, options: Options, *, successor: tuple[str, Sequence[str]] | None) -> Change:
@@ -152,7 +152,7 @@ def replaced(cluster: Cluster, old: str, new: str, options: Options, *, successo
         before = judge(file, with_host(file.text, _inherited_host(file, old, new, address=address, variables=variables)), options)
         file = replace(file, text=before.after)
     after = judge(file, without_host(file.text, old), options, removes=True)
-    return Change(before.cluster if before else cluster, Subject(new, old), options, before=before, after=after)
+    return Change(before.cluster if before else cluster, TargetHost(new, old), options, before=before, after=after)
 
 
 def _inherited_host(file: HostsText, old: str, new: str, *, address: str, variables: Sequence[str]) -> NewHost:
@@ -223,7 +223,7 @@ def accept_key(cluster: Cluster, host: str, options: Options, *, address: str, g
             text = with_value(text, host, "host_key", offered)
         replace_pin(at, host, offered)
     before = judge(file, text, options) if text != file.text else None
-    return Change(before.cluster if before else cluster, Subject(host), options, before=before)
+    return Change(before.cluster if before else cluster, TargetHost(host), options, before=before)
 
 
 def _vouch(cluster: Cluster, host: str, offered: str, given: str) -> None:

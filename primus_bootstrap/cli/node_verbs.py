@@ -39,7 +39,7 @@ from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
     Yes,
 )
 from primus_bootstrap.cli.run_verbs import given_options
-from primus_bootstrap.engine.plan import Subject
+from primus_bootstrap.engine.plan import TargetHost
 from primus_bootstrap.inventory.edit.draft import read_hosts_text
 from primus_bootstrap.inventory.edit.host_edits import without_host
 from primus_bootstrap.inventory.rules.day2_nodes import check_leaving, check_reinstalled
@@ -125,7 +125,7 @@ def remove(
         file = read_hosts_text(cluster.path)
         after = judge(file, without_host(file.text, name), options, removes=True)
         extra = (f"node={name}", *leaving_variables(cluster, wait_s, force=force or dead, dead=dead))
-        change = Change(cluster, Subject(name), replace(options, extra_vars=extra), after=after, dead=dead)
+        change = Change(cluster, TargetHost(name), replace(options, extra_vars=extra), after=after, dead=dead)
 
         def ask() -> None:
             ask_name(cluster, confirm, verb="node remove", what=f"{name} leaves the cluster.")

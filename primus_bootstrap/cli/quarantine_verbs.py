@@ -32,7 +32,7 @@ from primus_bootstrap.cli.report_view import clock_text
 from primus_bootstrap.cli.run_verbs import given_options
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.hostkeys import known_hosts_path
-from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
 from primus_bootstrap.inventory.load import load_cluster
 
@@ -164,7 +164,7 @@ def _load(path: Path, options: Options) -> Cluster:
 
 
 def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: dict[str, str], *, as_json: bool) -> Report:
-    made = make_plan(cluster, playbook=playbook, subject=Subject(name))
+    made = make_plan(cluster, playbook=playbook, subject=TargetHost(name))
     extra = (f"node={name}", *(f"{key}={value}" for key, value in values.items()))
     report = run_and_report(cluster, made, replace(options, extra_vars=extra, chained=True), as_json=as_json)
     if as_json:

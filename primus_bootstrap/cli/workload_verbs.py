@@ -117,7 +117,7 @@ def submit(
     else:
         emit(f"{chosen} is in the hands of {made.hosts[0]} ({target}); next: {program()} workload status {chosen} --follow")
     if follow and not report.exit_code:
-        raise typer.Exit(_follow(_Keepers(cluster, options.become_password, timeout_s), chosen, as_json=as_json))
+        raise typer.Exit(_follow(_WatcherClient(cluster, options.become_password, timeout_s), chosen, as_json=as_json))
     raise typer.Exit(report.exit_code)
 
 
@@ -237,7 +237,7 @@ def resume(
     _tell(said, {"id": job, "phase": before.phase, "asked": before.phase != DONE}, as_json=as_json)
 
 
-class _Keepers:
+class _WatcherClient:
     """The service hosts: the first that answers is asked, since what they know lies on storage that they share."""
 
     def __init__(self, cluster: Cluster, become_password: str, timeout_s: float) -> None:
@@ -288,16 +288,16 @@ class _Keepers:
                 return 130
 
 
-def _keepers(path: Path, timeout_s: float, *, ask_become_pass: bool, ask_vault_pass: bool, vault: Path | None) -> _Keepers:
+def _keepers(path: Path, timeout_s: float, *, ask_become_pass: bool, ask_vault_pass: bool, vault: Path | None) -> _WatcherClient:
     become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
     password = ask_password("Vault password", wanted=ask_vault_pass)
-    return _Keepers(load_cluster(path, vault_password_file=vault, ask_vault_pass=password), become, timeout_s)
+    return _WatcherClient(load_cluster(path, vault_password_file=vault, ask_vault_pass=password), become, timeout_s)
 
 
-def _place(known: Mapping[str, Any]) -> jobs.Place:
+def _place(known: Mapping[str, Any]) -> jobs.JobStore:
     """Return where jobs lie and with what they are read, as playbooks/vars/primus_watch.yml has it."""
     folder, own = (known.get(name, load_options()[name].default) for name in ("workload_folder", "primus_cli_program"))
-    return jobs.Place(str(folder), str(own))
+    return jobs.JobStore(str(folder), str(own))
 
 
 def _output(answer: Answer, job: str) -> str:
@@ -317,7 +317,7 @@ def _named(words: list[str]) -> tuple[Path, str]:
     return path, job
 
 
-def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
+def _follow(keepers: _WatcherClient, job: str, *, as_json: bool) -> int:
     """Print a job's events as they come, until its end; return 0 where it is done.
 
     Raises:
@@ -340,7 +340,7 @@ def _follow(keepers: _Keepers, job: str, *, as_json: bool) -> int:
         time.sleep(_FOLLOW_S)
 
 
-def _hear(keepers: _Keepers, job: str, *, events_from: int) -> jobs.Job:
+def _hear(keepers: _WatcherClient, job: str, *, events_from: int) -> jobs.Job:
     """Return a job as it is now, from the first service host that answers within _PATIENCE_S; say once that none does."""
     began, silent = time.monotonic(), False
     while True:

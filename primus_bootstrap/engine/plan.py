@@ -27,7 +27,7 @@ _NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class TargetHost:
     """The host that a day-2 playbook is about: `node` of its extra variables, and `old` where `node` takes its place."""
 
     node: str
@@ -41,7 +41,7 @@ def make_plan(  # noqa: PLR0913 - the ways in which a run is narrowed
     phases: Sequence[str] = (),
     start: str | None = None,
     limit: str | None = None,
-    subject: Subject | None = None,
+    subject: TargetHost | None = None,
 ) -> Plan:
     """Bind the phases of a playbook to the hosts of one cluster.
 
@@ -92,7 +92,7 @@ def _limited(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
     return hosts
 
 
-def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subject: Subject | None) -> Step | None:
+def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subject: TargetHost | None) -> Step | None:
     found: dict[str, tuple[str, ...]] = {}
     roles: dict[str, None] = {}
     for play in phase.plays:
@@ -111,25 +111,25 @@ def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subjec
     )
 
 
-def _hosts_of(cluster: Cluster, play: Play, subject: Subject | None) -> tuple[str, ...]:
+def _hosts_of(cluster: Cluster, play: Play, subject: TargetHost | None) -> tuple[str, ...]:
     pattern = _named(play.pattern, subject)
     served = not play.needs or bool(cluster.groups.get(play.needs))
     hosts = cluster.select(pattern) if served and _can_match(cluster, pattern, subject) else ()
     return tuple(host for host in hosts if host == subject.node) if subject and play.narrowed else hosts
 
 
-def _named(pattern: str, subject: Subject | None) -> str:
+def _named(pattern: str, subject: TargetHost | None) -> str:
     return pattern.replace(content.THE_NODE, subject.old or subject.node) if subject else pattern
 
 
-def _concerns(cluster: Cluster, phase: Phase, subject: Subject) -> bool:
+def _concerns(cluster: Cluster, phase: Phase, subject: TargetHost) -> bool:
     """Tell whether a phase has anything to do with the host: in those of `site.yml`, plays for others follow from its own ones."""
     of_site = phase.playbook in {one.playbook for one in load_phases(content.playbooks_dir())}
     narrowed = [play for play in phase.plays if play.narrowed]
     return not of_site or not narrowed or any(_hosts_of(cluster, play, subject) for play in narrowed)
 
 
-def _can_match(cluster: Cluster, pattern: str, subject: Subject | None) -> bool:
+def _can_match(cluster: Cluster, pattern: str, subject: TargetHost | None) -> bool:
     """Tell whether a pattern names anything of this inventory: Ansible warns about each name that it does not know."""
     named = {*cluster.groups, *((subject.node, subject.old) if subject else ())}
     return not named.isdisjoint(groups_in(pattern)) or not pattern.replace("_", "").isalnum()
@@ -141,7 +141,7 @@ def _few(hosts: tuple[str, ...]) -> str:
     return f"{shown}{more} ({len(hosts)} host{'s' if len(hosts) != 1 else ''})"
 
 
-def _uncovered(cluster: Cluster, playbook: str, subject: Subject | None) -> tuple[str, ...]:
+def _uncovered(cluster: Cluster, playbook: str, subject: TargetHost | None) -> tuple[str, ...]:
     """Return the groups with hosts, or with the subject of a day-2 playbook, that no phase reads."""
     if playbook != SITE and subject is None:
         return ()

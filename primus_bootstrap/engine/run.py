@@ -111,12 +111,12 @@ def apply_plan(  # noqa: PLR0913 - three values, and the four ways in which a ru
                 write_atomic(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n", mode=0o600)
                 inventory = take_snapshot(cluster.path.absolute(), folder.inventory, cluster.sums)
                 journal = stack.enter_context(closing(Journal(folder.journal)))
-            course = _Course(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
+            course = _RunSession(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
             return course.run(started)
 
 
 @dataclass(slots=True)
-class _Course:
+class _RunSession:
     """One run from start to end; `apply_plan` makes it and throws it away."""
 
     cluster: Cluster

@@ -88,7 +88,7 @@ class AnsibleRunner:
         teller = threading.Thread(target=_tell, args=(job.private_dir / shim.PID_FILE, (cancel, errors), ended), daemon=True)
         teller.start()
         hand_on = _keeping_nothing(on_event, errors)
-        follow = Tributary(job.lines, hand_on)
+        follow = NestedEventReader(job.lines, hand_on)
         try:
             runner = _AnsibleRunner(config, event_handler=follow.before(hand_on), cancel_callback=follow.read)
             local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
@@ -144,7 +144,7 @@ def parse_line(line: bytes) -> RawEvent | None:
     return event if isinstance(event, dict) and isinstance(event.get("event_data", {}), dict) else None
 
 
-class Tributary:
+class NestedEventReader:
     """The events of an Ansible that a task started, read as they are written; each is handed on with `foreign` set."""
 
     def __init__(self, path: Path, hand_on: Callable[[RawEvent], object]) -> None:

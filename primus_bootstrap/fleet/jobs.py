@@ -18,7 +18,7 @@ NO_SUCH_JOB = NoSuchJobError.exit_code
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class JobStore:
     """Where jobs are kept: their folder, and the program that reads it."""
 
     folder: str
@@ -109,28 +109,28 @@ def _listed(data: Mapping[str, Any]) -> Job:
         return read_job({"job": job, "problem": f"its state cannot be read: {error!r}"})
 
 
-def list_line(place: Place) -> str:
+def list_line(place: JobStore) -> str:
     """Return the line that prints every job."""
     return _watch(place, "list", "--root", place.folder, "--json")
 
 
-def show_line(place: Place, job: str, *, events_from: int | None = None) -> str:
+def show_line(place: JobStore, job: str, *, events_from: int | None = None) -> str:
     """Return the line that prints one job with its newest events, or with those from `events_from` on: 0, or `events_end` of the last."""
     more = () if events_from is None else ("--events-from", str(events_from))
     return _watch(place, "show", "--folder", place.job(job), "--json", *more)
 
 
-def cancel_line(place: Place, job: str, *, unwatched: bool = False) -> str:
+def cancel_line(place: JobStore, job: str, *, unwatched: bool = False) -> str:
     """Return the line that asks a job's watcher to stop it; an unwatched job gets a watcher on this host that does."""
     return _kept_line(place, job, "cancel") if unwatched else _request(place, job, "cancel")
 
 
-def resume_line(place: Place, job: str) -> str:
+def resume_line(place: JobStore, job: str) -> str:
     """Return the line that asks for a job to go on, and has a watcher for it on this host, now and at boot."""
     return _kept_line(place, job, "resume")
 
 
-def _kept_line(place: Place, job: str, what: str) -> str:
+def _kept_line(place: JobStore, job: str, what: str) -> str:
     unit = f"primus-watch@{job}.service"
     drop_in = f"/etc/systemd/system/{unit}.d"
     steps = (
@@ -147,15 +147,15 @@ def _kept_line(place: Place, job: str, what: str) -> str:
     return " && ".join(steps)
 
 
-def log_line(place: Place, job: str, rank: int, *, lines: int, follow: bool) -> str:
+def log_line(place: JobStore, job: str, rank: int, *, lines: int, follow: bool) -> str:
     """Return the line that prints the end of a rank's log; with `follow` it goes on until the job has come to its end."""
     words = ("log", "--folder", place.job(job), "--rank", str(rank), "--lines", str(lines), *(("--follow",) if follow else ()))
     return f"exec {_watch(place, *words)}"
 
 
-def _request(place: Place, job: str, what: str) -> str:
+def _request(place: JobStore, job: str, what: str) -> str:
     return _watch(place, "request", "--folder", place.job(job), what)
 
 
-def _watch(place: Place, *words: str) -> str:
+def _watch(place: JobStore, *words: str) -> str:
     return shlex.join(("/usr/bin/python3", "-I", place.program, "watch", *words))

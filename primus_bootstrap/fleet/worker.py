@@ -66,7 +66,7 @@ class UnansweredError(Exception):
         self.cause = cause
 
 
-class Slots:
+class HandshakeLimiter:
     """How many hosts may be in their handshake at once; a slow one gives its place away, a hanging one delays nobody."""
 
     def __init__(self, size: int) -> None:
@@ -92,7 +92,7 @@ class Slots:
             give_back()
 
 
-class Way:
+class Transport:
     """The bytes' way to a host: a connected socket, and the proxy command at its other end where there is one."""
 
     def __init__(self, sock: socket.socket, proxy: subprocess.Popen[bytes] | None = None) -> None:
@@ -118,21 +118,21 @@ class Way:
                 self._proxy.terminate()
 
 
-def open_proxy(command: str) -> Way:
+def open_proxy(command: str) -> Transport:
     """Start a proxy command on one end of a socket pair; paramiko's own class never sees the end of a pipe, and spins."""
     ours, theirs = socket.socketpair()
     with theirs:
         proxy = subprocess.Popen(["sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE)
-    return Way(ours, proxy)
+    return Transport(ours, proxy)
 
 
-def open_way(route: Route, timeout_s: float) -> Way:
+def open_way(route: Route, timeout_s: float) -> Transport:
     """Return the connected way to a host."""
     if route.proxy_command:
         return open_proxy(route.proxy_command)
     where = f"{route.address} port {route.port}"
     try:
-        return Way(socket.create_connection((route.address, route.port), timeout=timeout_s))
+        return Transport(socket.create_connection((route.address, route.port), timeout=timeout_s))
     except TimeoutError:
         raise UnansweredError("timeout", f"no answer from {where} within {timeout_s:g} s") from None
     except socket.gaierror as error:
@@ -143,7 +143,7 @@ def open_way(route: Route, timeout_s: float) -> Way:
         raise UnansweredError("unreachable", f"{where}: {error.strerror or error}") from None
 
 
-def log_in(host: Any, route: Route, way: Way) -> None:
+def log_in(host: Any, route: Route, way: Transport) -> None:
     """Let pyinfra shake hands and authenticate over the connected way."""
     try:
         host.connect(show_errors=False, raise_exceptions=True)
@@ -222,7 +222,7 @@ def run_here(name: str, command: str, stdin: str) -> Answer:
     return Answer(name, done.returncode % 256, text, errors, sent=sent, received=time.time(), truncated=more_out or more_err)
 
 
-class Visit:
+class Session:
     """What every visit to a host shares: the request, pinned keys, the places for handshakes."""
 
     def __init__(self, request: dict[str, Any], known: KnownHosts, folder: Path) -> None:
@@ -230,7 +230,7 @@ class Visit:
         self.request = request
         self.known = known
         self.folder = folder
-        self.slots = Slots(HANDSHAKES)
+        self.slots = HandshakeLimiter(HANDSHAKES)
 
     def connector_data(self, target: Target) -> dict[str, Any]:
         """Return pyinfra's words for a host; what only the route tells is filled in at the visit."""
@@ -242,7 +242,7 @@ class Visit:
             **({"ssh_password": target.password} if target.password else {}),
         }
 
-    def prepare(self, host: Any, target: Target, route: Route, way: Way) -> None:
+    def prepare(self, host: Any, target: Target, route: Route, way: Transport) -> None:
         """Give pyinfra the route, and a known_hosts file of this host alone."""
         # Over a ready connection paramiko uses host name and port for one thing: the name of the host key.
         port = 22 if route.key_name != route.address else route.port
@@ -307,7 +307,7 @@ def write(answer: Answer) -> None:
     sys.stdout.flush()
 
 
-def visit_all(visit: Visit, targets: list[Target]) -> None:
+def visit_all(visit: Session, targets: list[Target]) -> None:
     """Visit every host, and write each answer as it comes."""
     pool = Pool(min(len(targets), in_flight(targets)))
 
@@ -356,7 +356,7 @@ def main() -> None:
     file = Path(request["known_hosts"])
     known = split_known_hosts(file.read_text(encoding="utf-8", errors="replace") if file.is_file() else "")
     with tempfile.TemporaryDirectory(prefix="primus-fleet-") as folder:
-        visit_all(Visit(request, known, Path(folder)), targets)
+        visit_all(Session(request, known, Path(folder)), targets)
     sys.stdout.flush()
     os._exit(0)
 

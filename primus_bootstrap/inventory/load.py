@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ansible import view as ansible_view
-from primus_bootstrap.inventory.ansible.variable_index import Merged, index_definitions
+from primus_bootstrap.inventory.ansible.variable_index import VariableIndex, index_definitions
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
 from primus_bootstrap.inventory.rules import all_rules
 from primus_bootstrap.inventory.rules import hosts as host_rules
-from primus_bootstrap.inventory.rules.context import Reading
+from primus_bootstrap.inventory.rules.context import ValidationContext
 from primus_bootstrap.inventory.schema import definition_checks, required
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
-from primus_bootstrap.inventory.source.source_map import Written, read_positions
+from primus_bootstrap.inventory.source.source_map import SourceMap, read_positions
 from primus_bootstrap.inventory.source.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
 from primus_bootstrap.inventory.source.vault import Vault, open_vault
 from primus_bootstrap.inventory.source.yaml_source import read_source
@@ -106,7 +106,7 @@ def find_state_dir(path: Path, *, vault_password_file: Path | None = None, ask_v
     vault = open_vault(ansible_view.make_loader(), password_file=vault_password_file, password=ask_vault_pass)
     decrypt = vault.decrypt if vault else None
     source = read_source(file, str(path), decrypt=decrypt)
-    written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts) if source.node else Written()
+    written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts) if source.node else SourceMap()
     definitions = (*written.definitions, *read_variable_files(file.parent, str(path.parent), decrypt=decrypt).definitions)
     named = [one.node for one in definitions if one.name == _CLUSTER_NAME and one.targets == ("all",)]
     if source.node is None or any(not host_rules.is_cluster_name(node) for node in named):
@@ -180,7 +180,7 @@ class _Validator:
         count = len({definition.name for definition in definitions})
         return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count)
 
-    def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[Written, list[Problem]]:
+    def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[SourceMap, list[Problem]]:
         source = read_source(self.read, str(self.shown), decrypt=decrypt)
         problems = list(source.problems)
         if source.sealed:
@@ -189,12 +189,12 @@ class _Validator:
         elif source.node is None and not problems:
             problems.append(Problem(source.shown, 0, "is empty", "write a starting folder: primus-bootstrap init", "empty-file"))
         if source.node is None:
-            return Written(), problems
+            return SourceMap(), problems
         written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts, encrypted=source.encrypted)
         return written, [*problems, *written.problems]
 
     def _meaning(
-        self, written: Written, files: VariableFiles, definitions: tuple[Definition, ...], problems: list[Problem]
+        self, written: SourceMap, files: VariableFiles, definitions: tuple[Definition, ...], problems: list[Problem]
     ) -> Cluster | None:
         """Let Ansible load it and apply the rules; add their problems."""
         try:
@@ -209,17 +209,17 @@ class _Validator:
             name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()
         }
         depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
-        merged = Merged(groups, depths, index_definitions(definitions))
+        merged = VariableIndex(groups, depths, index_definitions(definitions))
         sealed = tuple((owner, shown) for _, shown, owner in files.sealed)
         view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, sealed, merged.origin)
         origins = written.host_origins()
-        reading = Reading(str(self.shown), written, definitions, groups, origins, merged, view)
+        reading = ValidationContext(str(self.shown), written, definitions, groups, origins, merged, view)
         owners = unknown_owner_problems(files, groups, origins, nearest)
         found = (*owners, *all_rules.check(reading), *required.check(reading, sealed=sealed))
         problems += [problem for problem in found if problem.rule not in self.forgive]
         return self._cluster(reading) if not problems else None
 
-    def _cluster(self, reading: Reading) -> Cluster:
+    def _cluster(self, reading: ValidationContext) -> Cluster:
         of_host: dict[str, list[str]] = {host: [] for host in reading.hosts}
         for group, hosts in reading.groups.items():
             if group not in ("all", "ungrouped"):

@@ -28,7 +28,7 @@ _FETCH_ALONE: dict[str, Any] = {"download_run_once": False}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KubesprayPaths:
     """Where Kubespray runs for one cluster.
 
     `release` is the checkout, `programs` the folder of its own `ansible-playbook`. `hosts` is hosts.yaml, or a run's snapshot of it.
@@ -80,7 +80,7 @@ class Command:
         variables = ("-e", json.dumps(dict(self.variables))) if self.variables else ()
         return ("-b", *limit, *variables)
 
-    def argv(self, place: Place, *more: str) -> tuple[str, ...]:
+    def argv(self, place: KubesprayPaths, *more: str) -> tuple[str, ...]:
         """Return the whole command, to be run in the folder of the release; `more` goes to its end (a Vault password file, forks)."""
         return (str(place.programs / "ansible-playbook"), *place.inventory, self.playbook, *self.arguments, *more)
 

@@ -41,7 +41,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class DrainOptions:
     """How to drain: seconds that jobs may take to end, seconds that evictions may take, and whether jobs and lone pods go by force."""
 
     wait_s: float
@@ -69,7 +69,7 @@ def sort_pods(pods: Iterable[Pod]) -> Contents:
     return Contents(tuple(sorted(staying)), tuple(sorted(jobs)), tuple(sorted(movable)), tuple(sorted(lone)))
 
 
-def in_the_way(contents: Contents, wishes: Wishes, *, held: Mapping[str, str], node: str) -> str:
+def in_the_way(contents: Contents, wishes: DrainOptions, *, held: Mapping[str, str], node: str) -> str:
     """Return what keeps a Node from being empty, in one line; `held` says of each pod that is left why it did not go."""
     parts = []
     if contents.lone and not wishes.force:
@@ -89,7 +89,7 @@ class Drain:
         self,
         api: Api,
         node: str,
-        wishes: Wishes,
+        wishes: DrainOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,

@@ -27,7 +27,7 @@ class Outcome:
     differences: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
 
 
-def wishes_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.Wish]:
+def wishes_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.DesiredNode]:
     """Return what the inventory wants, by Node; `hosts` are each host's variables, its Node's name among them.
 
     Raises:
@@ -44,7 +44,7 @@ def wishes_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.Wish]:
     return wishes
 
 
-def bring(api: Api, wishes: Mapping[str, rules.Wish], *, dry_run: bool = False, differences: bool = False) -> Outcome:
+def bring(api: Api, wishes: Mapping[str, rules.DesiredNode], *, dry_run: bool = False, differences: bool = False) -> Outcome:
     """Give every Node what it is to have, and read it back; a host without a Node is named and is no error.
 
     Raises:

@@ -30,7 +30,7 @@ _KUBECTL = "kubectl"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredNode:
     """What one Node is to have. `taints` are (key, value, effect)."""
 
     labels: tuple[tuple[str, str], ...]
@@ -38,7 +38,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class NodeChange:
     """What one Node lacks or has too much: an object to apply, labels to take off, and a function's worth of taints."""
 
     apply: bool
@@ -51,7 +51,7 @@ def label_value(text: str) -> str:
     return _UNFIT.sub("-", text)[:_VALUE_CHARS].strip("-._")
 
 
-def wish_of(host: str, variables: Mapping[str, Any]) -> Wish:
+def wish_of(host: str, variables: Mapping[str, Any]) -> DesiredNode:
     """Return what the inventory says of a host: its own labels and taints, and ours from rack, switch and GPU model.
 
     Raises:
@@ -68,23 +68,23 @@ def wish_of(host: str, variables: Mapping[str, Any]) -> Wish:
     if faults:
         raise ValueError(f"{host}: {'; '.join(faults)}")
     labels |= {str(key): str(value) for key, value in stated.items()}
-    return Wish(tuple(sorted(labels.items())), tuple(sorted(map(split_taint, taints))))
+    return DesiredNode(tuple(sorted(labels.items())), tuple(sorted(map(split_taint, taints))))
 
 
-def difference(node: Node, wish: Wish) -> Difference:
+def difference(node: Node, wish: DesiredNode) -> NodeChange:
     """Return what has to be changed of a Node."""
     wanted, found, owned = dict(wish.labels), _labels(node), owned_labels(node)
     stale = tuple(sorted(key for key in owned - wanted.keys() if key in found and _is_ours_alone(node, key)))
     lacking = any(found.get(key) != value or key not in owned for key, value in wanted.items())
-    return Difference(lacking or bool(owned - wanted.keys()), stale, taints_patch(node, wish) is not None)
+    return NodeChange(lacking or bool(owned - wanted.keys()), stale, taints_patch(node, wish) is not None)
 
 
-def apply_object(name: str, wish: Wish) -> dict[str, Any]:
+def apply_object(name: str, wish: DesiredNode) -> dict[str, Any]:
     """Return the object whose server-side apply gives a Node its labels, and takes off those that were ours before."""
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(wish.labels)}}
 
 
-def taints_patch(node: Node, wish: Wish) -> dict[str, Any] | None:
+def taints_patch(node: Node, wish: DesiredNode) -> dict[str, Any] | None:
     """Return the merge patch that gives a Node its taints beside those of others; None where it has them."""
     before = {(each["key"], each["effect"]) for each in our_taints(node)}
     wanted = [{"key": key, **({"value": value} if value else {}), "effect": effect} for key, value, effect in wish.taints]
@@ -113,7 +113,7 @@ def owned_labels(node: Node) -> set[str]:
     return set().union(*(_fields(entry) for entry in _entries(node) if _is_our_apply(entry)))
 
 
-def missing_after(node: Node, wish: Wish) -> list[str]:
+def missing_after(node: Node, wish: DesiredNode) -> list[str]:
     """Return what a Node does not have although it was applied: the server dropped or changed it."""
     found = _labels(node)
     lost = [f"label {key}={value}" for key, value in wish.labels if found.get(key) != value]
@@ -128,7 +128,7 @@ def shown(node: Node, keys: Iterable[str]) -> dict[str, Any]:
     return {"labels": labels, "taints": sorted(_plain(taint) for taint in taints_of(node))}
 
 
-def shown_after(node: Node, wish: Wish, keys: Iterable[str]) -> dict[str, Any]:
+def shown_after(node: Node, wish: DesiredNode, keys: Iterable[str]) -> dict[str, Any]:
     """Return what a difference shows of a Node that has what it is to have."""
     patch = taints_patch(node, wish) or {}
     taints = (patch.get("spec") or {"taints": taints_of(node)})["taints"] or []

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from primus_bootstrap.inventory.cluster import Cluster
-    from primus_bootstrap.kubernetes.commands import Command, Place
+    from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 
 _LIMIT_S = 300
 _OUTPUT_BYTES = 4 << 30  # ansible-inventory prints all variables of every host of a fleet
@@ -77,7 +77,7 @@ def judge_upgrade(running: Iterable[str], wanted: str) -> None:
             raise PlanError(f"from {text} to {wanted} leaves a minor version out: Kubernetes goes up one at a time", fix=fix)
 
 
-def read_inventory(place: Place, environment: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, Any]:
+def read_inventory(place: KubesprayPaths, environment: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, Any]:
     """Return the inventory as the release's own Ansible reads it.
 
     Raises:
@@ -88,7 +88,7 @@ def read_inventory(place: Place, environment: Mapping[str, str], secrets: Sequen
     return listed
 
 
-def check(place: Place, commands: Sequence[Command], environment: Mapping[str, str], secrets: Sequence[str] = ()) -> None:
+def check(place: KubesprayPaths, commands: Sequence[Command], environment: Mapping[str, str], secrets: Sequence[str] = ()) -> None:
     """Let the release itself judge the inventory, without SSH: seconds at any size.
 
     Args:
@@ -108,7 +108,7 @@ def check(place: Place, commands: Sequence[Command], environment: Mapping[str, s
         _run([*playbook, "--syntax-check", name], place, given, f"cannot read its playbook {name}")
 
 
-def _run(argv: Sequence[str], place: Place, environment: Mapping[str, str], what: str) -> str:
+def _run(argv: Sequence[str], place: KubesprayPaths, environment: Mapping[str, str], what: str) -> str:
     name = f"Kubespray {load_release().version}"
     try:
         done = run_command(argv, timeout_s=_LIMIT_S, cwd=place.release, env=environment, max_output_bytes=_OUTPUT_BYTES)

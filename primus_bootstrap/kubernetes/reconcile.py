@@ -28,7 +28,7 @@ _SERVING = (*_QUORUM, "calico_rr")
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ClusterState:
     """An inventory as Kubespray reads it.
 
     `hosts` maps a host to the sum of its variables and groups (empty where it has yet to be told who serves), `groups` a group to its
@@ -49,14 +49,14 @@ class State:
         return asdict(self)
 
 
-def state_from_json(data: Mapping[str, Any]) -> State:
+def state_from_json(data: Mapping[str, Any]) -> ClusterState:
     """Read a state back."""
     groups = {name: tuple(hosts) for name, hosts in data["groups"].items()}
     left = {host: tuple(names) for host, names in data.get("left", {}).items()}
-    return State(str(data["release"]), str(data["version"]), groups, dict(data["hosts"]), dict(data.get("members", {})), left)
+    return ClusterState(str(data["release"]), str(data["version"]), groups, dict(data["hosts"]), dict(data.get("members", {})), left)
 
 
-def state_of(listed: Mapping[str, Any], release: str) -> State:
+def state_of(listed: Mapping[str, Any], release: str) -> ClusterState:
     """Return the state of what `ansible-inventory --list` prints; no value of a variable is kept, only a sum."""
     groups = {name: tuple(_members(listed, name)) for name in _GROUPS}
     known = listed.get("_meta", {}).get("hostvars", {})
@@ -70,7 +70,7 @@ def state_of(listed: Mapping[str, Any], release: str) -> State:
     members = {host: str(known.get(host, {}).get("etcd_member_name") or f"etcd{place}") for place, host in enumerate(groups["etcd"], 1)}
     told = known.get(first, {})
     fetches = told.get("download_localhost") is True
-    return State(release, str(told.get("kube_version", "")), groups, hosts, members, controller_fetches=fetches)
+    return ClusterState(release, str(told.get("kube_version", "")), groups, hosts, members, controller_fetches=fetches)
 
 
 def _counts(name: str) -> bool:
@@ -91,14 +91,16 @@ def _members(listed: Mapping[str, Any], group: str) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class KubesprayPlan:
     """What has to run, and the state to note once all of it has ended well."""
 
     commands: tuple[Command, ...]
-    state: State
+    state: ClusterState
 
 
-def choose(before: State | None, now: State, present: Collection[str], *, unknown: Sequence[str] = (), whole: bool = False) -> Course:
+def choose(
+    before: ClusterState | None, now: ClusterState, present: Collection[str], *, unknown: Sequence[str] = (), whole: bool = False
+) -> KubesprayPlan:
     """Return what has to run; nothing where nothing changed since it last ended well.
 
     Args:
@@ -115,7 +117,7 @@ def choose(before: State | None, now: State, present: Collection[str], *, unknow
     away = [host for host in now.hosts if host not in present]
     if before is None:
         _refuse_part(away)
-        return Course(commands.create(), now)
+        return KubesprayPlan(commands.create(), now)
     _refuse_upgrade(before, now)
     _refuse_another_first(before, now)
     _refuse_renamed(before, now)
@@ -130,25 +132,27 @@ def choose(before: State | None, now: State, present: Collection[str], *, unknow
     if whole or changed:
         full = commands.create(",".join(host for host in now.hosts if host in present) if away else "")
         serving = set(now.groups["kube_control_plane"])
-        return Course((*full, *(commands.renew_api_servers(_lost(now, present)) if serving.intersection(changed) else ())), noted)
-    return Course(commands.add_workers(new, unknown=unknown, controller_fetches=now.controller_fetches) if new else (), noted)
+        return KubesprayPlan((*full, *(commands.renew_api_servers(_lost(now, present)) if serving.intersection(changed) else ())), noted)
+    return KubesprayPlan(commands.add_workers(new, unknown=unknown, controller_fetches=now.controller_fetches) if new else (), noted)
 
 
-def _serving(state: State, host: str) -> tuple[str, ...]:
+def _serving(state: ClusterState, host: str) -> tuple[str, ...]:
     return tuple(name for name in _SERVING if host in state.groups[name])
 
 
-def _left(before: State, now: State) -> set[str]:
+def _left(before: ClusterState, now: ClusterState) -> set[str]:
     """Return the groups that a host has left since those who stay were told: taken out by us, or by somebody else."""
     known = {**{host: _serving(before, host) for host in before.hosts}, **before.left}
     return {name for host, names in known.items() for name in names if host not in now.groups[name]}
 
 
-def _moved(before: State, now: State) -> bool:
+def _moved(before: ClusterState, now: ClusterState) -> bool:
     return any(before.groups[name][:1] != now.groups[name][:1] for name in _QUORUM)
 
 
-def _tell(before: State, now: State, present: Collection[str], *, joined: Collection[str], left: Collection[str]) -> Course:
+def _tell(
+    before: ClusterState, now: ClusterState, present: Collection[str], *, joined: Collection[str], left: Collection[str]
+) -> KubesprayPlan:
     """Tell everybody who serves. Of a run for the whole cluster, those who are lost are told by a later one."""
     away = [host for host in now.hosts if host not in present]
     firsts = {host for name in _QUORUM for host in now.groups[name][:1]}
@@ -165,14 +169,14 @@ def _tell(before: State, now: State, present: Collection[str], *, joined: Collec
         made = commands.create(limit)
     noted = _noted(before, now, present)
     untold = {host: "" for host in away if host in before.hosts}
-    return Course(made, replace(noted, hosts={**noted.hosts, **untold}) if limited else now)
+    return KubesprayPlan(made, replace(noted, hosts={**noted.hosts, **untold}) if limited else now)
 
 
-def _lost(now: State, present: Collection[str]) -> tuple[str, ...]:
+def _lost(now: ClusterState, present: Collection[str]) -> tuple[str, ...]:
     return tuple(host for host in now.hosts if host not in present and _serving(now, host))
 
 
-def _noted(before: State, now: State, present: Collection[str]) -> State:
+def _noted(before: ClusterState, now: ClusterState, present: Collection[str]) -> ClusterState:
     """Return what is true after a run for some hosts: the others are as they were."""
     kept = {
         host: told if host in present else before.hosts[host] for host, told in now.hosts.items() if host in present or host in before.hosts
@@ -181,7 +185,7 @@ def _noted(before: State, now: State, present: Collection[str]) -> State:
     return replace(now, hosts=kept, left=still)
 
 
-def without(state: State, host: str) -> State:
+def without(state: ClusterState, host: str) -> ClusterState:
     """Return the state once a host has left; while it answers and stands in hosts.yaml, the next apply lets it join again.
 
     One that served is kept in mind: those who stay are told by the next apply that no longer finds it in hosts.yaml. Not before: the
@@ -194,7 +198,7 @@ def without(state: State, host: str) -> State:
     return replace(state, groups=groups, hosts=hosts, members=members, left={**state.left, **({host: served} if served else {})})
 
 
-def refuse_removal(state: State, host: str) -> None:
+def refuse_removal(state: ClusterState, host: str) -> None:
     """Refuse to take out what Kubespray cannot.
 
     Raises:
@@ -211,7 +215,7 @@ def refuse_removal(state: State, host: str) -> None:
         raise PlanError(what, fix="let another member join first")
 
 
-def refuse_recovery(state: State) -> None:
+def refuse_recovery(state: ClusterState) -> None:
     """Refuse a recovery that would end with less than it began with.
 
     v2.31's recover_lost_quorum.yml removes etcd's data, then calls `etcdctl snapshot restore`, which etcd 3.6 no longer has
@@ -234,13 +238,13 @@ def _refuse_part(away: Sequence[str]) -> None:
         raise PlanError(what, fix="bring them up, or take them out of hosts.yaml and add them later")
 
 
-def _refuse_upgrade(before: State, now: State) -> None:
+def _refuse_upgrade(before: ClusterState, now: ClusterState) -> None:
     if before.version != now.version:
         what = f"kube_version went from {before.version} to {now.version}, and apply does not upgrade: nodes would not be drained"
         raise PlanError(what, fix=f"primus-bootstrap upgrade kubernetes, or set kube_version back to {before.version}")
 
 
-def _refuse_another_first(before: State, now: State) -> None:
+def _refuse_another_first(before: ClusterState, now: ClusterState) -> None:
     """New control planes and members are appended; one that comes first would be taken for the cluster's origin."""
     for name in ("kube_control_plane", "etcd"):
         old = [host for host in before.groups[name] if host in now.groups[name]]
@@ -249,7 +253,7 @@ def _refuse_another_first(before: State, now: State) -> None:
             raise PlanError(what, fix=f"put {old[0] if old else 'a host that serves already'} first and append {now.groups[name][0]}")
 
 
-def _refuse_renamed(before: State, now: State) -> None:
+def _refuse_renamed(before: ClusterState, now: ClusterState) -> None:
     """A member's name is its place in the group where nobody states it; Kubespray would rename the members that moved up."""
     renamed = [host for host, name in before.members.items() if host in now.members and now.members[host] != name]
     if renamed:
@@ -259,7 +263,7 @@ def _refuse_renamed(before: State, now: State) -> None:
         raise PlanError(what, fix=f"write the names down in hosts.yaml, {stated}")
 
 
-def _refuse_regrouped(before: State, now: State) -> None:
+def _refuse_regrouped(before: ClusterState, now: ClusterState) -> None:
     """Kubespray lets a host that it knows into neither group, and hosts.yaml alone takes none out: a member would stay in etcd for ever."""
     for name in _QUORUM:
         for host in before.hosts:

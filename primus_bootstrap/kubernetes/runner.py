@@ -25,9 +25,9 @@ from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.kubernetes import preflight
-from primus_bootstrap.kubernetes.commands import Command, Place
+from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
-from primus_bootstrap.kubernetes.reconcile import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
 from primus_bootstrap.kubernetes.release import make_ready
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Kubespray:
     """Kubespray, ready for one cluster. `secrets` are arguments, by twos, that open Vault and sudo; they name files."""
 
     cluster: Cluster
-    place: Place
+    place: KubesprayPaths
     folder: Path
     secrets: tuple[str, ...] = ()
 
@@ -82,7 +82,9 @@ def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) 
     preflight.refuse_foreign(cluster, "kubespray")
     folder = cluster.state_dir.absolute() / "kubespray"
     ready = make_ready(source)
-    place = Place(ready.checkout, ready.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts")
+    place = KubesprayPaths(
+        ready.checkout, ready.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts"
+    )
     try:
         for name in ("inventory/group_vars", "facts", "artifacts", "credentials", "logs"):
             (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +99,7 @@ def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) 
     return Kubespray(cluster, place, folder, secrets)
 
 
-def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = False) -> tuple[tuple[Command, ...], State]:
+def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = False) -> tuple[tuple[Command, ...], ClusterState]:
     """Return what has to run for hosts.yaml as it is now, judged by the release itself, and the state that it leads to.
 
     Raises:
@@ -113,7 +115,7 @@ def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = Fals
 
 def judged(
     kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, host: str = "", away: Collection[str] = ()
-) -> tuple[tuple[Command, ...], State | None]:
+) -> tuple[tuple[Command, ...], ClusterState | None]:
     """Return commands that were asked for by name once the release has judged them, and the state that they lead to.
 
     Args:
@@ -143,7 +145,7 @@ def judged(
     return commands, None if verb == "reset" else now
 
 
-def _now(kubespray: Kubespray) -> State:
+def _now(kubespray: Kubespray) -> ClusterState:
     return state_of(preflight.read_inventory(kubespray.place, kubespray.environment, kubespray.vault), load_release().commit)
 
 
@@ -224,7 +226,7 @@ def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> 
     return outcome.changed
 
 
-def keep(kubespray: Kubespray, state: State | None) -> None:
+def keep(kubespray: Kubespray, state: ClusterState | None) -> None:
     """Note what the cluster is now; None where it is no more."""
     if state is None:
         for name in ("done.json", "cordons.json"):
@@ -233,7 +235,7 @@ def keep(kubespray: Kubespray, state: State | None) -> None:
     write_atomic(kubespray.folder / "done.json", json.dumps(state.to_json(), indent=1) + "\n")
 
 
-def _before(kubespray: Kubespray) -> State | None:
+def _before(kubespray: Kubespray) -> ClusterState | None:
     path = kubespray.folder / "done.json"
     try:
         return state_from_json(json.loads(path.read_text(encoding="utf-8")))

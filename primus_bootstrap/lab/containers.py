@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.lab.lab_values import Lab, LabNode
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.systemd_probe import BootForm
+    from primus_bootstrap.lab.systemd_probe import SystemdRecipe
 
 LAB_LABEL = "primus.lab"
 NODE_LABEL = "primus.lab.node"
@@ -51,7 +51,7 @@ def list_containers(machine: Machine, name: str) -> dict[str, Container]:
     return {entry.node: entry for entry in _inspect(machine, f"{LAB_LABEL}={name}")}
 
 
-def create(machine: Machine, lab: Lab, node: LabNode, *, image: str, form: BootForm, files: bytes) -> None:  # noqa: PLR0913 (all needed)
+def create(machine: Machine, lab: Lab, node: LabNode, *, image: str, form: SystemdRecipe, files: bytes) -> None:  # noqa: PLR0913 (all needed)
     """Create a node's container and put its files in; starting it is what makes it complete."""
     labels = {LAB_LABEL: lab.name, NODE_LABEL: node.name, FOLDER_LABEL: str(lab.directory)}
     run(

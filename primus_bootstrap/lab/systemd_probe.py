@@ -30,7 +30,7 @@ _GOOD = "running"
 
 
 @dataclass(frozen=True, slots=True)
-class BootForm:
+class SystemdRecipe:
     """Flags that start systemd here; `title` says them in words, `note` what nodes will lack or show, empty where nothing."""
 
     title: str
@@ -41,16 +41,16 @@ class BootForm:
 
 # Who makes a container's control group: the engine's own choice first, then the other two.
 _PODMAN_GROUPS = tuple(
-    BootForm(manager, (f"--cgroup-manager={manager}",) if manager else (), ()) for manager in ("", "cgroupfs", "systemd")
+    SystemdRecipe(manager, (f"--cgroup-manager={manager}",) if manager else (), ()) for manager in ("", "cgroupfs", "systemd")
 )
 # Docker mounts control groups read-only; systemd gets its own part of the tree to write in.
 _DOCKER_GROUPS = tuple(
-    BootForm(f"{space} control groups", (), (f"--cgroupns={space}", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"))
+    SystemdRecipe(f"{space} control groups", (), (f"--cgroupns={space}", "--volume", "/sys/fs/cgroup:/sys/fs/cgroup:rw"))
     for space in ("host", "private")
 )
 
 
-def find_boot_form(machine: Machine, image: Image, say: Say) -> BootForm:
+def find_boot_form(machine: Machine, image: Image, say: Say) -> SystemdRecipe:
     """Return the remembered form, or the first one in which systemd reaches `running`.
 
     Raises:
@@ -74,10 +74,10 @@ def forget_boot_form(machine: Machine, image: Image) -> None:
     _memory(machine, image).unlink(missing_ok=True)
 
 
-def bases(machine: Machine) -> tuple[BootForm, ...]:
+def bases(machine: Machine) -> tuple[SystemdRecipe, ...]:
     """Return the ways to start systemd at all, in the order of trying: runtimes, control groups, limits."""
     return tuple(
-        BootForm(
+        SystemdRecipe(
             title=", ".join((runtime.name or f"{machine.engine}'s own runtime", *(part for part in (groups.title, limit_title) if part))),
             engine_flags=(*(("--runtime", str(runtime)) if runtime.name else ()), *groups.engine_flags),
             create_flags=(*_systemd_flags(machine), *groups.create_flags, *limits),
@@ -88,7 +88,7 @@ def bases(machine: Machine) -> tuple[BootForm, ...]:
     )
 
 
-def with_extras(base: BootForm) -> tuple[BootForm, ...]:
+def with_extras(base: SystemdRecipe) -> tuple[SystemdRecipe, ...]:
     """Return what a way to start systemd can be given on top, the most capable first, and the bare form last."""
     no_fuse = "nodes cannot mount file systems (no FUSE here)"
     extras = (
@@ -155,17 +155,17 @@ def _circumstances(machine: Machine, image: Image) -> str:
         platform.release(),
         image.reference,
         repr(bases(machine)),
-        repr(with_extras(BootForm("", (), ()))),
+        repr(with_extras(SystemdRecipe("", (), ()))),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _recall(memory: Path, key: str) -> BootForm | None:
+def _recall(memory: Path, key: str) -> SystemdRecipe | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads(memory.read_text())
         form = data["form"]
         if data["key"] == key:
-            return BootForm(form["title"], tuple(form["engine_flags"]), tuple(form["create_flags"]), form["note"])
+            return SystemdRecipe(form["title"], tuple(form["engine_flags"]), tuple(form["create_flags"]), form["note"])
     return None
 
 
@@ -173,13 +173,13 @@ def _recall(memory: Path, key: str) -> BootForm | None:
 class _Trial:
     """How one form did; `state` is systemd's word, or says that nothing started."""
 
-    base: BootForm
-    form: BootForm
+    base: SystemdRecipe
+    form: SystemdRecipe
     state: str
     detail: str
 
 
-def _search(machine: Machine, image: Image) -> BootForm:
+def _search(machine: Machine, image: Image) -> SystemdRecipe:
     """Find a base that boots bare (or, where none does, with everything), then give it as much as it bears.
 
     Bare first keeps the number of trials small: a base that does not start is not tried with every extra.
@@ -203,7 +203,7 @@ def _search(machine: Machine, image: Image) -> BootForm:
     return replace(chosen.form, note=note)
 
 
-def _best_of(machine: Machine, image: Image, forms: list[tuple[BootForm, BootForm]], trials: list[_Trial]) -> _Trial | None:
+def _best_of(machine: Machine, image: Image, forms: list[tuple[SystemdRecipe, SystemdRecipe]], trials: list[_Trial]) -> _Trial | None:
     """Try forms until one starts cleanly; else return the first one that started at all."""
     degraded = None
     for base, form in forms:
@@ -225,7 +225,7 @@ def _summary(trials: list[_Trial]) -> str:
     return "\n".join(f"  {cause}\n    with {'; '.join(titles)}" for cause, titles in causes.items())
 
 
-def _boot_once(machine: Machine, image: Image, form: BootForm) -> tuple[str, str]:
+def _boot_once(machine: Machine, image: Image, form: SystemdRecipe) -> tuple[str, str]:
     """Start a throw-away container and wait for systemd; return its state and what explains it."""
     name = f"primus-lab-probe-{os.getpid()}"
     argv = [*machine.engine_argv, *form.engine_flags, "run", "--detach", "--name", name, "--network=none", *form.create_flags]

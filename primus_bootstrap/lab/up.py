@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.image import Image
     from primus_bootstrap.lab.lab_values import Hold, Say
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.systemd_probe import BootForm
+    from primus_bootstrap.lab.systemd_probe import SystemdRecipe
 
 
 # By release: what to start, and how.
-BootPlan = dict[str, tuple[str, "BootForm"]]
+BootPlan = dict[str, tuple[str, "SystemdRecipe"]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
     from primus_bootstrap.inventory import Cluster
-    from primus_bootstrap.inventory.ansible.variable_index import Merged
+    from primus_bootstrap.inventory.ansible.variable_index import VariableIndex
 
 TOPOLOGIES = sorted(path.parent for path in inventory_files())
 
@@ -97,7 +97,7 @@ def _check_places(folder: Path) -> None:
     """Assert that the definition that we say counts has the value that Ansible uses, and stands where we say."""
     listed = _ansible_inventory(folder)["_meta"]["hostvars"]
     view: Any = load_cluster(folder).view
-    merged: Merged = view.locate.__self__
+    merged: VariableIndex = view.locate.__self__
     for name in merged.by_name.keys() - {"ansible_group_priority"}:
         winners = merged.of(name)
         assert set(winners) == {host for host, variables in listed.items() if name in variables}, name

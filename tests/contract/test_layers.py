@@ -15,9 +15,7 @@ VIOLATIONS = [
     pytest.param("primus_bootstrap/inventory/cluster.py", "import primus_bootstrap.engine.plan_values", "Layers of the house", id="up"),
     pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.engine.plan", "Layers of the house", id="sideways"),
     pytest.param("primus_bootstrap/bundle/apt.py", "import primus_bootstrap.lab.apt_settings", "Layers of the house", id="bundle"),
-    pytest.param(
-        "primus_bootstrap/core/commands.py", "import primus_bootstrap.content", "core imports nothing of the package", id="core"
-    ),
+    pytest.param("primus_bootstrap/core/commands.py", "import primus_bootstrap.content", "core imports nothing of the package", id="core"),
     pytest.param("primus_bootstrap/launch/__init__.py", "from primus_bootstrap import content", "launch stands alone", id="launch"),
     pytest.param("primus_bootstrap/cli/console.py", "import ansible_runner", "ansible_runner only in engine", id="runner"),
     pytest.param("primus_bootstrap/engine/plan_values.py", "import rich", "typer and rich only in cli", id="rich"),

@@ -13,11 +13,11 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.bench.fabric.group_runs import METRIC
 from primus_bootstrap.bench.finalize import ask_again, finish
-from primus_bootstrap.bench.judging.evaluation import Case, read_step
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet, read_step
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, GROUP_BENCHMARKS
 from primus_bootstrap.bench.results.reader import MOST_SAMPLES, parse_lines
-from primus_bootstrap.bench.results.store import Asked, Desk
+from primus_bootstrap.bench.results.store import BenchRequest, BenchStore
 from tests.integration.test_launch_direct import needs_torch
 from tests.unit.bench_judge_rig import STACK, Fleet
 from tests.unit.role_module import load_role_module
@@ -36,7 +36,7 @@ SMALL = {
     "memory_bandwidth": ("--array-mib=1",),
     "launch_overhead": ("--operations=20",),
 }
-ASKED = Asked("quick", "", "primus-cli", "", "", force=False)
+ASKED = BenchRequest("quick", "", "primus-cli", "", "", force=False)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 
 
@@ -99,14 +99,14 @@ def test_the_note_of_a_pass_is_what_the_next_look_asks_for(tmp_path: Path) -> No
 
     A more thorough tier is due, and so is every change that the fingerprint shows.
     """
-    root, desk, note = tmp_path / "host", Desk(tmp_path / "bench"), tmp_path / "passed.json"
+    root, desk, note = tmp_path / "host", BenchStore(tmp_path / "bench"), tmp_path / "passed.json"
     for name, text in {"proc/sys/kernel/osrelease": "6.1.0\n", "sys/module/amdgpu/version": "6.10\n"}.items():
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
     tiers = desk.begin("", "checks")
     desk.keep_seen("n1", looked(root))
     desk.keep_measured("n1", [preflight("n1")], now=NOW + 2)
-    finish(desk, Case("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
+    finish(desk, BenchedFleet("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
     before = NODE.why_due(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
     RECORD.write_record(note, desk.previous()["passes"]["n1"])
     passed = NODE.read_json(note)
@@ -135,15 +135,15 @@ def as_step(result: Result) -> dict[str, Any]:
 def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path: Path) -> None:
     """The loop of tests/perf's table, and the desk's: the same runs in the same rounds, and the same verdicts of the same fleet."""
     fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - a fleet, no secret
-    expected = fleets[0].bench(Settings())[1]
-    desk, fleet = Desk(tmp_path / "bench"), fleets[1]
-    case = Case("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
+    expected = fleets[0].bench(JudgingSettings())[1]
+    desk, fleet = BenchStore(tmp_path / "bench"), fleets[1]
+    case = BenchedFleet("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
     desk.begin("", "quick")
     for host in fleet.names:
         desk.keep_seen(host, looked(tmp_path))
         desk.keep_measured(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
     rounds: list[int] = []
-    while len(rounds) <= Settings().most_rounds and (round_ := ask_again(desk, case)):
+    while len(rounds) <= JudgingSettings().most_rounds and (round_ := ask_again(desk, case)):
         rounds.append(round_)
         for host in json.loads((desk.folder / "again.json").read_text())["hosts"]:
             (step,) = desk.steps(host, ASKED, round_=round_)
@@ -152,6 +152,6 @@ def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path:
     finish(desk, case)
     told = json.loads(next(desk.folder.glob("runs/*/bench.json")).read_text())["verdicts"]
 
-    assert rounds == list(range(1, Settings().most_rounds + 1))
+    assert rounds == list(range(1, JudgingSettings().most_rounds + 1))
     assert {one["host"]: one["verdict"] for one in told if one["check"] == "bench_gemm"} == expected.hosts
-    assert Settings().most_repeats <= MOST_SAMPLES
+    assert JudgingSettings().most_repeats <= MOST_SAMPLES

@@ -24,9 +24,9 @@ from primus_bootstrap import content
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes import commands, preflight, reconcile
-from primus_bootstrap.kubernetes.commands import Command, Place
+from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
-from primus_bootstrap.kubernetes.reconcile import State
+from primus_bootstrap.kubernetes.reconcile import ClusterState
 from tests.shipped import inventory_files
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ CACHED = Path.home() / ".cache" / "primus-bootstrap" / "kubespray"
 needs_release = pytest.mark.skipif(not RELEASE, reason="PRIMUS_KUBESPRAY_DIR names no checkout of Kubespray")
 
 
-def state(cluster: Cluster, *, without: str = "", first: str = "") -> State:
+def state(cluster: Cluster, *, without: str = "", first: str = "") -> ClusterState:
     """Return the state of an example, as it was before a host joined, or with another control plane and member first."""
     groups = {}
     for name in ("kube_control_plane", "etcd", "kube_node", "calico_rr"):
         hosts = [host for host in cluster.groups.get(name, ()) if host != without]
         groups[name] = tuple(sorted(hosts, key=lambda host: host != first)) if name in ("kube_control_plane", "etcd") else tuple(hosts)
     every = dict.fromkeys((host for members in groups.values() for host in members), "sum")
-    return State("commit", load_release().newest, groups, every)
+    return ClusterState("commit", load_release().newest, groups, every)
 
 
-def brought(cluster: Cluster, before: State | None, *unknown: str, now: State | None = None) -> tuple[Command, ...]:
+def brought(cluster: Cluster, before: ClusterState | None, *unknown: str, now: ClusterState | None = None) -> tuple[Command, ...]:
     """Return what `apply` runs on an example."""
     now = now or state(cluster)
     return reconcile.choose(before, now, tuple(now.hosts), unknown=unknown).commands
@@ -101,7 +101,7 @@ def golden(name: str, got: str) -> str:
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_commands_are_the_golden_ones(topology: str) -> None:
     """Playbook, limit and variables of every command are those that were read and agreed upon."""
-    place = Place(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
+    place = KubesprayPaths(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
     cluster = load_cluster(content.topologies_dir() / topology)
     shown = {name: [" ".join(one.argv(place)) for one in made] for name, made in cases(cluster).items()}
     got = json.dumps(shown, indent=1) + "\n"
@@ -130,7 +130,7 @@ def test_every_golden_file_has_its_example() -> None:
     assert sorted({path.name.split(".")[0] for path in GOLDEN.iterdir()}) == TOPOLOGIES
 
 
-def ready_place(topology: str, folder: Path) -> Place:
+def ready_place(topology: str, folder: Path) -> KubesprayPaths:
     """Return where the real release runs for an example."""
     cluster = load_cluster(content.topologies_dir() / topology)
     for name, text in group_files(chosen_values(cluster, folder)).items():
@@ -140,10 +140,10 @@ def ready_place(topology: str, folder: Path) -> Place:
     found = os.environ.get("PRIMUS_KUBESPRAY_BIN") or next((str(path.parent) for path in CACHED.glob("venv-*/bin/ansible-playbook")), "")
     if not found:
         pytest.skip("no environment with Kubespray's Ansible; PRIMUS_KUBESPRAY_BIN names one")
-    return Place(Path(RELEASE), Path(found), cluster.path, folder / "inventory", folder / "facts")
+    return KubesprayPaths(Path(RELEASE), Path(found), cluster.path, folder / "inventory", folder / "facts")
 
 
-def ask(place: Place, command: Command, flag: str) -> str:
+def ask(place: KubesprayPaths, command: Command, flag: str) -> str:
     """Return what the release says of a command that it does not carry out."""
     environment = preflight.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from primus_bootstrap.bench.results.run_store import last_run
 from tests.integration.test_bench_rounds_by_ansible import PREFLIGHT, executable, play
@@ -98,7 +98,7 @@ def test_what_is_undecided_is_measured_again_as_often_as_the_settings_say(folder
         pytest.skip("jobs run on this machine, which a bench does not disturb")
     outcomes = {one["host"]: (one["verdict"], one["reason"]) for one in said if one["check"] == "bench_gemm"}
 
-    assert {host: sum(words[0] == "gemm" for words in ran[host]) for host in HOSTS} == {"n1": 1 + Settings().most_rounds, "n2": 2}
+    assert {host: sum(words[0] == "gemm" for words in ran[host]) for host in HOSTS} == {"n1": 1 + JudgingSettings().most_rounds, "n2": 2}
     assert outcomes["n1"] == ("unknown", "out of memory")
     assert outcomes["n2"][1].startswith("no yardstick")
     assert [words[1:9] for words in ran["n1"] if words[0] == "trial"] == [

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.fabric.group_runs import Run, read_ran
+from primus_bootstrap.bench.fabric.group_runs import GroupRun, read_ran
 from primus_bootstrap.bench.quarantine.policy import Step
-from primus_bootstrap.bench.results.store import Asked, group_words
+from primus_bootstrap.bench.results.store import BenchRequest, group_words
 from tests.integration.test_launch_direct import needs_torch
 from tests.integration.test_role_bench_node_real import lives
 from tests.unit.role_module import load_role_module
@@ -58,7 +58,7 @@ def launcher(folder: Path) -> str:
 def group(program: str, port: int, timeout_s: float, **options: Any) -> dict[str, dict[str, Any]]:
     """Return the parts of a group of two."""
     step = Step("collectives", timeout_s, over="pairs", repeats=5, inside=1, options={**SMALL, **options})
-    asked = Asked("wide", "", program, "", "", force=True)
+    asked = BenchRequest("wide", "", program, "", "", force=True)
     shape = {"nnodes": 2, "nproc": 1, "master-addr": "127.0.0.1", "master-port": port}
     return {host: group_words(step, asked, "auto", {**shape, "node-rank": rank}) for rank, host in enumerate("ab")}
 
@@ -77,7 +77,7 @@ def test_a_group_of_two_measures_its_bus_bandwidth(hosts: dict[str, Path], tmp_p
     for host, step in group(launcher(tmp_path), free_port(), 200).items():
         NODE.start(step, 7, hosts[host])
     said = {host: NODE.take(7, folder, stop=False) for host, folder in hosts.items()}
-    ran = read_ran(Run(0, ("a", "b")), said)
+    ran = read_ran(GroupRun(0, ("a", "b")), said)
 
     assert (ran.answer, ran.reason) == ("pass", ""), said
     (result,) = ran.results()
@@ -97,7 +97,7 @@ def test_a_host_whose_partner_never_comes_is_ended_and_unknown(hosts: dict[str, 
     NODE.start({**step, "timeout_s": 5}, 7, hosts["a"])
     started = time.monotonic()
     said = {"a": NODE.take(7, hosts["a"], stop=False)}
-    ran = read_ran(Run(0, ("a", "b")), said)
+    ran = read_ran(GroupRun(0, ("a", "b")), said)
 
     assert said["a"]["step"]["error"] == "no answer within 5 s"
     assert (ran.answer, ran.reason) == ("unknown", "b: it was lost")

@@ -8,18 +8,18 @@ import pytest
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.kubernetes import preflight
-from primus_bootstrap.kubernetes.commands import Command, Place
+from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def programs(folder: Path, text: str) -> Place:
+def programs(folder: Path, text: str) -> KubesprayPaths:
     """Return a place whose `ansible-playbook` is a script."""
     program = folder / "ansible-playbook"
     program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
     program.chmod(0o755)
-    return Place(folder, folder, folder / "hosts.yaml", folder / "generated", folder / "facts")
+    return KubesprayPaths(folder, folder, folder / "hosts.yaml", folder / "generated", folder / "facts")
 
 
 def test_the_releases_own_words_are_told(tmp_path: Path) -> None:

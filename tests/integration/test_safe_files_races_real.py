@@ -73,4 +73,4 @@ def test_the_helper_refuses_a_job_whose_folder_is_switched_for_a_link(jobs: Path
     Switch(monkeypatch, "open", lambda: replace_by_link(jobs / JOB, jobs.parent / "planted" / JOB), name=JOB)
     asked = {"schema": SCHEMA, "verb": "start", "job": JOB, "attempt": 1, "key": f"key of {BOB.pw_name}", "rank": 0}
     with pytest.raises(PrimusError, match="symbolic link"):
-        node_agent.answer_request(asked, node_agent.Site(jobs, 0, (), accounts=(ADA.pw_name, BOB.pw_name), refuse_sudo=False))
+        node_agent.answer_request(asked, node_agent.HostRules(jobs, 0, (), accounts=(ADA.pw_name, BOB.pw_name), refuse_sudo=False))

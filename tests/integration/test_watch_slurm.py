@@ -19,7 +19,7 @@ from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.restart_policy import Moment
+from primus_bootstrap.launch.watch.restart_policy import Clock
 from primus_bootstrap.launch.watch.targets.slurm import SlurmTarget
 from tests.integration.watch_rig import TRAIN, Site, events, steps
 from tests.integration.watch_slurm_rig import SlurmStandIn, break_command
@@ -225,7 +225,7 @@ def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_i
         of_job, of_node = course[min(look // 5, len(course) - 1)]
         slurm.set_state(100, of_job, nodes=["n2"] if of_job == "COMPLETING" else ["n1", "n2"])
         slurm.nodes(n2=of_node)
-        state = restart_policy.decide(asked, state, target.observe(state), Moment(1000.0 + 2 * look)).state
+        state = restart_policy.decide(asked, state, target.observe(state), Clock(1000.0 + 2 * look)).state
         if state.phase == states.ENDED:
             break
     judged = classification.explain(asked, state, Diagnosis("", 0), {})
@@ -295,7 +295,7 @@ def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monke
     for reason in ("Resources", "JobHeldAdmin"):
         slurm.set_state(100, "PENDING", reason=reason)
         seen = SlurmTarget(folder.job(), folder).observe(state)
-        after = restart_policy.decide(folder.job(), state, seen, Moment(9000.0)).state
+        after = restart_policy.decide(folder.job(), state, seen, Clock(9000.0)).state
         said.append((after.phase, after.reason))
 
     assert said == [

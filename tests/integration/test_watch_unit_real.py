@@ -26,9 +26,9 @@ pytestmark = watch_rig.needs_sshd
 NOBODY = 65534
 
 
-def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> node_agent.Site:
+def allowed(site: watch_rig.Site, *, min_uid: int = 0) -> node_agent.HostRules:
     """Return the administrator's settings."""
-    return node_agent.Site(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
+    return node_agent.HostRules(site.jobs, min_uid, ("LimitNOFILE=1024",), accounts=(watch_rig.me(),), refuse_sudo=False)
 
 
 def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str, Any]:
@@ -110,15 +110,15 @@ def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
         os.chown(folder, NOBODY, NOBODY)
         asked = {"schema": SCHEMA, "verb": "status", "job": "small-0a1b2c", "attempt": 1, "key": "root's secret"}
         with pytest.raises(PrimusError, match="key: is a symbolic link"):
-            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
+            node_agent.answer_request(asked, node_agent.HostRules(root, 1000, ()))
         (folder / "key").unlink()
         os.mkfifo(folder / "key")
         with pytest.raises(PrimusError, match="key: is a named pipe"):
-            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
+            node_agent.answer_request(asked, node_agent.HostRules(root, 1000, ()))
         (folder / "key").unlink()
         os.link(root / "secret", folder / "key")
         with pytest.raises(PrimusError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
-            node_agent.answer_request(asked, node_agent.Site(root, 1000, ()))
+            node_agent.answer_request(asked, node_agent.HostRules(root, 1000, ()))
     finally:
         shutil.rmtree(root)
 

@@ -300,7 +300,7 @@ def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: fo
 
 def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None:
     """What resume runs on the service host is one line that a shell takes; the program itself gives root's rights up."""
-    place = jobs.Place("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
+    place = jobs.JobStore("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
     line = jobs.resume_line(place, ID)
     watch = "/usr/bin/python3 -I /usr/local/bin/primus-cli watch"
 

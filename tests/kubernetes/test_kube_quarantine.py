@@ -18,7 +18,7 @@ from primus_bootstrap import content
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes import node_quarantine
 from primus_bootstrap.kubernetes.api import Server
-from primus_bootstrap.kubernetes.drain import Drain, Wishes, forget
+from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, forget
 from primus_bootstrap.kubernetes.node_states import state_of
 from tests.kubernetes.fake_kubelet import running_pods
 from tests.kubernetes.fake_nodes import register_nodes
@@ -194,7 +194,7 @@ def start_web(api: Api, namespace: str, least: int) -> None:
 
 def drain(api_server: ApiServer, *, evict_s: float, force: bool = False) -> bool:
     """Empty kq-gpu1."""
-    return Drain(Server(api_server.kubeconfig), "kq-gpu1", Wishes(0, evict_s, force=force)).run(DRAINED)
+    return Drain(Server(api_server.kubeconfig), "kq-gpu1", DrainOptions(0, evict_s, force=force)).run(DRAINED)
 
 
 @pytest.mark.usefixtures("nodes")

@@ -15,7 +15,7 @@ from collections import Counter
 import pytest
 
 from primus_bootstrap.bench.judging.floors import load_floors
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
 from primus_bootstrap.bench.judging.verdicts import judge
 from primus_bootstrap.bench.results.history import History
@@ -48,7 +48,7 @@ def _percent(count: Counter[str], kind: str, word: str) -> float:
     return 100 * count[f"{kind} {word}"] / total if total else 0.0
 
 
-def _cell(size: tuple[int, int, int], slowdown: int, sigma: float, *, apart: float, settings: Settings) -> Counter[str]:
+def _cell(size: tuple[int, int, int], slowdown: int, sigma: float, *, apart: float, settings: JudgingSettings) -> Counter[str]:
     hosts, bad, fleets = size
     counted: Counter[str] = Counter()
     for seed in range(fleets):
@@ -77,7 +77,7 @@ def test_planted_faults_are_found_and_healthy_hosts_are_left_alone(capsys: pytes
         lines.append(_head(f"judge: sigma {sigma:g} %, healthy hosts differ by {sigma / 2:g} %, up to 3 rounds of measuring again"))
         for size in FLEETS:
             for slowdown in SLOWDOWNS:
-                counted = _cell(size, slowdown, sigma / 100, apart=0.5, settings=Settings())
+                counted = _cell(size, slowdown, sigma / 100, apart=0.5, settings=JudgingSettings())
                 name = f"{slowdown} x {sigma:g} % = {slowdown * sigma:.1f} %, {size[0]} ({size[1] if slowdown else 0})"
                 lines.append(_row(name, counted))
                 found.append((name, size[0], slowdown, _percent(counted, "bad", "fail"), _percent(counted, "healthy", "fail")))
@@ -91,8 +91,8 @@ def test_planted_faults_are_found_and_healthy_hosts_are_left_alone(capsys: pytes
 
 def test_a_quiet_benchmark_finds_what_matters_and_no_less(capsys: pytest.CaptureFixture[str]) -> None:
     """With sigma 0.1 % a slowdown of 4 sigma (0.4 %) does not matter, and 2 % fails; told that 0.2 % matters, 0.4 % fails as well."""
-    usual = {slowdown: _cell((64, 6, 20), slowdown, 0.001, apart=0.5, settings=Settings()) for slowdown in (4, 20)}
-    told = _cell((64, 6, 20), 4, 0.001, apart=0.5, settings=Settings(smallest_slowdown_percent=0.2))
+    usual = {slowdown: _cell((64, 6, 20), slowdown, 0.001, apart=0.5, settings=JudgingSettings()) for slowdown in (4, 20)}
+    told = _cell((64, 6, 20), 4, 0.001, apart=0.5, settings=JudgingSettings(smallest_slowdown_percent=0.2))
 
     with capsys.disabled():
         print(_head("judge: sigma 0.1 %"))
@@ -110,7 +110,7 @@ def test_where_healthy_hosts_differ_more_than_they_are_measured_false_flags_stay
     false_flags, recall = [], []
     for apart in (1.0, 2.0):
         for slowdown in (4, 6, round(8 * apart)):
-            counted = _cell((256, 13, 12), slowdown, 0.01, apart=apart, settings=Settings())
+            counted = _cell((256, 13, 12), slowdown, 0.01, apart=apart, settings=JudgingSettings())
             lines.append(_row(f"{slowdown} x 1 %, apart {apart:g} %", counted))
             false_flags.append(_percent(counted, "healthy", "fail"))
         recall.append(_percent(counted, "bad", "fail"))
@@ -152,7 +152,7 @@ def _many(hosts: int, bad: int, slowdown: float, fleets: int, *, noise: float, a
     for seed in range(fleets):
         rng = random.Random(f"{hosts} {bad} {slowdown} {noise} {apart} {seed}")  # noqa: S311 - a fleet, no secret
         fleet = Devices(rng, hosts, devices=8, series=20, bad=bad, slowdown=slowdown * sigma, noise=noise, apart=apart)
-        counted.update(shares(fleet, fleet.bench(Settings(), load_floors()).hosts))
+        counted.update(shares(fleet, fleet.bench(JudgingSettings(), load_floors()).hosts))
     name = f"{slowdown:g} x {100 * sigma:.1f} %, noise {100 * noise:g} %, {hosts} ({bad})"
     return name, counted
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 
 if TYPE_CHECKING:
-    from primus_bootstrap.bench.fabric.bisection import Answer, Bisection
+    from primus_bootstrap.bench.fabric.bisection import Answer, BisectionResult
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Fabric:
         fails = fails or any(self.rng.random() < often for host, often in self.flaky.items() if host in present)
         return "fail" if fails != (self.rng.random() < self.noise) else "pass"
 
-    def bisect(self, seed: int = 0) -> Bisection:
+    def bisect(self, seed: int = 0) -> BisectionResult:
         """Search it."""
         return bisect_fabric(self.hosts, self.probe, seed=seed)
 
@@ -70,7 +70,7 @@ def draw_fabric(
     )
 
 
-def tally(fabric: Fabric, found: Bisection) -> Counter[str]:
+def tally(fabric: Fabric, found: BisectionResult) -> Counter[str]:
     """Return how the hosts ended, by what they are: `bad fail`, `flaky suspect`, `good fail`, …; and paths, right or wrong.
 
     `end` is a healthy host at the end of a bad path.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.judging.floors import Floors
 from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
-from primus_bootstrap.bench.judging.verdicts import Judgement, judge
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, judge
 from primus_bootstrap.bench.results.history import History
 from primus_bootstrap.bench.results.reader import MOST_SAMPLES, Result, Series, canonical
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.bench.judging.judging_settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 
 STACK = ("2.13.0", "", "7.0", "6.14.0")
 _NO_FLOORS = Floors()
@@ -66,7 +66,7 @@ class Fleet:
         samples = [max(1e-3, speed * (1 + self._rng.gauss(0, self._sample_sigma))) for _ in range(repeats or self._repeats)]
         return result(host, samples, started=started)
 
-    def bench(self, settings: Settings) -> tuple[Judgement, Judgement]:
+    def bench(self, settings: JudgingSettings) -> tuple[BenchEvaluation, BenchEvaluation]:
         """Measure everybody, and again whatever judging asks for; return the first judgement and the last."""
         results = [self.measure(host) for host in self.names]
         first = last = _judge(results, settings, 0)
@@ -117,7 +117,7 @@ class Devices:
             if name == host
         ]
 
-    def bench(self, settings: Settings, floors: Floors) -> Judgement:
+    def bench(self, settings: JudgingSettings, floors: Floors) -> BenchEvaluation:
         """Measure everybody, and again whatever judging asks for; return the last judgement."""
         results = [one for host in self.names for one in self.measure(host)]
         last = _judge(results, settings, 0, floors)
@@ -128,7 +128,7 @@ class Devices:
         return last
 
 
-def _judge(results: Sequence[Result], settings: Settings, rounds_done: int, floors: Floors = _NO_FLOORS) -> Judgement:
+def _judge(results: Sequence[Result], settings: JudgingSettings, rounds_done: int, floors: Floors = _NO_FLOORS) -> BenchEvaluation:
     return judge(results, floors=floors, history=History(), settings=settings, rounds_done=rounds_done)
 
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.fabric.fabric_store import LOST, FabricDesk
+from primus_bootstrap.bench.fabric.fabric_store import LOST, FabricStore
 from primus_bootstrap.bench.fabric.schedule import places_of
 from primus_bootstrap.bench.fabric.session import next_round
 from primus_bootstrap.bench.finalize import finish
-from primus_bootstrap.bench.judging.evaluation import Case
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet
 from primus_bootstrap.bench.quarantine.policy import SHIPPED
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.results.run_store import last_run
-from primus_bootstrap.bench.results.store import Asked, Desk, read_policy
+from primus_bootstrap.bench.results.store import BenchRequest, BenchStore, read_policy
 from tests.unit.bench_course_rig import NOW, Hosts
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ FABRIC = {"run": "collectives", "over": "fabric", "timeout_s": 60, "repeats": 7}
 class Bench:
     """A bench that goes on round by round. `before` is called with the number of each round, before its hosts run."""
 
-    desk: Desk
-    case: Case
+    desk: BenchStore
+    case: BenchedFleet
     hosts: Hosts
     lost: set[str] = field(default_factory=set)
     busy: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Bench:
 
     def go(self, most: int = 400) -> dict[tuple[str, str], Verdict]:
         """Run every round, then judge; return the verdicts of the report by check and host."""
-        fabric = FabricDesk(self.desk)
+        fabric = FabricStore(self.desk)
         while self._next() and len(self.rounds) < most:
             state = fabric.state()
             self.rounds.append([run["hosts"] for run in state["runs"]])
@@ -73,7 +73,7 @@ class Bench:
 
     def _next(self) -> str:
         present = [host for host in self.case.hosts if host not in self.lost]
-        case = Case(**{**{name: getattr(self.case, name) for name in Case.__slots__}, "now": NOW + self.late_s})
+        case = BenchedFleet(**{**{name: getattr(self.case, name) for name in BenchedFleet.__slots__}, "now": NOW + self.late_s})
         facts = {host: {"address": f"10.0.0.{number}", "switch": "", "rack": ""} for number, host in enumerate(self.case.hosts)}
         return next_round(self.desk, case, present=present, facts=lambda: facts, at_once=self.at_once)
 
@@ -87,7 +87,7 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
         data["tiers"] = {"wide": {"meaning": "several hosts", "budget_s": 1000, "steps": [PREFLIGHT, *steps]}}
         policy = tmp_path / "policy.yml"
         policy.write_text(yaml.safe_dump(data))
-        desk = Desk(tmp_path / "bench")
+        desk = BenchStore(tmp_path / "bench")
         desk.begin(str(policy), "wide")
         names = tuple(f"n{number}" for number in range(count))
         for name in names:
@@ -98,7 +98,7 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
             record = {"check": "preflight_gpu_ecc", "host": name, "verdict": "fail" if name == failed else "pass", "started": NOW}
             step = {"name": "preflight", "code": 0, "error": "", "stdout": json.dumps({"verdicts": [record]}), "stderr": "", "results": []}
             desk.keep_measured(name, [{**step, "started": NOW, "seconds": 1.0, "jobs": ["job 7"] if name == jobs else []}], now=NOW)
-        return Bench(desk, Case("c", names, 20, str(policy), "wide", 10.0, NOW + 100), Hosts(**hosts))
+        return Bench(desk, BenchedFleet("c", names, 20, str(policy), "wide", 10.0, NOW + 100), Hosts(**hosts))
 
     return begin
 
@@ -304,14 +304,14 @@ def test_hosts_that_share_processors_run_few_at_a_time(bench: Callable[..., Benc
 def test_each_host_is_told_its_place_in_the_group(bench: Callable[..., Bench]) -> None:
     """Rank, meeting place and port are those of its group; the port is another one each time, or the one that is stated."""
     going = bench(4, PAIRS)
-    fabric, tier = FabricDesk(going.desk), read_policy(going.case.policy_file).tiers["wide"]
+    fabric, tier = FabricStore(going.desk), read_policy(going.case.policy_file).tiers["wide"]
     going._next()
     (one, other), _ = [run["hosts"] for run in fabric.state()["runs"]]
-    asked = Asked("wide", "", "primus-cli", "", "", force=True)
+    asked = BenchRequest("wide", "", "primus-cli", "", "", force=True)
     parts = {host: fabric.words(host, asked, tier, port=0) or {} for host in (one, other)}
     told = {host: part["step"]["argv"] for host, part in parts.items()}
     shared = set(told[one]) & set(told[other])
-    stated = fabric.words(one, Asked("wide", "", "primus-cli", "img", "", force=True), tier, port=29400) or {}
+    stated = fabric.words(one, BenchRequest("wide", "", "primus-cli", "img", "", force=True), tier, port=29400) or {}
 
     assert told[one][:6] == ["primus-cli", "--output", "{run}/out", "direct", "--nnodes=2", "--node-rank=0"]
     assert told[one][9:12] == ["--", "benchmark", "collectives"]
@@ -327,7 +327,7 @@ def test_each_host_is_told_its_place_in_the_group(bench: Callable[..., Bench]) -
 def test_a_group_has_started_when_all_of_it_has_in_this_round(bench: Callable[..., Bench]) -> None:
     """What a host said in an earlier round does not count."""
     going = bench(4, PAIRS)
-    fabric = FabricDesk(going.desk)
+    fabric = FabricStore(going.desk)
     going._next()
     before = fabric.started(["n0", "n1"])
     fabric.keep("n0", {"started": True})

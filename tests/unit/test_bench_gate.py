@@ -17,7 +17,7 @@ from primus_bootstrap.bench.quarantine.gate import (
     Decision,
     Gate,
     HostState,
-    Standing,
+    QuarantineRecord,
     decide,
     may_quarantine,
     parse_breaker,
@@ -35,9 +35,9 @@ TIER = POLICY.tiers["quick"]
 PASS: Outcome = "pass"
 CHECKS = ("preflight_gpu_ecc", "preflight_swap", "bench_gemm", "bench_memory_bandwidth")
 BENCHED, NOW = 1000.0, 1100.0
-OURS = Standing(OWNER, "bench: bench_gemm failed", 500.0, own_clock=True)
-JOINING = Standing(OWNER, PENDING, 500.0, own_clock=True)
-ADA = Standing("ada", "fan broken", 500.0)
+OURS = QuarantineRecord(OWNER, "bench: bench_gemm failed", 500.0, own_clock=True)
+JOINING = QuarantineRecord(OWNER, PENDING, 500.0, own_clock=True)
+ADA = QuarantineRecord("ada", "fan broken", 500.0)
 
 
 def _bench(host: str, outcomes: Mapping[str, Outcome] = MappingProxyType({}), started: float = BENCHED) -> list[Verdict]:
@@ -53,7 +53,7 @@ def _gate(
 
 
 def _one(
-    standing: tuple[Standing, ...], verdicts: list[Verdict], codes: dict[Verdict, Code] | None = None, *, known: bool = True
+    standing: tuple[QuarantineRecord, ...], verdicts: list[Verdict], codes: dict[Verdict, Code] | None = None, *, known: bool = True
 ) -> Decision:
     return _gate([HostState("gpu1", standing, known)], verdicts, codes=codes).decisions[0]
 
@@ -136,7 +136,7 @@ def test_only_a_newer_pass_releases() -> None:
 
 def test_clocks_that_differ_are_given_room() -> None:
     """Where another clock wrote the quarantine, a pass must be newer by the skew that the policy allows."""
-    other = Standing(OWNER, PENDING, 500.0)
+    other = QuarantineRecord(OWNER, PENDING, 500.0)
 
     assert _one((other,), _bench("gpu1", started=500.0 + POLICY.clock_skew_s)).action == "hold"
     assert _one((other,), _bench("gpu1", started=500.1 + POLICY.clock_skew_s)).action == "release"

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.bench.fabric.group_runs import Ran, Run, parse_ran, read_ran
+from primus_bootstrap.bench.fabric.group_runs import GroupRun, GroupRunResult, parse_ran, read_ran
 from primus_bootstrap.bench.fabric.group_speeds import hold_against, judge_pairs, reference
 from primus_bootstrap.bench.fabric.pair_rounds import round_robin
 from primus_bootstrap.bench.judging.floors import Floor, Floors
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.results.reader import parse_lines
 from tests.unit.bench_course_rig import NOW, Hosts, gave, line
 
-PAIR = Run(3, ("a", "b"))
-SETTINGS = Settings()
+PAIR = GroupRun(3, ("a", "b"))
+SETTINGS = JudgingSettings()
 
 
 def names(count: int) -> list[str]:
@@ -23,9 +23,9 @@ def names(count: int) -> list[str]:
     return [f"n{number}" for number in range(count)]
 
 
-def pairs_of(hosts: Hosts, count: int) -> list[Ran]:
+def pairs_of(hosts: Hosts, count: int) -> list[GroupRunResult]:
     """Let every pair of so many hosts run."""
-    return [read_ran(Run(0, pair), hosts.run(pair)) for each in round_robin(names(count)) for pair in each]
+    return [read_ran(GroupRun(0, pair), hosts.run(pair)) for each in round_robin(names(count)) for pair in each]
 
 
 def judged(hosts: Hosts, count: int, floors: Floors = Floors()) -> dict[tuple[str, ...], Any]:  # noqa: B008 - it cannot change
@@ -131,7 +131,7 @@ def test_a_stated_floor_judges_a_single_pair() -> None:
 def test_groups_are_held_against_the_median_of_pairs() -> None:
     """A group that is far slower is bad; one that is somewhat slower, as large ones are, is not; sizes that a rank rounds off compare."""
     medians = reference(pairs_of(Hosts(), 4), SETTINGS)
-    group = Run(0, ("n0", "n1", "n2"))
+    group = GroupRun(0, ("n0", "n1", "n2"))
 
     answers = [hold_against(read_ran(group, Hosts(slow={"n2": slow}).run(group.hosts)), medians, SETTINGS).answer for slow in (1, 2, 3)]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench import Judgement, Series, Settings, load_floors, overall
+from primus_bootstrap.bench import BenchEvaluation, JudgingSettings, Series, load_floors, overall
 from primus_bootstrap.bench.judging.criteria import limits
 from primus_bootstrap.bench.judging.floors import Floors
 from primus_bootstrap.bench.judging.statistics import Spread
@@ -37,11 +37,11 @@ def _fleet(speeds: Sequence[float], **other: Any) -> list[Result]:
     return [result(f"node{number}", _samples(speed, seed=number, noise=noise), **other) for number, speed in enumerate(speeds)]
 
 
-def _judge(results: Iterable[Result], **other: Any) -> Judgement:
+def _judge(results: Iterable[Result], **other: Any) -> BenchEvaluation:
     return judge(results, **{"floors": Floors(), "history": History(), **other})
 
 
-def _one(judgement: Judgement, host: str) -> Verdict:
+def _one(judgement: BenchEvaluation, host: str) -> Verdict:
     (verdict,) = [each for each in judgement.verdicts if each.host == host]
     return verdict
 
@@ -125,7 +125,7 @@ def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> Non
 
 def test_the_limit_is_never_below_twice_the_usual_error() -> None:
     """Peers that differ only by how they were measured: what is within twice the error of a median is not held against a host."""
-    found = limits(Spread(0.0, 0.01, 200), 0.01, 0.001, Settings())
+    found = limits(Spread(0.0, 0.01, 200), 0.01, 0.001, JudgingSettings())
 
     assert (found.apart, found.limit, found.surely) == (0.0, 0.02, 0.02)
 
@@ -134,7 +134,7 @@ def test_measuring_again_ends() -> None:
     """After the last round nothing is asked for, and what is not known stays unknown."""
     fleet = _fleet([700.0] * 39 + [675.0], noise=0.05)
 
-    judgement = _judge(fleet, rounds_done=Settings().most_rounds)
+    judgement = _judge(fleet, rounds_done=JudgingSettings().most_rounds)
 
     assert judgement.again == ()
     assert judgement.hosts["node39"] == "unknown"
@@ -161,7 +161,7 @@ def test_what_scatters_too_much_to_see_a_slowdown_does_not_pass() -> None:
 def test_devices_that_differ_by_nature_keep_no_new_cluster_out(floors: Floors) -> None:
     """8 hosts of 8 GPUs in 20 series, 2 % apart and measured to 0.2 %: peers cannot judge and say so; a floor decides."""
     fleet = Devices(random.Random(1), 8, devices=8, series=20, bad=0, slowdown=0.0, noise=0.002, apart=0.02)  # noqa: S311 - a fleet
-    judgement = fleet.bench(Settings(), floors)
+    judgement = fleet.bench(JudgingSettings(), floors)
     blind = [verdict for verdict in judgement.verdicts if "would not be seen here" in verdict.reason]
 
     assert {verdict.host for verdict in blind} == set(fleet.names)
@@ -182,7 +182,7 @@ def test_a_device_that_is_slow_among_unlike_ones_does_not_pass() -> None:
         Devices(random.Random(2), 8, devices=8, series=4, bad=1, slowdown=slowdown, noise=0.002, apart=0.025)  # noqa: S311 - a fleet
         for slowdown in (0.12, 0.25)
     ]
-    near, clear = (fleet.bench(Settings(), load_floors()) for fleet in fleets)
+    near, clear = (fleet.bench(JudgingSettings(), load_floors()) for fleet in fleets)
     (bad,) = fleets[0].bad
 
     assert near.hosts[bad] in ("fail", "unknown")

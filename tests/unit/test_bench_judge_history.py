@@ -6,7 +6,16 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench import Fingerprint, History, Judgement, Settings, append_history, make_history, new_records, read_history
+from primus_bootstrap.bench import (
+    BenchEvaluation,
+    Fingerprint,
+    History,
+    JudgingSettings,
+    append_history,
+    make_history,
+    new_records,
+    read_history,
+)
 from primus_bootstrap.bench.judging.floors import Floors
 from primus_bootstrap.bench.judging.verdicts import judge
 from tests.unit.bench_judge_rig import STACK, result
@@ -25,7 +34,7 @@ def _measure(host: str, speed: float, *, seed: object = 0, **other: Any) -> Resu
     return result(host, [speed * (1 + rng.gauss(0, 0.002)) for _ in range(20)], **{"serial": f"gpu-{host}", **other})
 
 
-def _judge(results: list[Result], history: History) -> Judgement:
+def _judge(results: list[Result], history: History) -> BenchEvaluation:
     return judge(results, floors=Floors(), history=history)
 
 
@@ -71,7 +80,7 @@ def test_a_device_that_became_slower_fails_by_its_own_history() -> None:
 def test_the_history_follows_the_serial_not_the_place() -> None:
     """A GPU that moved to another host takes its past along; one that was swapped in has none, although the place is the same."""
     slow_model = make_history(_past(6, 4, model="Rare GPU"))
-    few = Settings(minimum_hosts=50)
+    few = JudgingSettings(minimum_hosts=50)
 
     moved = judge([_measure("elsewhere", 665.0, model="Rare GPU", serial="gpu-node0")], floors=Floors(), history=slow_model, settings=few)
     swapped = judge([_measure("node0", 665.0, model="Rare GPU", serial="new")], floors=Floors(), history=slow_model, settings=few)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.bench.finalize import ask_again, finish
-from primus_bootstrap.bench.judging.evaluation import Case
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.results.run_store import last_run
-from primus_bootstrap.bench.results.store import Asked, Desk
+from primus_bootstrap.bench.results.store import BenchRequest, BenchStore
 from primus_bootstrap.core.errors import PlanError, RunError
 
 NOW = 1_795_350_000.0
@@ -22,27 +22,27 @@ PENDING = {"owner": "primus-bench", "reason": "bench pending", "time": NOW - 100
 SAMPLES = [100.0, 100.2, 99.8, 100.1, 99.9, 100.0, 100.1, 99.9]
 
 
-def asked(**other: Any) -> Asked:
+def asked(**other: Any) -> BenchRequest:
     """Return how hosts are measured."""
     given = {"tier": "checks", "policy_file": "", "program": "primus-cli", "image": "", "storage_folder": "", "force": False}
-    return Asked(**{**given, **other})
+    return BenchRequest(**{**given, **other})
 
 
-def case(*hosts: str, **other: Any) -> Case:
+def case(*hosts: str, **other: Any) -> BenchedFleet:
     """Return what is judged."""
     given = {"cluster": "c", "fleet": 20, "policy_file": "", "tier": "checks", "limit_percent": 10.0, "now": NOW}
-    return Case(hosts=hosts, **{**given, **other})
+    return BenchedFleet(hosts=hosts, **{**given, **other})
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path) -> BenchStore:
     """Return a desk on which a bench has begun."""
-    made = Desk(tmp_path / "bench")
+    made = BenchStore(tmp_path / "bench")
     made.begin("", "checks")
     return made
 
 
-def look(desk: Desk, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
+def look(desk: BenchStore, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
     """Let a host say what it runs with."""
     kept = {**record, "clock": host} if record else {}
     desk.keep_seen(host, {"due": due, "fingerprint": PRINT, "record": kept, "now": NOW - 60, "gpus": gpus})
@@ -79,7 +79,7 @@ def gemm(host: str, **other: Any) -> dict[str, Any]:
     return step("gemm", results=[json.dumps({**line, **other})])
 
 
-def decided(desk: Desk) -> dict[str, Any]:
+def decided(desk: BenchStore) -> dict[str, Any]:
     """Return what was decided."""
     return dict(json.loads((desk.folder / "decisions.json").read_text()))
 
@@ -87,12 +87,12 @@ def decided(desk: Desk) -> dict[str, Any]:
 def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     """With those that do."""
     with pytest.raises(PlanError) as caught:
-        Desk(tmp_path).begin("", "quik")
+        BenchStore(tmp_path).begin("", "quik")
     assert "no such tier: quik" in str(caught.value)
     assert "none, checks, quick, standard, deep" in caught.value.fix
 
 
-def test_a_host_for_which_no_bench_is_due_runs_nothing(desk: Desk) -> None:
+def test_a_host_for_which_no_bench_is_due_runs_nothing(desk: BenchStore) -> None:
     """Unless it is forced."""
     look(desk, "n1", due="")
 
@@ -101,7 +101,7 @@ def test_a_host_for_which_no_bench_is_due_runs_nothing(desk: Desk) -> None:
     assert desk.steps("n1", asked(force=True, tier="none"), round_=0) == []
 
 
-def test_a_host_with_gpus_measures_them_or_nothing(desk: Desk) -> None:
+def test_a_host_with_gpus_measures_them_or_nothing(desk: BenchStore) -> None:
     """A dead driver is an error then, and not a fast processor; storage is measured where its folder is stated."""
     look(desk, "n1", gpus=8)
     look(desk, "n2")
@@ -115,7 +115,7 @@ def test_a_host_with_gpus_measures_them_or_nothing(desk: Desk) -> None:
     assert on_cpu["gemm"][-2:] == ["--device", "auto"]
 
 
-def test_new_hosts_that_pass_are_released_and_have_passed(desk: Desk) -> None:
+def test_new_hosts_that_pass_are_released_and_have_passed(desk: BenchStore) -> None:
     """The reports name the hosts as hosts.yaml does, and the last bench is found again."""
     for host in ("n1", "n2"):
         look(desk, host, record=PENDING)
@@ -132,7 +132,7 @@ def test_new_hosts_that_pass_are_released_and_have_passed(desk: Desk) -> None:
     assert {path.name for path in last_run(desk.folder).iterdir()} == {"bench.json", "bench.html", "junit.xml"}
 
 
-def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(desk: Desk) -> None:
+def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(desk: BenchStore) -> None:
     """What the policy only warns of takes nobody out."""
     look(desk, "n1", record=PENDING)
     look(desk, "n2", due="changed since the last pass: driver")
@@ -152,7 +152,7 @@ def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(desk: Des
     }  # fmt: skip
 
 
-def test_too_many_failures_trip_the_breaker_which_stands(desk: Desk) -> None:
+def test_too_many_failures_trip_the_breaker_which_stands(desk: BenchStore) -> None:
     """Nobody is recorded then, nor by the next bench, until its file is taken away."""
     hosts = [f"n{number}" for number in range(5)]
     for now in (NOW, NOW + 1):
@@ -166,7 +166,7 @@ def test_too_many_failures_trip_the_breaker_which_stands(desk: Desk) -> None:
     assert read_run(last_run(desk.folder) / "bench.json").breaker is not None
 
 
-def test_another_owners_quarantine_is_left(desk: Desk) -> None:
+def test_another_owners_quarantine_is_left(desk: BenchStore) -> None:
     """Even where the host passes."""
     look(desk, "n1", due="it has never passed", record={"owner": "ada", "reason": "fan", "time": NOW - 100})
     desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
@@ -185,7 +185,7 @@ def test_another_owners_quarantine_is_left(desk: Desk) -> None:
         (step("gemm", code=0), "exit 0"),
     ],
 )
-def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(desk: Desk, given: dict[str, Any], says: str) -> None:
+def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(desk: BenchStore, given: dict[str, Any], says: str) -> None:
     """With what it printed; that the other checks passed does not make it good."""
     look(desk, "n1", record=PENDING)
     others = [preflight("pass")] if given["name"] == "gemm" else []
@@ -197,7 +197,7 @@ def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(desk: D
     assert any(says in each.reason for each in shown)
 
 
-def test_a_host_that_is_lost_during_the_bench_is_unknown(desk: Desk) -> None:
+def test_a_host_that_is_lost_during_the_bench_is_unknown(desk: BenchStore) -> None:
     """Whether it was lost before it said anything or while it measured; the others are judged."""
     look(desk, "n1", record=PENDING)
     desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
@@ -209,7 +209,7 @@ def test_a_host_that_is_lost_during_the_bench_is_unknown(desk: Desk) -> None:
     assert {each.host: each.verdict for each in shown if each.check == "bench"} == {"n1": "pass", "n2": "unknown", "n3": "unknown"}
 
 
-def test_where_nothing_was_due_nothing_is_decided(desk: Desk) -> None:
+def test_where_nothing_was_due_nothing_is_decided(desk: BenchStore) -> None:
     """No report and no history come of it."""
     look(desk, "n1", due="")
     shown = finish(desk, case("n1"))
@@ -220,7 +220,7 @@ def test_where_nothing_was_due_nothing_is_decided(desk: Desk) -> None:
     assert not (desk.folder / "history.jsonl").exists()
 
 
-def test_new_hosts_without_a_yardstick_join_all_the_same(desk: Desk) -> None:
+def test_new_hosts_without_a_yardstick_join_all_the_same(desk: BenchStore) -> None:
     """The first two hosts of a model without a floor have nobody to be compared with; an error still keeps one out."""
     for host in ("n1", "n2", "n3"):
         look(desk, host, record=PENDING)
@@ -237,7 +237,7 @@ def test_new_hosts_without_a_yardstick_join_all_the_same(desk: Desk) -> None:
     assert len((desk.folder / "history.jsonl").read_text().splitlines()) >= 2
 
 
-def test_an_error_is_measured_again(desk: Desk) -> None:
+def test_an_error_is_measured_again(desk: BenchStore) -> None:
     """On that host alone, and only that benchmark."""
     look(desk, "n1", record=PENDING)
     look(desk, "n2", record=PENDING)
@@ -252,7 +252,7 @@ def test_an_error_is_measured_again(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_what_jobs_run_beside_is_unknown(desk: Desk, *, spoilt: bool) -> None:
+def test_what_jobs_run_beside_is_unknown(desk: BenchStore, *, spoilt: bool) -> None:
     """Neither a fail nor a pass, whether the step was left out or measured a quarter of the speed beside a job; it is no peer either."""
     hosts = [f"n{number}" for number in range(8)]
     samples = [each / 4 for each in SAMPLES]
@@ -275,7 +275,7 @@ def test_what_jobs_run_beside_is_unknown(desk: Desk, *, spoilt: bool) -> None:
     }  # fmt: skip
 
 
-def test_a_host_with_jobs_is_left_in_peace(desk: Desk) -> None:
+def test_a_host_with_jobs_is_left_in_peace(desk: BenchStore) -> None:
     """What more repeats could decide is not measured again there, in that bench; on another host it is."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, jobs in (("n1", ["Slurm job 7"]), ("n2", [])):
@@ -287,7 +287,7 @@ def test_a_host_with_jobs_is_left_in_peace(desk: Desk) -> None:
     assert [len(desk.steps(host, asked(tier="quick"), round_=1)) for host in ("n1", "n2")] == [0, 1]
 
 
-def test_where_the_tiers_time_is_over_nothing_is_measured_again(desk: Desk) -> None:
+def test_where_the_tiers_time_is_over_nothing_is_measured_again(desk: BenchStore) -> None:
     """A host has what its steps have not taken yet of it."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, seconds in (("n1", 20.0), ("n2", 900.0)):
@@ -300,7 +300,7 @@ def test_where_the_tiers_time_is_over_nothing_is_measured_again(desk: Desk) -> N
     assert [len(desk.steps(host, quick, round_=1)) for host in ("n1", "n2")] == [1, 0]
 
 
-def test_the_trial_training_is_that_of_the_jobs_to_come(desk: Desk) -> None:
+def test_the_trial_training_is_that_of_the_jobs_to_come(desk: BenchStore) -> None:
     """What the inventory says takes the place of the policy's options; what it leaves open stays as it is, and so do other steps."""
     look(desk, "n1", gpus=8)
     trial = {"preset": "llama-3.1-8b", "strategy": "", "tensor": 2, "settings": ["train.micro_batch=1", "compute.compile=true"]}
@@ -313,7 +313,7 @@ def test_the_trial_training_is_that_of_the_jobs_to_come(desk: Desk) -> None:
     assert words[6:] == usual[-1]["argv"][usual[-1]["argv"].index("trial") + 1 :]
 
 
-def test_what_was_decided_before_is_not_carried_out_again(desk: Desk) -> None:
+def test_what_was_decided_before_is_not_carried_out_again(desk: BenchStore) -> None:
     """A run in which every host is lost finds none; who is out of service because of benches is remembered, and a look forgets nothing."""
     look(desk, "n1", due="changed")
     look(desk, "n2", due="changed")
@@ -334,7 +334,7 @@ TORN = [b"", b'{"schema": "primus.bench-deci', b"[]", b'{"ours": "\xff"}']
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(desk: Desk, content: bytes) -> None:
+def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(desk: BenchStore, content: bytes) -> None:
     """A file that a power loss tore stops the bench with a fix, before anything is forgotten or decided; it is left as it is."""
     desk.decide(ours=["n1"])
     look(desk, "n2", due="changed")
@@ -351,7 +351,7 @@ def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(des
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_a_breaker_that_is_damaged_stands(desk: Desk, content: bytes) -> None:
+def test_a_breaker_that_is_damaged_stands(desk: BenchStore, content: bytes) -> None:
     """Nobody is quarantined until a person has looked."""
     (desk.folder / "breaker.json").write_bytes(content)
 
@@ -362,7 +362,7 @@ def test_a_breaker_that_is_damaged_stands(desk: Desk, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_what_a_host_said_that_is_damaged_is_unknown(desk: Desk, content: bytes) -> None:
+def test_what_a_host_said_that_is_damaged_is_unknown(desk: BenchStore, content: bytes) -> None:
     """The host counts as lost, not as one that passed, and the others are judged."""
     for host in ("n1", "n2"):
         look(desk, host, due="changed")
@@ -374,7 +374,7 @@ def test_what_a_host_said_that_is_damaged_is_unknown(desk: Desk, content: bytes)
     assert (shown["bench", "n1"], shown["bench", "n2"]) == ("unknown", "pass")
 
 
-def test_decisions_are_on_disk_before_the_bench_goes_on(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_are_on_disk_before_the_bench_goes_on(desk: BenchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power loss afterwards finds them."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))

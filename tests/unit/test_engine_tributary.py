@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.engine.runner import Tributary
+from primus_bootstrap.engine.runner import NestedEventReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ def test_lines_are_handed_on_once_and_whole(tmp_path: Path) -> None:
     """Half a line waits for its end, a file that is not there yet for its beginning, and nothing asks the run to end."""
     seen: list[RawEvent] = []
     path = tmp_path / "lines"
-    follow = Tributary(path, seen.append)
+    follow = NestedEventReader(path, seen.append)
 
     assert follow.read() is False
     path.write_text('{"event": "a"}\n{"event": ', encoding="utf-8")
@@ -38,6 +38,6 @@ def test_a_damaged_line_is_left_out_and_the_next_ones_are_read(tmp_path: Path, d
     path = tmp_path / "lines"
     path.write_bytes(damaged + b'\n{"event": "b", "event_data": {"host": "n1"}}\n')
 
-    Tributary(path, seen.append).read()
+    NestedEventReader(path, seen.append).read()
 
     assert seen == [{"event": "b", "event_data": {"host": "n1"}, "foreign": True}]

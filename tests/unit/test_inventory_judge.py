@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap.inventory.schema.specs import Option, parse_option
-from primus_bootstrap.inventory.schema.type_check import Fault, Later, judge_value
+from primus_bootstrap.inventory.schema.type_check import DeferredPart, Fault, judge_value
 from primus_bootstrap.inventory.source.yaml_values import value_of
 
 SUB = {
@@ -49,7 +49,7 @@ def _node(text: str) -> yaml.Node:
     return node
 
 
-def _judge(name: str, text: str) -> list[Fault | Later]:
+def _judge(name: str, text: str) -> list[Fault | DeferredPart]:
     return list(judge_value(_option(name), _node(text), quotable=True))
 
 
@@ -133,7 +133,7 @@ def test_wrong_value_is_named(name: str, text: str, what: str, fix: str) -> None
 )
 def test_templates_and_vault_values_wait(name: str, text: str, waiting: int) -> None:
     """A part that only a run can judge is deferred; the rest is judged."""
-    assert [type(found) for found in _judge(name, text)] == [Later] * waiting
+    assert [type(found) for found in _judge(name, text)] == [DeferredPart] * waiting
 
 
 def test_unsafe_text_is_no_template() -> None:

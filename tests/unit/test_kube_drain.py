@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.core.errors import RunError
-from primus_bootstrap.kubernetes.drain import Drain, Wishes, forget, sort_pods
+from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, forget, sort_pods
 from primus_bootstrap.kubernetes.node_marks import mark_of, mark_patch
 from tests.unit.kube_nodes_rig import FakeApi, node, pod
 
@@ -38,7 +38,7 @@ class Clock:
 def drain(api: FakeApi, clock: Clock | None = None, *, force: bool = False, dry_run: bool = False) -> bool:
     """Empty gpu1: jobs have 100 s, evictions 20 s."""
     clock = clock or Clock()
-    return Drain(api, "gpu1", Wishes(100, 20, force=force), clock=clock, wait=clock.wait).run(RECORD, dry_run=dry_run)
+    return Drain(api, "gpu1", DrainOptions(100, 20, force=force), clock=clock, wait=clock.wait).run(RECORD, dry_run=dry_run)
 
 
 def test_pods_are_told_apart() -> None:

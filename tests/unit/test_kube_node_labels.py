@@ -148,7 +148,7 @@ def test_a_server_that_drops_a_field_is_named() -> None:
 
     api.patch = forgetful  # type: ignore[assignment,method-assign]
     with pytest.raises(RunError, match=r"gpu1 lacks label example\.com/gpus=8"):
-        bring(api, {"gpu1": rules.Wish(WISHES["gpu1"].labels, ())})
+        bring(api, {"gpu1": rules.DesiredNode(WISHES["gpu1"].labels, ())})
 
 
 def test_the_difference_shows_before_and_after() -> None:

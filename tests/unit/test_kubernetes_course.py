@@ -9,7 +9,7 @@ import pytest
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.kubernetes import commands
-from primus_bootstrap.kubernetes.reconcile import State, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
+from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
 
 if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command
@@ -29,12 +29,12 @@ def listed(control: list[str], workers: list[str], *, version: str = "1.34.2", *
     }
 
 
-def state(control: list[str], workers: list[str], **more: Any) -> State:
+def state(control: list[str], workers: list[str], **more: Any) -> ClusterState:
     """Return its state."""
     return state_of(listed(control, workers, **more), "commit")
 
 
-def taken_out(before: State, host: str) -> State:
+def taken_out(before: ClusterState, host: str) -> ClusterState:
     """Return what `node/kubernetes.yml` notes of a host that it took out, as it is read back."""
     return state_from_json(json.loads(json.dumps(without(before, host).to_json())))
 

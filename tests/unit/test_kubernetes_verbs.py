@@ -10,7 +10,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step
@@ -81,7 +81,7 @@ def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str
 
 def test_a_node_that_leaves_goes_out_of_kubernetes_before_it_is_stopped() -> None:
     """The phase stands between drain and stop, and touches that node and the first member of etcd."""
-    plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", subject=Subject("gpu007"))
+    plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", subject=TargetHost("gpu007"))
     steps = {step.phase: step.hosts for step in plan.steps}
 
     assert steps["kubernetes"] == ("cp1", "gpu007")

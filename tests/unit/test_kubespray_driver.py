@@ -11,8 +11,8 @@ import pytest
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.kubernetes import commands, preflight, runner
-from primus_bootstrap.kubernetes.commands import Place
-from primus_bootstrap.kubernetes.reconcile import State
+from primus_bootstrap.kubernetes.commands import KubesprayPaths
+from primus_bootstrap.kubernetes.reconcile import ClusterState
 from tests.unit.engine_rig import make_cluster
 from tests.unit.kubespray_rig import joining
 from tests.unit.kueue_rig import plugin
@@ -27,10 +27,10 @@ pytestmark = pytest.mark.timeout(900)
 def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are not told yet, and Kubespray would lose its origin. One that is dead is forgotten without it: the play would fail."""
     groups = {"kube_control_plane": ("cp1", "cp2", "cp3"), "etcd": ("cp1", "cp2", "cp3"), "kube_node": (), "calico_rr": ()}
-    before = State("commit", "1.34.2", groups, dict.fromkeys(groups["etcd"], "sum"))
+    before = ClusterState("commit", "1.34.2", groups, dict.fromkeys(groups["etcd"], "sum"))
     moved = ("cp2", "cp3", "cp1")
     now = replace(before, groups={**groups, "kube_control_plane": moved, "etcd": moved})
-    place = Place(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
+    place = KubesprayPaths(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
     kubespray = runner.Kubespray(make_cluster(tmp_path, groups), place, tmp_path)
     monkeypatch.setattr(runner, "_now", lambda _: now)
     monkeypatch.setattr(preflight, "check", lambda *_: None)

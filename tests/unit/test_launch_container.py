@@ -11,7 +11,7 @@ from primus_bootstrap.launch.commandline.layered_settings import Given, Places, 
 from primus_bootstrap.launch.commandline.parser import CommandLine
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.runtimes import container, container_devices
-from primus_bootstrap.launch.runtimes.direct_plan import Asked
+from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 from tests.unit.launch_cli_rig import User
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def test_selinux_does_not_deny_the_mounts(tmp_path: Path, *, enforced: bool, wor
     if enforced:
         (tmp_path / "root/sys/fs/selinux/class").mkdir(parents=True)
     settings = resolve(Places(None, None, None, None), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])
-    asked = Asked(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
+    asked = LaunchRequest(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
     plan = container.make_plan(CommandLine(), asked)
 
     assert [word for word in plan.prefix if word.startswith("--security-opt")] == words

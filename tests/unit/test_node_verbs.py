@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from primus_bootstrap import content
 from primus_bootstrap.cli.main import app
 from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError
-from primus_bootstrap.engine.plan import Subject, make_plan
+from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
 from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.edit.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
@@ -168,7 +168,7 @@ def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> N
     """Every phase has the new node; only those of Slurm and of the bench, which lets it in, have others, and these are the controllers."""
     after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
     cluster = judge_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", subject=Subject("new10"))
+    made = make_plan(cluster, playbook="day2/add_node.yml", subject=TargetHost("new10"))
     others = {step.phase: set(step.hosts) - {"new10"} for step in made.steps}
 
     assert made.hosts[0] == "new10"
@@ -182,7 +182,7 @@ def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
     """What has nothing to do with the new node is not run for the others' sake."""
     after = with_host(CLUSTER, NewHost("cpu1", ("juicefs_client",), {"ansible_host": "127.0.0.10"}))
     cluster = judge_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", subject=Subject("cpu1"))
+    made = make_plan(cluster, playbook="day2/add_node.yml", subject=TargetHost("cpu1"))
 
     assert {step.phase for step in made.steps} >= {"preflight", "baseline", "storage", "verify"}
     assert "slurm" not in {step.phase for step in made.steps}
@@ -191,8 +191,8 @@ def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
 def test_removing_touches_the_leaving_node_and_the_controllers_alone(hosts: Path) -> None:
     """Drained and forgotten on the controllers, stopped on the node; in a replacement the new one has its phases before."""
     cluster = load_cluster(hosts)
-    removed = make_plan(cluster, playbook="day2/remove_node.yml", subject=Subject("odd9"))
-    replaced = make_plan(cluster, playbook="day2/replace_node.yml", subject=Subject("gpu01", "odd9"))
+    removed = make_plan(cluster, playbook="day2/remove_node.yml", subject=TargetHost("odd9"))
+    replaced = make_plan(cluster, playbook="day2/replace_node.yml", subject=TargetHost("gpu01", "odd9"))
 
     leaving = [("drain", ("ctl1",)), ("forget", ("ctl1",)), ("stop", ("odd9",))]
     assert [(step.phase, step.hosts) for step in removed.steps] == leaving

@@ -16,7 +16,7 @@ from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.restart_policy import Moment
+from primus_bootstrap.launch.watch.restart_policy import Clock
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.unit.test_watch_kubernetes_nodes import a_node
@@ -91,7 +91,7 @@ def starting(**changes: Any) -> State:
 def watch(target: KubernetesTarget, state: State, *times: float) -> State:
     """Look and decide at these times; what the watcher starts and stops is left out."""
     for now in times:
-        state = restart_policy.decide(target.job, state, target.observe(state), Moment(now)).state
+        state = restart_policy.decide(target.job, state, target.observe(state), Clock(now)).state
     return state
 
 
@@ -179,7 +179,7 @@ def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: 
     server.pods = pods(("", UNPLACED), ("", UNPLACED))
     waiting = watch(target, starting(), 110, 90_000)
     server.pods = pods(("gpu1", MADE), ("gpu2", {}))
-    moment = Moment(99_000, watching_since=98_990)
+    moment = Clock(99_000, watching_since=98_990)
     away = restart_policy.decide(target.job, watch(target, waiting, 90_001), target.observe(waiting), moment).state
 
     assert (waiting.phase, waiting.reason) == (states.STARTING, "Kubernetes: 0/3 nodes")

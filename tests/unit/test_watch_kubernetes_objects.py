@@ -13,7 +13,7 @@ from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch.job_spec import Job, read_job
 from primus_bootstrap.launch.watch.job_spec_kubernetes import RANKS, Kubernetes
 from primus_bootstrap.launch.watch.node_record import NodeRecord
-from primus_bootstrap.launch.watch.observation import NodeSeen
+from primus_bootstrap.launch.watch.observation import NodeObservation
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
 
@@ -290,40 +290,40 @@ REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate fa
 @pytest.mark.parametrize(
     ("status", "record", "ready", "expected"),
     [
-        ({}, None, None, NodeSeen("gpu1", seeing.RUNNING)),
-        ({}, RECORD, None, NodeSeen("gpu1", seeing.RUNNING)),
-        ({}, RECORD, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
-        (None, RECORD, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
-        (None, ENDED, False, NodeSeen("gpu1", seeing.ENDED, 75)),
+        ({}, None, None, NodeObservation("gpu1", seeing.RUNNING)),
+        ({}, RECORD, None, NodeObservation("gpu1", seeing.RUNNING)),
+        ({}, RECORD, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (None, RECORD, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (None, ENDED, False, NodeObservation("gpu1", seeing.ENDED, 75)),
         (
             None, RECORD, True,
-            NodeSeen("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+            NodeObservation("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
         ),
         (
             GONE, RECORD, True,
-            NodeSeen("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+            NodeObservation("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]}, None, None,
-            NodeSeen("gpu1", seeing.ENDED, None, why="its container ended with 2", begun=False),
+            NodeObservation("gpu1", seeing.ENDED, None, why="its container ended with 2", begun=False),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]}, RECORD, False,
-            NodeSeen("gpu1", seeing.ENDED, 137, why="its container ended with 137"),
+            NodeObservation("gpu1", seeing.ENDED, 137, why="its container ended with 137"),
         ),
         (
             {"phase": "Pending", "containerStatuses": []}, None, True,
-            NodeSeen("gpu1", seeing.ABSENT, why="its container is being made", placed=True),
+            NodeObservation("gpu1", seeing.ABSENT, why="its container is being made", placed=True),
         ),
-        (REFUSED, None, True, NodeSeen("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False, placed=True)),
-        (REFUSED, None, False, NodeSeen("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (REFUSED, None, True, NodeObservation("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False, placed=True)),
+        (REFUSED, None, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
         (
             {**REFUSED, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}, None, True,
-            NodeSeen("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False),
+            NodeObservation("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False),
         ),
     ],
 )  # fmt: skip
-def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeSeen) -> None:  # noqa: FBT001
+def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeObservation) -> None:  # noqa: FBT001
     """The launcher's own word first, then the kubelet's, then the node's; a pod that is gone is no node that is lost."""
     pod = None if status is None else reading.read_pod(a_pod(**status))
 

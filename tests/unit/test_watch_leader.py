@@ -16,7 +16,7 @@ from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch import restart_policy
 from primus_bootstrap.launch.watch.job_spec import Host, Job
 from primus_bootstrap.launch.watch.leader import Leader, LockedError
-from primus_bootstrap.launch.watch.restart_policy import Moment
+from primus_bootstrap.launch.watch.restart_policy import Clock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +87,7 @@ def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
 def test_a_controller_that_does_not_answer_says_nothing_of_nodes() -> None:
     """A node that was silent before is not called back because its target fell silent too."""
     state = replace(STATE, unknown=(("h1", 900.0),), hosts=(Host("h1", "a"),), attempts=(states.Attempt(1, ("h1",)),))
-    after = restart_policy.decide(JOB, state, seeing.Seen(seeing.SILENT), Moment(910.0))
+    after = restart_policy.decide(JOB, state, seeing.Observation(seeing.SILENT), Clock(910.0))
 
     assert after.state.unknown == (("h1", 900.0),)
     assert after.events == ()

@@ -17,9 +17,9 @@ from primus_bootstrap.launch.watch.classification import Ending
 from primus_bootstrap.launch.watch.job_folder import RESUME
 from primus_bootstrap.launch.watch.job_spec import Direct, Host, Job, Policy
 from primus_bootstrap.launch.watch.job_state import Attempt, State
-from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 from primus_bootstrap.launch.watch.progress import Progress
-from primus_bootstrap.launch.watch.restart_policy import Moment
+from primus_bootstrap.launch.watch.restart_policy import Clock
 
 HOSTS = tuple(Host(f"h{number}", f"10.0.0.{number}") for number in range(1, 5))
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",), grace_s=20, direct=Direct(HOSTS[:2], HOSTS[2:]))
@@ -33,11 +33,11 @@ def running(**changes: Any) -> State:
     return replace(state, **changes)
 
 
-def seen(*nodes: tuple[str, int | None], step: int | None = None) -> Seen:
+def seen(*nodes: tuple[str, int | None], step: int | None = None) -> Observation:
     """Return what is seen of two hosts: a state and an exit code each."""
-    found = tuple(NodeSeen(f"h{number}", state, code) for number, (state, code) in enumerate(nodes, 1))
+    found = tuple(NodeObservation(f"h{number}", state, code) for number, (state, code) in enumerate(nodes, 1))
     status = seeing.RUNNING if any(node.state == seeing.RUNNING for node in found) else seeing.ENDED
-    return Seen(status, found, progress=Progress(step, step))
+    return Observation(status, found, progress=Progress(step, step))
 
 
 def over(**changes: Any) -> State:
@@ -49,9 +49,9 @@ def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
     """Up to lost_after_s nothing is done; then the attempt is stopped."""
     state = running()
     silent = seen((seeing.SILENT, None), (seeing.RUNNING, None))
-    first = restart_policy.decide(JOB, state, silent, Moment(200))
-    before = restart_policy.decide(JOB, first.state, silent, Moment(219.9))
-    after = restart_policy.decide(JOB, before.state, silent, Moment(220))
+    first = restart_policy.decide(JOB, state, silent, Clock(200))
+    before = restart_policy.decide(JOB, first.state, silent, Clock(219.9))
+    after = restart_policy.decide(JOB, before.state, silent, Clock(220))
 
     assert [event.kind for event in first.events] == ["node_unknown"]
     assert before.state.phase == states.RUNNING
@@ -62,18 +62,18 @@ def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> N
     """Slurm suspends a job for one of higher priority: the time counts from when it goes on."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
     look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
-    paused = restart_policy.decide(JOB, state, replace(look, paused=True), Moment(4000)).state
+    paused = restart_policy.decide(JOB, state, replace(look, paused=True), Clock(4000)).state
 
     assert paused.phase == states.RUNNING
-    assert restart_policy.decide(JOB, paused, look, Moment(4001)).state.phase == states.RUNNING
-    assert restart_policy.decide(JOB, paused, look, Moment(9000)).state.stopping == "no_progress"
+    assert restart_policy.decide(JOB, paused, look, Clock(4001)).state.phase == states.RUNNING
+    assert restart_policy.decide(JOB, paused, look, Clock(9000)).state.stopping == "no_progress"
 
 
 def test_the_first_step_is_that_of_the_lines_that_came_late() -> None:
     """The gauge is seen at once and tells of the newest step only; the same step again changes nothing else."""
     nodes = ((seeing.RUNNING, None), (seeing.RUNNING, None))
-    gauge = restart_policy.decide(JOB, running(), seen(*nodes, step=13), Moment(200))
-    lines = restart_policy.decide(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Moment(201))
+    gauge = restart_policy.decide(JOB, running(), seen(*nodes, step=13), Clock(200))
+    lines = restart_policy.decide(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Clock(201))
 
     assert [gauge.state.current.first_step, lines.state.current.first_step] == [13, 11]
     assert lines.state.current.last_step == 13
@@ -86,7 +86,7 @@ def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
     for step in range(20):
         now = 200 + 5 * step
         answer = seen((seeing.SILENT, None), (seeing.RUNNING, None), step=step)
-        state = restart_policy.decide(JOB, state, answer, Moment(now)).state
+        state = restart_policy.decide(JOB, state, answer, Clock(now)).state
 
     assert state.phase == states.RUNNING
 
@@ -97,9 +97,9 @@ def test_the_next_attempt_waits_until_the_lease_of_a_lost_node_is_over() -> None
     look = seen((seeing.SILENT, None), (seeing.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S
 
-    assert restart_policy.decide(JOB, state, look, Moment(limit - 0.1)).state.phase == states.STOPPING
-    assert restart_policy.decide(JOB, state, look, Moment(limit)).state.phase == states.ENDED
-    assert restart_policy.decide(JOB, state, look, Moment(limit)).state.lost == ("h1",)
+    assert restart_policy.decide(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
+    assert restart_policy.decide(JOB, state, look, Clock(limit)).state.phase == states.ENDED
+    assert restart_policy.decide(JOB, state, look, Clock(limit)).state.lost == ("h1",)
 
 
 def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost() -> None:
@@ -107,9 +107,9 @@ def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost()
     state = running(phase=states.STOPPING, stopping="no_progress", revoked=True, revoked_at=220.0)
     look = seen((seeing.RUNNING, None), (seeing.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S + restart_policy.UNSTOPPABLE_S
-    after = restart_policy.decide(JOB, state, look, Moment(limit))
+    after = restart_policy.decide(JOB, state, look, Clock(limit))
 
-    assert restart_policy.decide(JOB, state, look, Moment(limit - 0.1)).state.phase == states.STOPPING
+    assert restart_policy.decide(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
     assert (after.state.phase, after.state.lost) == (states.ENDED, ("h1",))
     assert [(event.host, event.reason) for event in after.events] == [("h1", "cannot be stopped")]
 
@@ -119,8 +119,8 @@ def test_a_node_is_not_called_lost_before_its_time_because_the_attempt_is_stoppe
     state = running(phase=states.STOPPING, stopping="failed", revoked=True, revoked_at=100.0, unknown=(("h1", 118.0),))
     look = seen((seeing.SILENT, None), (seeing.ENDED, 1))
 
-    assert restart_policy.decide(JOB, state, look, Moment(137.9)).state.phase == states.STOPPING
-    assert restart_policy.decide(JOB, state, look, Moment(138.0)).state.phase == states.ENDED
+    assert restart_policy.decide(JOB, state, look, Clock(137.9)).state.phase == states.STOPPING
+    assert restart_policy.decide(JOB, state, look, Clock(138.0)).state.phase == states.ENDED
 
 
 def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None:
@@ -128,8 +128,8 @@ def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
     look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
 
-    assert restart_policy.decide(JOB, state, look, Moment(4000, watching_since=3990)).state.phase == states.RUNNING
-    assert restart_policy.decide(JOB, state, look, Moment(4000)).state.stopping == "no_progress"
+    assert restart_policy.decide(JOB, state, look, Clock(4000, watching_since=3990)).state.phase == states.RUNNING
+    assert restart_policy.decide(JOB, state, look, Clock(4000)).state.stopping == "no_progress"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_step_forward_gives_the_budget_back() -> None:
     state = running()
     for kill in range(10):
         look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=kill + 1)
-        state = restart_policy.decide(JOB, state, look, Moment(100.0 + kill)).state
+        state = restart_policy.decide(JOB, state, look, Clock(100.0 + kill)).state
         ended = replace(state, phase=states.ENDED)
         state = restart_policy.judge(JOB, ended, Ending(classification.OTHER, "crash", "a crash"), 100.0 + kill).state
         assert state.phase == states.WAITING
@@ -222,7 +222,7 @@ def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -
     assert counts == [(1, 0, 0), (2, 0, 10), (3, 0, 30), (3, 1, 60), (3, 2, 120), (3, 3, 300), (3, 3, 300)]
     assert state.phase == states.FAILED
     assert state.reason == "3 restarts without progress since step 4; the last attempt: stopped from outside"
-    assert restart_policy.decide(JOB, forward, seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5), Moment(101.0)).state.stops == 0
+    assert restart_policy.decide(JOB, forward, seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5), Clock(101.0)).state.stops == 0
     assert resumed.stops == 0
 
 
@@ -247,8 +247,8 @@ def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> No
     limit = 200 + JOB.grace_s + restart_policy.AFTER_GRACE_S
 
     assert (asked.phase, asked.revoked) == (states.STOPPING, False)
-    assert not restart_policy.decide(JOB, asked, look, Moment(limit - 1)).state.revoked
-    assert restart_policy.decide(JOB, asked, look, Moment(limit)).state.revoked
+    assert not restart_policy.decide(JOB, asked, look, Clock(limit - 1)).state.revoked
+    assert restart_policy.decide(JOB, asked, look, Clock(limit)).state.revoked
 
 
 def test_what_has_failed_goes_on_when_asked() -> None:
@@ -264,8 +264,8 @@ def test_what_has_failed_goes_on_when_asked() -> None:
 def test_waiting_for_hosts_has_an_end() -> None:
     """After hosts_timeout_s the job has failed, and the reason names each host."""
     nobody = Candidates(tuple(Candidate(host, answers=False, why="no route") for host in HOSTS))
-    waiting = restart_policy.begin(JOB, State("a-000000"), nobody, Moment(100)).state
-    later = restart_policy.begin(JOB, waiting, nobody, Moment(100 + JOB.policy.hosts_timeout_s + 1)).state
+    waiting = restart_policy.begin(JOB, State("a-000000"), nobody, Clock(100)).state
+    later = restart_policy.begin(JOB, waiting, nobody, Clock(100 + JOB.policy.hosts_timeout_s + 1)).state
 
     assert waiting.phase == states.WAITING
     assert waiting.reason.startswith("2 hosts are needed and 0 can be had: h1 does not answer (no route); h2")
@@ -331,23 +331,23 @@ class World:
             if self.up[host.name] and self.ssh[host.name] and self.storage[host.name] and key not in self.launchers:
                 self.launchers[key] = Launcher(state.attempt, self.now)
 
-    def observe(self, state: State) -> Seen:
+    def observe(self, state: State) -> Observation:
         """Return what SSH and the records say."""
         nodes = []
         for host in state.hosts:
             item = self.launchers.get((host.name, state.attempt))
             if item is not None and item.ended is not None and self.storage[host.name]:
-                nodes.append(NodeSeen(host.name, seeing.ENDED, item.ended if item.ended >= 0 else None))
+                nodes.append(NodeObservation(host.name, seeing.ENDED, item.ended if item.ended >= 0 else None))
             elif not (self.up[host.name] and self.ssh[host.name]):
-                nodes.append(NodeSeen(host.name, seeing.SILENT))
+                nodes.append(NodeObservation(host.name, seeing.SILENT))
             elif item is None:
-                nodes.append(NodeSeen(host.name, seeing.ABSENT if state.phase != states.RUNNING else seeing.ENDED))
+                nodes.append(NodeObservation(host.name, seeing.ABSENT if state.phase != states.RUNNING else seeing.ENDED))
             else:
-                nodes.append(NodeSeen(host.name, seeing.RUNNING if item.ended is None else seeing.ENDED))
+                nodes.append(NodeObservation(host.name, seeing.RUNNING if item.ended is None else seeing.ENDED))
         found = {node.state for node in nodes}
         status = seeing.RUNNING if seeing.RUNNING in found else seeing.ENDED
         first = self.made.get(state.attempt)
-        return Seen(status, tuple(nodes), progress=Progress(first, self.step if first is not None else None))
+        return Observation(status, tuple(nodes), progress=Progress(first, self.step if first is not None else None))
 
     def break_it(self, what: str, host: str) -> None:
         """Make a fault, or mend everything of a host."""
@@ -372,7 +372,7 @@ def turn(world: World, state: State, requests: frozenset[str] = frozenset()) -> 
     """Do what the watcher's loop does in one round."""
     if state.phase in (states.PENDING, states.WAITING):
         if world.now >= state.not_before:
-            begun = restart_policy.begin(JOB, state, world.candidates(), Moment(world.now)).state
+            begun = restart_policy.begin(JOB, state, world.candidates(), Clock(world.now)).state
             if begun.attempt != state.attempt:
                 assert world.alive() == [], "two attempts at once"
             state = begun
@@ -382,7 +382,7 @@ def turn(world: World, state: State, requests: frozenset[str] = frozenset()) -> 
     elif state.phase not in states.TERMINAL:
         if state.phase == states.STARTING:
             world.start(state)
-        state = restart_policy.decide(JOB, state, world.observe(state), Moment(world.now)).state
+        state = restart_policy.decide(JOB, state, world.observe(state), Clock(world.now)).state
     return restart_policy.ask(JOB, state, requests, world.now).state
 
 

@@ -38,7 +38,7 @@ def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> Non
     old = {"schema": "primus.workload-site/1", "folder": "/srv/jobs", "min_uid": 1000, "properties": []}
     path.write_text(json.dumps(old))
 
-    assert node_agent._site(path) == node_agent.Site(Path("/srv/jobs"), 1000, (), accounts=None)
+    assert node_agent._site(path) == node_agent.HostRules(Path("/srv/jobs"), 1000, (), accounts=None)
     for data in ({**old, "schema": node_agent.SITE_SCHEMA}, {**old, "accounts": []}):
         path.write_text(json.dumps(data))
         with pytest.raises(PrimusError, match="this program reads"):

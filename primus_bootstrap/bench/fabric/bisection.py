@@ -52,7 +52,7 @@ _MOST_LINKS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class PathState:
     """What is known of a host, or of the path between two; `reason` is empty on a pass."""
 
     hosts: tuple[str, ...]
@@ -61,19 +61,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Bisection:
+class BisectionResult:
     """What was found: each host in the order given, then paths that are suspect; and how many runs it took.
 
     Groups of more than `largest` hosts fail whoever is in them; None where that did not show.
     """
 
-    hosts: tuple[Found, ...]
-    paths: tuple[Found, ...]
+    hosts: tuple[PathState, ...]
+    paths: tuple[PathState, ...]
     runs: int
     largest: int | None = None
 
 
-def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, seed: int = 0) -> Bisection:
+def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, seed: int = 0) -> BisectionResult:
     """Return what is known of each host after few runs: for b bad ones at most about 2 b log2(N) and a constant.
 
     Args:
@@ -86,9 +86,9 @@ def bisect_fabric(hosts: Sequence[str], probe: Probe, *, steady_runs: int = 3, s
     search = _Search(hosts, probe, steady_runs, random.Random(seed))  # noqa: S311 - an order, no secret
     search.run()
     known = tuple(
-        search.found.get(host) or Found((host,), "unknown", "it was not reached before the search was given up") for host in hosts
+        search.found.get(host) or PathState((host,), "unknown", "it was not reached before the search was given up") for host in hosts
     )
-    return Bisection(known, tuple(search.paths), search.runs, search.largest)
+    return BisectionResult(known, tuple(search.paths), search.runs, search.largest)
 
 
 class _Search:
@@ -106,8 +106,8 @@ class _Search:
         self._most = len(hosts)
         self.largest: int | None = None
         self.good: list[str] = []
-        self.found: dict[str, Found] = {}
-        self.paths: list[Found] = []
+        self.found: dict[str, PathState] = {}
+        self.paths: list[PathState] = []
         self.runs = 0
 
     def ask(self, group: Sequence[str]) -> Answer:
@@ -131,7 +131,7 @@ class _Search:
         """Keep what was found out about hosts; a proof is not taken back."""
         for host in hosts:
             if host not in self.found or self.found[host].state != "fail":
-                self.found[host] = Found((host,), state, reason)
+                self.found[host] = PathState((host,), state, reason)
 
     def run(self) -> None:
         """Search until everybody is known, or the fabric turns out too restless."""
@@ -267,7 +267,7 @@ class _Search:
             if not self._path_fails(host, other):
                 break
             bad.add(other)
-            self.paths.append(Found((host, other), "suspect", f"they fail together ({_PAIR_RUNS} runs), and each passes with others"))
+            self.paths.append(PathState((host, other), "suspect", f"they fail together ({_PAIR_RUNS} runs), and each passes with others"))
             if self.passes([host, *(each for each in self.good if each not in bad)]):
                 self.say("pass", "", host)
                 return

@@ -14,17 +14,17 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.fabric.group_runs import Run, jobs_beside, parse_ran, read_ran
-from primus_bootstrap.bench.fabric.schedule import Course, places_of
+from primus_bootstrap.bench.fabric.group_runs import GroupRun, jobs_beside, parse_ran, read_ran
+from primus_bootstrap.bench.fabric.schedule import FabricSchedule, places_of
 from primus_bootstrap.bench.results.store import group_words
 from primus_bootstrap.core.errors import RunError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.bench.fabric.group_runs import Ran
+    from primus_bootstrap.bench.fabric.group_runs import GroupRunResult
     from primus_bootstrap.bench.quarantine.policy import Tier
-    from primus_bootstrap.bench.results.store import Asked, Desk
+    from primus_bootstrap.bench.results.store import BenchRequest, BenchStore
 
 # Below the range that Linux gives to outgoing connections; another port each time, so that a stale run disturbs nobody.
 _FIRST_PORT, _PORTS = 10000, 20000
@@ -33,10 +33,10 @@ MOST_ROUNDS = 800
 LOST = "it was lost during the runs over several hosts"
 
 
-class FabricDesk:
+class FabricStore:
     """What has run over several hosts in the bench under way."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: BenchStore) -> None:
         """Keep whose part it is."""
         self._desk = desk
         self._file, self._ran = Path("incoming/fabric.json"), desk.folder / "incoming" / "fabric.jsonl"
@@ -64,7 +64,7 @@ class FabricDesk:
         """Keep how the runs under way went, and who has left since."""
         state = self.state()
         said = {host: each for host in state["hosts"] if (each := self.said(host)).get("number") == state["number"]}
-        ran = [read_ran(Run(int(run["step"]), tuple(run["hosts"])), said) for run in state["runs"]]
+        ran = [read_ran(GroupRun(int(run["step"]), tuple(run["hosts"])), said) for run in state["runs"]]
         try:
             with self._ran.open("a", encoding="utf-8") as file:
                 file.writelines(json.dumps(each.to_json()) + "\n" for each in ran)
@@ -77,10 +77,10 @@ class FabricDesk:
         busy = {host: jobs_beside(each["step"]) for host, each in said.items() if "step" in each and each["step"]["jobs"]}
         self._write({**state, "left": {**gone, **busy, **unable, **state["left"]}, "runs": []})
 
-    def course(self, tier: Tier, *, at_once: int) -> Course:
+    def course(self, tier: Tier, *, at_once: int) -> FabricSchedule:
         """Return the course so far."""
         state = self.state()
-        return Course(
+        return FabricSchedule(
             steps={number: step for number, step in enumerate(tier.steps) if step.over != "host"},
             hosts=tuple(state["hosts"]),
             places=places_of(state["facts"]),
@@ -91,7 +91,7 @@ class FabricDesk:
             given_up=state["given_up"],
         )
 
-    def ran(self) -> tuple[Ran, ...]:
+    def ran(self) -> tuple[GroupRunResult, ...]:
         """Return every run that has ended.
 
         Raises:
@@ -116,14 +116,14 @@ class FabricDesk:
         """Keep why nothing more is run."""
         self._write({**self.state(), "given_up": why})
 
-    def set_round(self, runs: Sequence[Run]) -> None:
+    def set_round(self, runs: Sequence[GroupRun]) -> None:
         """Keep what is run next; nothing is the end."""
         state = self.state()
         number = state["number"] + 1
         kept = [{"step": run.step, "hosts": list(run.hosts)} for run in runs]
         self._write({**state, "number": number, "runs": kept, "done": not runs})
 
-    def words(self, host: str, asked: Asked, tier: Tier, *, port: int) -> dict[str, Any] | None:
+    def words(self, host: str, asked: BenchRequest, tier: Tier, *, port: int) -> dict[str, Any] | None:
         """Return what a host is to run in this round, as `{"number": …, "hosts": …, "step": …}`; None where it rests."""
         state = self.state()
         for position, run in enumerate(state.get("runs", [])):

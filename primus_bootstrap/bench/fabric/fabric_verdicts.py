@@ -14,8 +14,8 @@ from primus_bootstrap.core.verdicts import Outcome, Verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.bench.fabric.bisection import Bisection, Found, State
-    from primus_bootstrap.bench.fabric.group_speeds import Judged
+    from primus_bootstrap.bench.fabric.bisection import BisectionResult, PathState, State
+    from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict
     from primus_bootstrap.bench.fabric.pair_rounds import Pair
     from primus_bootstrap.bench.judging.reason_codes import Code
 
@@ -33,7 +33,7 @@ _FIX_AGAIN = "bench it again"
 FIX_MORE = "bench more hosts together: 4 have enough pairs to be compared"
 _FIX_LARGE = "compare the bus bandwidth of groups by their size: latency of the ring, TCP instead of RDMA, or uplinks that too many share"
 _LEAST_FAILED = 2
-_NOT_SAID: Mapping[Pair, Judged] = MappingProxyType({})
+_NOT_SAID: Mapping[Pair, GroupVerdict] = MappingProxyType({})
 
 
 class FabricVerdicts(NamedTuple):
@@ -52,7 +52,7 @@ class _Stated(NamedTuple):
     code: Code | None
 
 
-def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> FabricVerdicts:
+def bisection_verdicts(found: BisectionResult, *, started: float, seconds: float) -> FabricVerdicts:
     """Return what a bisection found: a verdict a host, one a path that is suspect, and one of no host where large groups fail.
 
     One host alone is skipped: it has no fabric.
@@ -65,7 +65,7 @@ def bisection_verdicts(found: Bisection, *, started: float, seconds: float) -> F
     return FabricVerdicts(tuple(verdict for verdict, _ in made), {verdict: code for verdict, code in made if code})
 
 
-def _verdict(found: Found, source: str, started: float, seconds: float, *, alone: bool) -> tuple[Verdict, Code | None]:
+def _verdict(found: PathState, source: str, started: float, seconds: float, *, alone: bool) -> tuple[Verdict, Code | None]:
     outcome, code = ("skipped", None) if alone else _SAID[found.state]
     fix = _FIX_PATH if len(found.hosts) > 1 else _FIX_HOST if found.state in ("fail", "suspect") else _FIX_AGAIN
     verdict = Verdict(
@@ -83,7 +83,7 @@ def _verdict(found: Found, source: str, started: float, seconds: float, *, alone
     return verdict, code
 
 
-def _too_large(found: Bisection, source: str, started: float, seconds: float) -> Verdict:
+def _too_large(found: BisectionResult, source: str, started: float, seconds: float) -> Verdict:
     return Verdict(
         check="fabric_bisection",
         host="",
@@ -100,7 +100,7 @@ def _too_large(found: Bisection, source: str, started: float, seconds: float) ->
 
 
 def pair_verdicts(
-    outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float, said: Mapping[Pair, Judged] = _NOT_SAID
+    outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float, said: Mapping[Pair, GroupVerdict] = _NOT_SAID
 ) -> FabricVerdicts:
     """Return what pairs say of hosts: `fail` for one that fails with all of its partners, who pass with others.
 
@@ -114,7 +114,7 @@ def pair_verdicts(
         said: The reason of what did not pass, and where a word says why it is not known.
     """
     by_host: dict[str, dict[str, Outcome]] = defaultdict(dict)
-    told: dict[str, list[Judged]] = defaultdict(list)
+    told: dict[str, list[GroupVerdict]] = defaultdict(list)
     for (one, other), outcome in outcomes.items():
         by_host[one][other] = by_host[other][one] = outcome
         for host in (one, other):
@@ -144,7 +144,7 @@ def pair_verdicts(
     return FabricVerdicts(tuple(verdicts), codes)
 
 
-def _host_state(partners: Mapping[str, Outcome], told: Sequence[Judged], proven: set[str]) -> _Stated:
+def _host_state(partners: Mapping[str, Outcome], told: Sequence[GroupVerdict], proven: set[str]) -> _Stated:
     """Return what a host's pairs say of it."""
     outcome, reason, fix = _pair_state(partners, proven)
     telling = [each for each in told if (each.answer == "pass") == (outcome == "pass")]
@@ -156,7 +156,7 @@ def _host_state(partners: Mapping[str, Outcome], told: Sequence[Judged], proven:
     return _Stated(outcome, reason, fix, code if outcome == "unknown" else None)
 
 
-def _path_state(outcome: Outcome, said: Judged | None) -> _Stated | None:
+def _path_state(outcome: Outcome, said: GroupVerdict | None) -> _Stated | None:
     """Return what is wrong with the path between two hosts that pass with others."""
     if outcome == "fail":
         return _Stated("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH, "suspect")
@@ -165,7 +165,7 @@ def _path_state(outcome: Outcome, said: Judged | None) -> _Stated | None:
     return None
 
 
-def kube_common_code(said: Sequence[Judged]) -> Code | None:
+def kube_common_code(said: Sequence[GroupVerdict]) -> Code | None:
     """Return the code that all of a host's pairs bear; None where one of them is known, or they differ."""
     codes = {each.code for each in said}
     return codes.pop() if len(codes) == 1 else None

@@ -33,7 +33,7 @@ _SAID_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GroupRun:
     """A group that runs together. `step` is the number of its step in the tier; hosts are in the order of their ranks."""
 
     step: int
@@ -41,10 +41,10 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class GroupRunResult:
     """A run that has ended. `lines` are its results of bus bandwidth; `starts` when it began, each by the host's own clock (epoch, s)."""
 
-    run: Run
+    run: GroupRun
     answer: Answer
     reason: str = ""
     lines: tuple[str, ...] = ()
@@ -68,13 +68,13 @@ class Ran:
         }
 
 
-def parse_ran(data: Mapping[str, Any]) -> Ran:
+def parse_ran(data: Mapping[str, Any]) -> GroupRunResult:
     """Return a run from what `to_json` wrote."""
-    run = Run(int(data["step"]), tuple(data["hosts"]))
-    return Ran(run, data["answer"], data["reason"], tuple(data["lines"]), data["starts"], float(data["seconds"]))
+    run = GroupRun(int(data["step"]), tuple(data["hosts"]))
+    return GroupRunResult(run, data["answer"], data["reason"], tuple(data["lines"]), data["starts"], float(data["seconds"]))
 
 
-def read_ran(run: Run, said: Mapping[str, Mapping[str, Any]]) -> Ran:
+def read_ran(run: GroupRun, said: Mapping[str, Mapping[str, Any]]) -> GroupRunResult:
     """Return how a run went.
 
     Args:
@@ -90,7 +90,7 @@ def read_ran(run: Run, said: Mapping[str, Mapping[str, Any]]) -> Ran:
     results = reading.results if reading else ()
     answer, reason = _answer(run.hosts, said, steps, results)
     kept = tuple(line for line in lines if f'"{METRIC}"' in line) if answer == "pass" else ()
-    return Ran(run, answer, reason, kept, starts, seconds)
+    return GroupRunResult(run, answer, reason, kept, starts, seconds)
 
 
 def _answer(

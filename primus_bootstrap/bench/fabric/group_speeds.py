@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.fabric.group_runs import METRIC
-from primus_bootstrap.bench.judging.criteria import Said, Silent, by_floor, by_peers
+from primus_bootstrap.bench.judging.criteria import CriterionResult, NotApplicable, by_floor, by_peers
 from primus_bootstrap.bench.judging.samples import GroupKey, make_members
 from primus_bootstrap.bench.results.history import History
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from primus_bootstrap.bench.fabric.bisection import Answer
-    from primus_bootstrap.bench.fabric.group_runs import Ran
+    from primus_bootstrap.bench.fabric.group_runs import GroupRunResult
     from primus_bootstrap.bench.judging.floors import Floors
-    from primus_bootstrap.bench.judging.judging_settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
     from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.results.reader import Result
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Kind = tuple[str, str, float]
 
 
-class Judged(NamedTuple):
+class GroupVerdict(NamedTuple):
     """What a pair's run says in the end; `code` is why it is not known to be fast enough, where a word says it."""
 
     answer: Answer
@@ -39,8 +39,8 @@ class Judged(NamedTuple):
 
 
 def judge_pairs(
-    ran: Iterable[Ran], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: Settings
-) -> Mapping[tuple[str, ...], Judged]:
+    ran: Iterable[GroupRunResult], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: JudgingSettings
+) -> Mapping[tuple[str, ...], GroupVerdict]:
     """Judge pairs by all the runs that each has made.
 
     One that ran well and that nothing can be held against is a pass with the code `no_yardstick`: it proves that the two work.
@@ -51,8 +51,8 @@ def judge_pairs(
         floors: The floors of models.
         settings: The minimums and limits.
     """
-    runs: dict[tuple[str, ...], list[Ran]] = defaultdict(list)
-    said: dict[tuple[str, ...], list[Said | Silent]] = defaultdict(list)
+    runs: dict[tuple[str, ...], list[GroupRunResult]] = defaultdict(list)
+    said: dict[tuple[str, ...], list[CriterionResult | NotApplicable]] = defaultdict(list)
     series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
     for each in ran:
         runs[each.run.hosts].append(each)
@@ -68,7 +68,7 @@ def judge_pairs(
     return {pair: _judged(each, said[pair], most, settings) for pair, each in runs.items()}
 
 
-def in_doubt(ran: Iterable[Ran], judged: Mapping[tuple[str, ...], Judged]) -> tuple[tuple[str, ...], ...]:
+def in_doubt(ran: Iterable[GroupRunResult], judged: Mapping[tuple[str, ...], GroupVerdict]) -> tuple[tuple[str, ...], ...]:
     """Return the pairs that one more run may settle: they failed or gave no clear answer, and have run once.
 
     What most pairs share is not among them: more of the same would not settle it.
@@ -78,8 +78,8 @@ def in_doubt(ran: Iterable[Ran], judged: Mapping[tuple[str, ...], Judged]) -> tu
 
 
 def _say(
-    key: GroupKey, results: Mapping[tuple[str, ...], Sequence[Result]], chance: float, floors: Floors, settings: Settings
-) -> Mapping[tuple[str, ...], list[Said | Silent]]:
+    key: GroupKey, results: Mapping[tuple[str, ...], Sequence[Result]], chance: float, floors: Floors, settings: JudgingSettings
+) -> Mapping[tuple[str, ...], list[CriterionResult | NotApplicable]]:
     """Return what floor and peers say of each pair in one series."""
     names = {",".join(pair): pair for pair in results}
     members = {member.host: member for member in make_members(key, {(name, ""): results[pair] for name, pair in names.items()})}
@@ -89,29 +89,31 @@ def _say(
     return {names[name]: [stick(member) for stick in sticks] for name, member in members.items()}
 
 
-def _judged(ran: Sequence[Ran], said: Sequence[Said | Silent], most: int, settings: Settings) -> Judged:
+def _judged(
+    ran: Sequence[GroupRunResult], said: Sequence[CriterionResult | NotApplicable], most: int, settings: JudgingSettings
+) -> GroupVerdict:
     """Return what a pair's runs say together: one without an answer says nothing beside one that has one."""
     answered = [each for each in ran if each.answer != "unknown"]
     bad = [each for each in answered if each.answer == "fail"]
     if not answered:
-        return Judged("unknown", ran[-1].reason)
+        return GroupVerdict("unknown", ran[-1].reason)
     if bad and len(bad) < len(answered):
-        return Judged("unknown", f"{len(bad)} of {len(answered)} runs failed ({bad[0].reason}), and the other passed", "unsteady")
+        return GroupVerdict("unknown", f"{len(bad)} of {len(answered)} runs failed ({bad[0].reason}), and the other passed", "unsteady")
     if bad:
-        return Judged("fail", bad[0].reason)
-    spoken = [each for each in said if isinstance(each, Said)]
+        return GroupVerdict("fail", bad[0].reason)
+    spoken = [each for each in said if isinstance(each, CriterionResult)]
     for outcome in ("fail", "unknown"):
         for each in spoken:
             if each.outcome == outcome:
-                return Judged(outcome, f"{each.source}: {each.reason}", each.code)
+                return GroupVerdict(outcome, f"{each.source}: {each.reason}", each.code)
     if not spoken:
         few = f"{most} pairs are alike, and {settings.minimum_hosts} are needed to compare their speed"
-        quiet = [each.reason for each in said if isinstance(each, Silent) and each.notable]
-        return Judged("pass", quiet[0] if quiet else few, "no_yardstick")
-    return Judged("pass")
+        quiet = [each.reason for each in said if isinstance(each, NotApplicable) and each.notable]
+        return GroupVerdict("pass", quiet[0] if quiet else few, "no_yardstick")
+    return GroupVerdict("pass")
 
 
-def reference(ran: Iterable[Ran], settings: Settings) -> Mapping[Kind, float]:
+def reference(ran: Iterable[GroupRunResult], settings: JudgingSettings) -> Mapping[Kind, float]:
     """Return the median bus bandwidth of pairs (GB/s) by kind; a kind of which too few pairs were measured has none."""
     found: dict[Kind, list[float]] = defaultdict(list)
     for each in ran:
@@ -121,20 +123,20 @@ def reference(ran: Iterable[Ran], settings: Settings) -> Mapping[Kind, float]:
     return {kind: median(values) for kind, values in found.items() if len(values) >= settings.minimum_hosts}
 
 
-def hold_against(ran: Ran, medians: Mapping[Kind, float], settings: Settings) -> Judged:
+def hold_against(ran: GroupRunResult, medians: Mapping[Kind, float], settings: JudgingSettings) -> GroupVerdict:
     """Return what a group's run says: one that ran well is bad where it is far slower than pairs are."""
     if ran.answer != "pass":
-        return Judged(ran.answer, ran.reason)
+        return GroupVerdict(ran.answer, ran.reason)
     known = [(kind, value) for kind, value in _speeds(ran) if kind in medians]
     for kind, value in known:
         if 100 * value < settings.group_share_percent * medians[kind]:
-            return Judged(
+            return GroupVerdict(
                 "fail", f"{kind[0]} {value:.4g} GB/s, less than {settings.group_share_percent:g} % of the pairs' {medians[kind]:.4g}"
             )
-    return Judged("pass", "" if known else "no pairs to compare its speed with", None if known else "no_yardstick")
+    return GroupVerdict("pass", "" if known else "no pairs to compare its speed with", None if known else "no_yardstick")
 
 
-def _speeds(ran: Ran) -> list[tuple[Kind, float]]:
+def _speeds(ran: GroupRunResult) -> list[tuple[Kind, float]]:
     """Return each kind once with its bus bandwidth (GB/s)."""
     found: dict[Kind, float] = {}
     for result in ran.results():

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric.fabric_verdicts import FIX_MORE, FabricVerdicts, bisection_verdicts, pair_verdicts
-from primus_bootstrap.bench.fabric.group_runs import Ran, Run
-from primus_bootstrap.bench.fabric.group_speeds import Judged, hold_against, in_doubt, judge_pairs, reference
+from primus_bootstrap.bench.fabric.group_runs import GroupRun, GroupRunResult
+from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict, hold_against, in_doubt, judge_pairs, reference
 from primus_bootstrap.bench.fabric.pair_rounds import chosen_rounds, round_robin
 from primus_bootstrap.core.verdicts import Verdict
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.fabric.bisection import Answer
     from primus_bootstrap.bench.fabric.pair_rounds import Pair
     from primus_bootstrap.bench.judging.floors import Floors
-    from primus_bootstrap.bench.judging.judging_settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
     from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.quarantine.policy import Step
 
@@ -33,7 +33,7 @@ _FIX_AGAIN = "bench it again"
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class FabricSchedule:
     """What is known so far.
 
     `steps` are those over several hosts, by their number in the tier. `hosts` took part from the start; `left` says why one does no
@@ -46,7 +46,7 @@ class Course:
     places: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, str] = field(default_factory=dict)
-    ran: tuple[Ran, ...] = ()
+    ran: tuple[GroupRunResult, ...] = ()
     at_once: int = 0
     given_up: str = ""
 
@@ -55,7 +55,7 @@ class Course:
         """Who still takes part."""
         return tuple(host for host in self.hosts if host not in self.left)
 
-    def of(self, number: int) -> tuple[Ran, ...]:
+    def of(self, number: int) -> tuple[GroupRunResult, ...]:
         """Return the runs of one step."""
         return tuple(each for each in self.ran if each.run.step == number)
 
@@ -89,7 +89,7 @@ def _subnet(address: str) -> str:
     return str(ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False))
 
 
-def next_runs(course: Course, floors: Floors, settings: Settings) -> tuple[Run, ...]:
+def next_runs(course: FabricSchedule, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
     """Return the runs of the next round, no host in two of them; nothing where all is known that can be.
 
     Pairs that are in doubt when all have run are measured once more.
@@ -105,15 +105,15 @@ def next_runs(course: Course, floors: Floors, settings: Settings) -> tuple[Run, 
             try:
                 bisect_fabric(course.present, _Answers(course, number, settings).probe)
             except _NotYetError as wanted:
-                return (Run(number, wanted.group),)
+                return (GroupRun(number, wanted.group),)
     return ()
 
 
-def _planned(course: Course, step: Step) -> Iterator[tuple[Pair, ...]]:
+def _planned(course: FabricSchedule, step: Step) -> Iterator[tuple[Pair, ...]]:
     yield from chosen_rounds(course.hosts, course.places, inside=step.inside, across=step.across)
 
 
-def _to_compare(course: Course, number: int, settings: Settings) -> Iterator[tuple[Pair, ...]]:
+def _to_compare(course: FabricSchedule, number: int, settings: JudgingSettings) -> Iterator[tuple[Pair, ...]]:
     """Yield the pairs whose speed larger groups are held against: enough of them, and as many again where some give none.
 
     Nothing where there are too few hosts for enough pairs.
@@ -130,7 +130,7 @@ def _to_compare(course: Course, number: int, settings: Settings) -> Iterator[tup
         planned += each
 
 
-def _round(course: Course, number: int, rounds: Iterator[tuple[Pair, ...]]) -> tuple[Run, ...]:
+def _round(course: FabricSchedule, number: int, rounds: Iterator[tuple[Pair, ...]]) -> tuple[GroupRun, ...]:
     """Return the first pairs that have not run and still can, as many as may run at the same time."""
     done = {frozenset(each.run.hosts) for each in course.of(number)}
     for pairs in rounds:
@@ -140,12 +140,12 @@ def _round(course: Course, number: int, rounds: Iterator[tuple[Pair, ...]]) -> t
     return ()
 
 
-def _at_once(course: Course, number: int, pairs: Sequence[tuple[str, ...]]) -> tuple[Run, ...]:
+def _at_once(course: FabricSchedule, number: int, pairs: Sequence[tuple[str, ...]]) -> tuple[GroupRun, ...]:
     """Return the first of these pairs, as many as may run at the same time."""
-    return tuple(Run(number, pair) for pair in pairs[: max(1, course.at_once // 2) if course.at_once else None])
+    return tuple(GroupRun(number, pair) for pair in pairs[: max(1, course.at_once // 2) if course.at_once else None])
 
 
-def _once_more(course: Course, number: int, floors: Floors, settings: Settings) -> tuple[Run, ...]:
+def _once_more(course: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
     """Return pairs in doubt that still can run, no host in two of them."""
     ran = course.of(number)
     taken = set(course.left)
@@ -157,14 +157,16 @@ def _once_more(course: Course, number: int, floors: Floors, settings: Settings) 
     return _at_once(course, number, chosen)
 
 
-def _judge(course: Course, ran: Sequence[Ran], floors: Floors, settings: Settings) -> Mapping[tuple[str, ...], Judged]:
+def _judge(
+    course: FabricSchedule, ran: Sequence[GroupRunResult], floors: Floors, settings: JudgingSettings
+) -> Mapping[tuple[str, ...], GroupVerdict]:
     return judge_pairs(ran, lambda hosts: _alike(course, hosts), floors, settings)
 
 
 class _Answers:
     """The answers of one step's runs, given out in the order in which each group ran."""
 
-    def __init__(self, course: Course, number: int, settings: Settings) -> None:
+    def __init__(self, course: FabricSchedule, number: int, settings: JudgingSettings) -> None:
         # Each pair once: the search runs those again that it doubts, and they must not become the measure.
         first = {frozenset(each.run.hosts): each for each in reversed(course.of(number))}
         compared = chain.from_iterable(_to_compare(course, number, settings))
@@ -184,7 +186,7 @@ class _Answers:
         raise _NotYetError(group)
 
 
-def conclude(course: Course, floors: Floors, settings: Settings) -> FabricVerdicts:
+def conclude(course: FabricSchedule, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
     """Return what all runs say of the hosts that took part, and of paths. To be called when there is no next round."""
     found = [_of_pairs(course, number, floors, settings) if step.over == "pairs" else _of_fabric(course, number, settings)
              for number, step in course.steps.items()]  # fmt: skip
@@ -192,20 +194,20 @@ def conclude(course: Course, floors: Floors, settings: Settings) -> FabricVerdic
     return FabricVerdicts(verdicts, {verdict: code for each in found for verdict, code in each.codes.items()})
 
 
-def _of_pairs(course: Course, number: int, floors: Floors, settings: Settings) -> FabricVerdicts:
+def _of_pairs(course: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
     ran = course.of(number)
-    judged: dict[Pair, Judged] = {(hosts[0], hosts[1]): said for hosts, said in _judge(course, ran, floors, settings).items()}
+    judged: dict[Pair, GroupVerdict] = {(hosts[0], hosts[1]): said for hosts, said in _judge(course, ran, floors, settings).items()}
     told = pair_verdicts({pair: said.answer for pair, said in judged.items()}, started=0.0, seconds=_seconds(ran), said=judged)
     return _mend(course, "fabric_pairs", ran, told)
 
 
-def _alike(course: Course, hosts: tuple[str, ...]) -> str:
+def _alike(course: FabricSchedule, hosts: tuple[str, ...]) -> str:
     """Return what a pair's speed depends on: the models, and whether the path leaves the rack."""
     inside = len({course.places.get(host) or host for host in hosts}) == 1
     return f"{'inside' if inside else 'across'} {sorted(course.models.get(host, '') for host in hosts)}"
 
 
-def _of_fabric(course: Course, number: int, settings: Settings) -> FabricVerdicts:
+def _of_fabric(course: FabricSchedule, number: int, settings: JudgingSettings) -> FabricVerdicts:
     ran = course.of(number)
     if not ran:
         return _mend(course, "fabric_bisection", ran, FabricVerdicts((), {}))
@@ -231,7 +233,7 @@ def _without_yardstick(told: FabricVerdicts, runs: int) -> FabricVerdicts:
     return FabricVerdicts(tuple(verdicts), codes)
 
 
-def _mend(course: Course, check: str, ran: Sequence[Ran], told: FabricVerdicts) -> FabricVerdicts:
+def _mend(course: FabricSchedule, check: str, ran: Sequence[GroupRunResult], told: FabricVerdicts) -> FabricVerdicts:
     """Give each verdict the time by its host's own clock; say unknown of who left, of who never ran, and of what was given up."""
     starts: dict[str, float] = {}
     for each in ran:
@@ -269,5 +271,5 @@ def absent(check: str, host: str, outcome: str, reason: str, started: float = 0.
     )
 
 
-def _seconds(ran: Sequence[Ran]) -> float:
+def _seconds(ran: Sequence[GroupRunResult]) -> float:
     return round(sum(each.seconds for each in ran), 3)

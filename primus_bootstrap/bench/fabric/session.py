@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.fabric.fabric_store import MOST_ROUNDS, FabricDesk
+from primus_bootstrap.bench.fabric.fabric_store import MOST_ROUNDS, FabricStore
 from primus_bootstrap.bench.fabric.fabric_verdicts import FabricVerdicts
 from primus_bootstrap.bench.fabric.schedule import absent, conclude, next_runs
-from primus_bootstrap.bench.judging.evaluation import Case, Found, judge_case, read_desk, telling_verdicts
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet, CollectedResults, judge_case, read_desk, telling_verdicts
 from primus_bootstrap.bench.judging.floors import load_floors
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.verdicts import overall
 from primus_bootstrap.bench.results.store import NOBODY, read_policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from primus_bootstrap.bench.judging.verdicts import Judgement
-    from primus_bootstrap.bench.results.store import Desk
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
+    from primus_bootstrap.bench.results.store import BenchStore
     from primus_bootstrap.core.verdicts import Outcome
 
 _LEAST_HOSTS = 2
 
 
 def next_round(
-    desk: Desk, case: Case, *, present: Sequence[str], facts: Callable[[], Mapping[str, Mapping[str, str]]], at_once: int
+    desk: BenchStore, case: BenchedFleet, *, present: Sequence[str], facts: Callable[[], Mapping[str, Mapping[str, str]]], at_once: int
 ) -> str:
     """Take in the round that has run, and leave on the desk what runs over several hosts next; return it in words, empty at the end.
 
@@ -39,7 +39,7 @@ def next_round(
     tier = None if case.tier == NOBODY else read_policy(case.policy_file).tiers[case.tier]
     if tier is None or all(step.over == "host" for step in tier.steps):
         return ""
-    fabric = FabricDesk(desk)
+    fabric = FabricStore(desk)
     if not fabric.state():
         found = read_desk(desk, case)
         if not found.measured:
@@ -55,7 +55,7 @@ def next_round(
     if (late or state["number"] >= MOST_ROUNDS) and not state["given_up"]:
         fabric.give_up(f"the tier's time ({tier.budget_s:g} s) was over" if late else f"{MOST_ROUNDS} rounds were not enough")
     course = fabric.course(tier, at_once=at_once)
-    runs = next_runs(course, load_floors(), Settings())
+    runs = next_runs(course, load_floors(), JudgingSettings())
     fabric.set_round(runs)
     if not runs:
         return ""
@@ -64,7 +64,9 @@ def next_round(
     return f"{tier.steps[runs[0].step].run} on {on}, round {state['number'] + 1}"
 
 
-def _who_takes_part(desk: Desk, case: Case, found: Found, present: Sequence[str]) -> tuple[tuple[str, ...], dict[str, tuple[Outcome, str]]]:
+def _who_takes_part(
+    desk: BenchStore, case: BenchedFleet, found: CollectedResults, present: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, tuple[Outcome, str]]]:
     """Return the hosts that passed their own steps, run no jobs and can be reached; and of the other measured ones, verdict and why."""
     policy = read_policy(case.policy_file)
     telling = telling_verdicts(judge_case(desk, found), policy)
@@ -84,7 +86,7 @@ def _who_takes_part(desk: Desk, case: Case, found: Found, present: Sequence[str]
     return hosts, others
 
 
-def _models(found: Found) -> dict[str, str]:
+def _models(found: CollectedResults) -> dict[str, str]:
     """Return what devices each host has, as its results say."""
     models: dict[str, set[str]] = {}
     for result in found.results:
@@ -92,9 +94,9 @@ def _models(found: Found) -> dict[str, str]:
     return {host: ", ".join(sorted(names)) for host, names in models.items()}
 
 
-def fabric_verdicts(desk: Desk, case: Case) -> FabricVerdicts:
+def fabric_verdicts(desk: BenchStore, case: BenchedFleet) -> FabricVerdicts:
     """Return what the runs over several hosts say, and of each host that took no part why."""
-    fabric = FabricDesk(desk)
+    fabric = FabricStore(desk)
     state = fabric.state()
     if not state:
         return FabricVerdicts((), {})
@@ -102,13 +104,13 @@ def fabric_verdicts(desk: Desk, case: Case) -> FabricVerdicts:
     course = fabric.course(tier, at_once=0)
     if not state["done"]:
         course = replace(course, given_up=course.given_up or "the runs over several hosts were cut short")
-    told = conclude(course, load_floors(), Settings()) if course.hosts else FabricVerdicts((), {})
+    told = conclude(course, load_floors(), JudgingSettings()) if course.hosts else FabricVerdicts((), {})
     checks = [step.checks for step in course.steps.values()]
     without = tuple(absent(check, host, *why) for host, why in state["absent"].items() for check in checks)
     return FabricVerdicts((*told.verdicts, *without), told.codes)
 
 
-def with_fabric(judgement: Judgement, fabric: FabricVerdicts) -> Judgement:
+def with_fabric(judgement: BenchEvaluation, fabric: FabricVerdicts) -> BenchEvaluation:
     """Add what runs over several hosts say; a path of two, and what all of them share, is nobody's."""
     hosts = dict(judgement.hosts)
     for verdict in fabric.verdicts:

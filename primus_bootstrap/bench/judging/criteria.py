@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from primus_bootstrap.bench.judging.floors import Floor
-    from primus_bootstrap.bench.judging.judging_settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
     from primus_bootstrap.bench.judging.reason_codes import Code
-    from primus_bootstrap.bench.judging.samples import GroupKey, Member, Place
+    from primus_bootstrap.bench.judging.samples import GroupKey, Place, Sample
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.core.verdicts import Outcome
 
@@ -43,7 +43,7 @@ _PLAYS_A_PART = 0.25
 _EARLIER_VALUES = 8
 
 
-class Said(NamedTuple):
+class CriterionResult(NamedTuple):
     """What one yardstick says. `limit` is a level; `gap` how far the member is from it (natural logarithm), `error` the doubt about that.
 
     `settles` is False where measuring again cannot help. `code` is why it is unknown, where a word says it.
@@ -59,7 +59,7 @@ class Said(NamedTuple):
     code: Code | None = None
 
 
-class Silent(NamedTuple):
+class NotApplicable(NamedTuple):
     """Why a yardstick says nothing. `notable`: it had enough to compare with, so that a pass without it says this reason."""
 
     reason: str
@@ -82,7 +82,7 @@ class Limits(NamedTuple):
     settles: bool
 
 
-class Seen(NamedTuple):
+class Comparison(NamedTuple):
     """A member against other values: its slowdown, the limit, the doubt, and the outcome.
 
     `blind`: a slowdown of `blind_percent` would not be told from a healthy value. `noisy`: how it was measured plays a part in that, and
@@ -107,7 +107,7 @@ def percent(slowdown: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def limits(rest: Spread, usual_error: float, chance: float, settings: Settings) -> Limits:
+def limits(rest: Spread, usual_error: float, chance: float, settings: JudgingSettings) -> Limits:
     """Return the limits that other values set; `usual_error` is what of their spread is only how they were measured."""
     apart = math.sqrt(max(0.0, rest.sigma**2 - usual_error**2))
     reach = multiplier(chance, rest.size)
@@ -125,7 +125,7 @@ def limits(rest: Spread, usual_error: float, chance: float, settings: Settings) 
     )
 
 
-def see(member: Member, known: Limits, settings: Settings) -> Seen:
+def see(member: Sample, known: Limits, settings: JudgingSettings) -> Comparison:
     """Compare a member with other values."""
     center, limit = known.center, known.limit
     error = math.hypot(member.error, known.center_error)
@@ -135,32 +135,34 @@ def see(member: Member, known: Limits, settings: Settings) -> Seen:
     blind = limit + error > most
     noisy = known.least + member.error > most or member.error > _PLAYS_A_PART * known.apart
     outcome: Outcome = "fail" if slowdown >= beyond else "unknown" if blind or slowdown > known.surely - error else "pass"
-    return Seen(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, noisy, abs(slowdown) > most, known.settles)
+    return Comparison(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, noisy, abs(slowdown) > most, known.settles)
 
 
-def by_floor(floor: Floor, better: str) -> Callable[[Member], Said]:
+def by_floor(floor: Floor, better: str) -> Callable[[Sample], CriterionResult]:
     """Return what the floor of the model, and its peak, say of a member."""
     level, peak = (math.log(each) if better == "higher" else -math.log(each) for each in (floor.value, floor.peak))
     source = f"floor: {floor.text()}"
-    reached = Said("pass", level, source)
+    reached = CriterionResult("pass", level, source)
 
-    def say(member: Member) -> Said:
+    def say(member: Sample) -> CriterionResult:
         gap = level - member.level
         if member.level > peak + math.log(_ABOVE_PEAK):
             reason = f"above the published peak of {floor.peak:g}: this was not measured right, or the model is another one"
-            return Said("unknown", level, source, reason, settles=False)
+            return CriterionResult("unknown", level, source, reason, settles=False)
         if gap <= 0:
             return reached
         if gap > 2 * member.error:
-            return Said("fail", level, source, f"{percent(gap):.1f} % below the floor")
-        return Said("unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error, code="noise")
+            return CriterionResult("fail", level, source, f"{percent(gap):.1f} % below the floor")
+        return CriterionResult(
+            "unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error, code="noise"
+        )
 
     return say
 
 
 def by_peers(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
-    key: GroupKey, members: Sequence[Member], history: History, chances: Mapping[str, float], settings: Settings, what: str = "hosts"
-) -> Callable[[Member], Said | Silent]:
+    key: GroupKey, members: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings, what: str = "hosts"
+) -> Callable[[Sample], CriterionResult | NotApplicable]:
     """Return what the peers say of each member: hosts of the same model and versions in this run, or earlier passes where those are few.
 
     `what` is what the members are where they are no hosts.
@@ -169,36 +171,38 @@ def by_peers(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
     earlier = _earlier_peers(key, members, history) if len(hosts) < settings.minimum_hosts else {}
     count = len(hosts | earlier.keys())
     if count < settings.minimum_hosts:
-        silent = Silent(f"{count} host{'s' if count != 1 else ''} of {key.model} with these versions, peers need {settings.minimum_hosts}")
+        silent = NotApplicable(
+            f"{count} host{'s' if count != 1 else ''} of {key.model} with these versions, peers need {settings.minimum_hosts}"
+        )
         return lambda _: silent
     seen = _see_all(members, earlier, chances, settings)
     source = f"peers: {count - 1} {what} of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
     common = _in_common(seen, count, settings, what)
     natural = not common and _one_kind(seen, settings)
 
-    def say(member: Member) -> Said | Silent:
+    def say(member: Sample) -> CriterionResult | NotApplicable:
         found = seen[member.host, member.device]
         slow = found.far and found.slowdown > 0
         if natural and found.blind and found.outcome != "fail" and not found.noisy and not slow:
             unseen = f"a slowdown of {percent(found.limit + found.error):.0f} % would not be seen here"
-            return Silent(f"its peers lie too far apart: {unseen}", notable=True)
+            return NotApplicable(f"its peers lie too far apart: {unseen}", notable=True)
         return _said(found, source, "its peers", common)
 
     return say
 
 
 def by_history(
-    key: GroupKey, members: Sequence[Member], history: History, chances: Mapping[str, float], settings: Settings
-) -> Callable[[Member], Said | Silent]:
+    key: GroupKey, members: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings
+) -> Callable[[Sample], CriterionResult | NotApplicable]:
     """Return what a member's own earlier passes say of it: those of its serial with the same model and versions."""
     own = {device: levels for device, levels in _earlier(key, history).items() if len(levels) >= settings.minimum_history}
     scatter = [level - median(levels) for levels in own.values() for level in levels]
     if len(scatter) < _EARLIER_VALUES:
-        return lambda _: Silent(f"fewer than {settings.minimum_history} own passes with these versions")
+        return lambda _: NotApplicable(f"fewer than {settings.minimum_history} own passes with these versions")
     # The median that is taken away was made of the same few values.
     sigma = spread(scatter).sigma * math.sqrt(settings.minimum_history / (settings.minimum_history - 1))
     usual = median([member.error for member in members])
-    seen: dict[Place, Seen] = {}
+    seen: dict[Place, Comparison] = {}
     for member in members:
         if member.key in own:
             rest = Spread(median(own[member.key]), sigma, len(scatter))
@@ -206,20 +210,20 @@ def by_history(
     hosts = len({host for host, _ in seen})
     common = _in_common(seen, hosts, settings) if hosts >= settings.minimum_hosts else ""
 
-    def say(member: Member) -> Said | Silent:
+    def say(member: Sample) -> CriterionResult | NotApplicable:
         found = seen.get((member.host, member.device))
         if found is None:
-            return Silent(f"fewer than {settings.minimum_history} own passes with these versions")
+            return NotApplicable(f"fewer than {settings.minimum_history} own passes with these versions")
         if found.blind and found.outcome != "fail":
-            return Silent("its own passes differ too much among themselves")
+            return NotApplicable("its own passes differ too much among themselves")
         return _said(found, f"history: {len(own[member.key])} passes of {member.key}", "before", common)
 
     return say
 
 
 def _see_all(
-    members: Sequence[Member], earlier: Mapping[str, Sequence[float]], chances: Mapping[str, float], settings: Settings
-) -> dict[Place, Seen]:
+    members: Sequence[Sample], earlier: Mapping[str, Sequence[float]], chances: Mapping[str, float], settings: JudgingSettings
+) -> dict[Place, Comparison]:
     usual = median([member.error for member in members])
     more = [level for levels in earlier.values() for level in levels]
     hosts = {member.host for member in members}
@@ -239,14 +243,14 @@ def _see_all(
         failed |= slow
 
 
-def _one_kind(seen: Mapping[Place, Seen], settings: Settings) -> bool:
+def _one_kind(seen: Mapping[Place, Comparison], settings: JudgingSettings) -> bool:
     """Return whether hardly any host, or any device, lies far off: where more do, there are rather two kinds of which one is ill."""
     far = [place for place, each in seen.items() if each.far]
     shares = (len({host for host, _ in far}), len({host for host, _ in seen})), (len(far), len(seen))
     return any(some <= 1 or 100 * some <= settings.most_fast_percent * count for some, count in shares)
 
 
-def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings, what: str = "hosts") -> str:
+def _in_common(seen: Mapping[Place, Comparison], hosts: int, settings: JudgingSettings, what: str = "hosts") -> str:
     """Return why these are no yardstick for each other, or nothing: where many of so many hosts are off, the good ones are not known."""
     slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
     fast = {host for (host, _), each in seen.items() if each.fast}
@@ -257,21 +261,23 @@ def _in_common(seen: Mapping[Place, Seen], hosts: int, settings: Settings, what:
     return ""
 
 
-def _said(seen: Seen, source: str, others: str, common: str) -> Said:
+def _said(seen: Comparison, source: str, others: str, common: str) -> CriterionResult:
     limit = seen.center - seen.limit
     if common:
-        return Said("unknown", limit, source, common, settles=False, code="shared")
+        return CriterionResult("unknown", limit, source, common, settles=False, code="shared")
     if seen.outcome == "pass":
-        return Said("pass", limit, source)
+        return CriterionResult("pass", limit, source)
     speed = f"{abs(percent(seen.slowdown)):.1f} % {'worse' if seen.slowdown >= 0 else 'better'} than {others}"
     if seen.outcome == "fail":
-        return Said("fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %")
+        return CriterionResult(
+            "fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %"
+        )
     if seen.blind:
         why = "it was measured too roughly" if seen.noisy else "the values lie too far apart"
         reason = f"{speed}, but a slowdown of {percent(seen.limit + seen.error):.0f} % would not be seen here: {why}"
-        return Said("unknown", limit, source, reason, 0.0, seen.error, seen.settles or seen.noisy, "noise")
+        return CriterionResult("unknown", limit, source, reason, 0.0, seen.error, seen.settles or seen.noisy, "noise")
     reason = f"{speed}: too near to the limit of {percent(seen.limit):.1f} % for an error of {percent(seen.error):.2f} %"
-    return Said("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error, code="noise")
+    return CriterionResult("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error, code="noise")
 
 
 def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:
@@ -280,7 +286,7 @@ def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:
     return {device: [to_level(value, key.unit, key.better) for _, value in values] for device, values in found.items()}
 
 
-def _earlier_peers(key: GroupKey, members: Sequence[Member], history: History) -> dict[str, list[float]]:
+def _earlier_peers(key: GroupKey, members: Sequence[Sample], history: History) -> dict[str, list[float]]:
     """Return the latest passing levels of the devices of hosts that are not in this run, by host."""
     measured, present = {member.key for member in members}, {member.host for member in members}
     found: dict[str, list[float]] = {}

@@ -18,10 +18,10 @@ from primus_bootstrap.core.verdicts import Verdict, parse_verdict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.bench.judging.verdicts import Judgement
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
     from primus_bootstrap.bench.quarantine.policy import Policy
     from primus_bootstrap.bench.results.reader import Result
-    from primus_bootstrap.bench.results.store import Desk
+    from primus_bootstrap.bench.results.store import BenchStore
 
 _FIX_STEP = "run it on the host by hand and read what it prints: primus-cli"
 _FIX_NO_PROGRAM = "the host has no primus-cli yet: primus-bootstrap apply --phase gpu"
@@ -29,7 +29,7 @@ _SAID_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class BenchedFleet:
     """What is judged: these hosts, of a fleet of so many GPU hosts. `now` is seconds since the epoch, by the clock here."""
 
     cluster: str
@@ -42,7 +42,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CollectedResults:
     """What the hosts of a case said. `measured` ran something, of those that were `lost` nothing came back, on `busy` ones are jobs."""
 
     results: tuple[Result, ...]
@@ -53,7 +53,7 @@ class Found:
     rounds: int
 
 
-def read_desk(desk: Desk, case: Case) -> Found:
+def read_desk(desk: BenchStore, case: BenchedFleet) -> CollectedResults:
     """Return what every host of the case said."""
     results: list[Result] = []
     verdicts: list[Verdict] = []
@@ -75,7 +75,7 @@ def read_desk(desk: Desk, case: Case) -> Found:
         elif said["asked"]:
             lost.append(host)
             verdicts.append(_lost(host))
-    return Found(tuple(results), tuple(verdicts), tuple(measured), tuple(lost), tuple(busy), desk.rounds_done())
+    return CollectedResults(tuple(results), tuple(verdicts), tuple(measured), tuple(lost), tuple(busy), desk.rounds_done())
 
 
 def read_step(host: str, step: Mapping[str, Any]) -> tuple[list[Result], list[Verdict]]:
@@ -149,7 +149,7 @@ def _lost(host: str) -> Verdict:
     )
 
 
-def judge_case(desk: Desk, found: Found) -> Judgement:
+def judge_case(desk: BenchStore, found: CollectedResults) -> BenchEvaluation:
     """Judge what each host measured by itself."""
     return judge(
         found.results,
@@ -161,12 +161,12 @@ def judge_case(desk: Desk, found: Found) -> Judgement:
     )
 
 
-def read_past(desk: Desk) -> History:
+def read_past(desk: BenchStore) -> History:
     """Return what was measured in earlier benches."""
     return read_history(desk.folder / "history.jsonl")
 
 
-def telling_verdicts(judgement: Judgement, policy: Policy) -> list[Verdict]:
+def telling_verdicts(judgement: BenchEvaluation, policy: Policy) -> list[Verdict]:
     """Return the verdicts that keep a host out, or take one out."""
     telling = []
     for verdict in judgement.verdicts:

@@ -11,13 +11,13 @@ from primus_bootstrap.bench.results.history import Fingerprint, Past, Record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.bench.judging.verdicts import Judged, Judgement
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, JudgedValue
     from primus_bootstrap.core.verdicts import Outcome
 
 
-def new_records(judgement: Judgement, fingerprints: Mapping[str, Fingerprint], *, time: float) -> tuple[Record, ...]:
+def new_records(judgement: BenchEvaluation, fingerprints: Mapping[str, Fingerprint], *, time: float) -> tuple[Record, ...]:
     """Return the records of a judgement; `fingerprints` are by host, and one that is missing is all unknown."""
-    values: dict[tuple[str, str], list[Judged]] = defaultdict(list)
+    values: dict[tuple[str, str], list[JudgedValue]] = defaultdict(list)
     outcomes: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for value in judgement.values:
         values[value.host, value.device].append(value)

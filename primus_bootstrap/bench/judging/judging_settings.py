@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class JudgingSettings:
     """The numbers of docs/bench-judging.md.
 
     `minimum_hosts` counts the judged host too; among fewer than `few_hosts` all are measured again where one is undecided.

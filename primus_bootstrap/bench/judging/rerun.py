@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from primus_bootstrap.bench.judging.judging_settings import Settings
+    from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 
 # A comparison is settled where the gap is the standard error; half as much again, because the value moves too.
 _ROOM = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RerunRequest:
     """One undecided value: `repeats` it has, how far it is from the limit and the error (natural logarithms), and why it is undecided."""
 
     host: str
@@ -28,7 +28,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Rerun:
     """A benchmark to run again on a host, with so many repeats a series; `round` counts from 1."""
 
     host: str
@@ -38,20 +38,20 @@ class Again:
     reason: str
 
 
-def follow_up(wishes: Iterable[Wish], settings: Settings, *, rounds_done: int) -> tuple[Again, ...]:
+def follow_up(wishes: Iterable[RerunRequest], settings: JudgingSettings, *, rounds_done: int) -> tuple[Rerun, ...]:
     """Return one run a host and benchmark, for the wish that needs most; nothing after the last round."""
     if rounds_done >= settings.most_rounds:
         return ()
-    most: dict[tuple[str, str], Again] = {}
+    most: dict[tuple[str, str], Rerun] = {}
     for wish in wishes:
-        again = Again(wish.host, wish.benchmark, _repeats(wish, settings), rounds_done + 1, wish.reason)
+        again = Rerun(wish.host, wish.benchmark, _repeats(wish, settings), rounds_done + 1, wish.reason)
         known = most.get((wish.host, wish.benchmark))
         if known is None or again.repeats > known.repeats:
             most[wish.host, wish.benchmark] = again
     return tuple(most.values())
 
 
-def _repeats(wish: Wish, settings: Settings) -> int:
+def _repeats(wish: RerunRequest, settings: JudgingSettings) -> int:
     """Return how many repeats more: the standard error falls with their square root."""
     if wish.repeats < settings.minimum_repeats or not wish.error:
         return min(max(settings.minimum_repeats, wish.repeats), settings.most_repeats)

@@ -30,7 +30,7 @@ class GroupKey(NamedTuple):
     stack: tuple[str, ...]
 
 
-class Member(NamedTuple):
+class Sample(NamedTuple):
     """One host or device in a group, all its runs together.
 
     `level` is a natural logarithm, of which more is better always (see `to_level`). `error` is its standard error.
@@ -54,7 +54,7 @@ class Member(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
+class SampleSet:
     """Results by what they are good for: groups of values, wrong results, and errors that no later run has made good."""
 
     groups: Mapping[GroupKey, Mapping[Place, Sequence[Result]]]
@@ -62,7 +62,7 @@ class Sorted:
     errors: tuple[Result, ...]
 
 
-def sort_results(results: Iterable[Result]) -> Sorted:
+def sort_results(results: Iterable[Result]) -> SampleSet:
     """Sort results; a line that was read twice counts once."""
     groups: dict[GroupKey, dict[Place, list[Result]]] = defaultdict(dict)
     wrong: dict[tuple[Series, Place], Result] = {}
@@ -79,7 +79,7 @@ def sort_results(results: Iterable[Result]) -> Sorted:
             if not any(run.started == result.started and run.samples == result.samples for run in runs):
                 runs.append(result)
     left = tuple(result for result in errors.values() if not _made_good(result, groups))
-    return Sorted(groups, tuple(wrong.values()), left)
+    return SampleSet(groups, tuple(wrong.values()), left)
 
 
 def _made_good(error: Result, groups: Mapping[GroupKey, Mapping[Place, Sequence[Result]]]) -> bool:
@@ -114,18 +114,18 @@ def from_level(level: float, unit: str, better: str) -> float:
     return 100 * (2 - value) if unit == "%" else value
 
 
-def make_members(key: GroupKey, runs: Mapping[Place, Sequence[Result]]) -> tuple[Member, ...]:
+def make_members(key: GroupKey, runs: Mapping[Place, Sequence[Result]]) -> tuple[Sample, ...]:
     """Return the members of a group, with the noise that is common to them: many devices know it better than one."""
     noises = {place: median([_noise(key, run) for run in each]) for place, each in runs.items()}
     common = median(noises.values()) if noises else 0.0
     return tuple(_member(key, place, each, noises[place], common) for place, each in runs.items())
 
 
-def _member(key: GroupKey, place: Place, runs: Sequence[Result], own: float, common: float) -> Member:
+def _member(key: GroupKey, place: Place, runs: Sequence[Result], own: float, common: float) -> Sample:
     last = runs[-1]
     value = _value(runs)
     repeats = sum(run.repeats for run in runs)
-    return Member(
+    return Sample(
         host=place[0],
         device=place[1],
         serial=last.serial,

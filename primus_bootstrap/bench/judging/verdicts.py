@@ -7,9 +7,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from primus_bootstrap.bench.judging.criteria import Said, Silent, by_floor, by_history, by_peers
-from primus_bootstrap.bench.judging.judging_settings import Settings
-from primus_bootstrap.bench.judging.rerun import Again, Wish, follow_up
+from primus_bootstrap.bench.judging.criteria import CriterionResult, NotApplicable, by_floor, by_history, by_peers
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
+from primus_bootstrap.bench.judging.rerun import Rerun, RerunRequest, follow_up
 from primus_bootstrap.bench.judging.samples import from_level, make_members, sort_results
 from primus_bootstrap.core.verdicts import Outcome, Verdict
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.judging.floors import Floor, Floors
     from primus_bootstrap.bench.judging.reason_codes import Code
-    from primus_bootstrap.bench.judging.samples import GroupKey, Member, Sorted
+    from primus_bootstrap.bench.judging.samples import GroupKey, Sample, SampleSet
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.bench.results.reader import Result, Series
 
@@ -28,7 +28,7 @@ _FIX_AGAIN = "bench it again"
 _FIX_YARDSTICK = "bench more hosts of this model at once, or bench this one until it has a history"
 
 
-class Judged(NamedTuple):
+class JudgedValue(NamedTuple):
     """One value with what it was held against; `floor` is None where there is none. The verdict says the rest."""
 
     series: Series
@@ -46,7 +46,7 @@ class Judged(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class BenchEvaluation:
     """All verdicts, the overall verdict of each host, what to measure again, and every value that was judged.
 
     `codes` says of unknown verdicts why, where a word says it: those that have none got no answer.
@@ -54,8 +54,8 @@ class Judgement:
 
     verdicts: tuple[Verdict, ...]
     hosts: Mapping[str, Outcome]
-    again: tuple[Again, ...]
-    values: tuple[Judged, ...]
+    again: tuple[Rerun, ...]
+    values: tuple[JudgedValue, ...]
     codes: Mapping[Verdict, Code]
 
 
@@ -73,11 +73,11 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
     *,
     floors: Floors,
     history: History,
-    settings: Settings | None = None,
+    settings: JudgingSettings | None = None,
     hosts: Sequence[str] = (),
     others: Sequence[Verdict] = (),
     rounds_done: int = 0,
-) -> Judgement:
+) -> BenchEvaluation:
     """Judge the results of one bench, all rounds together.
 
     Args:
@@ -89,7 +89,7 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
         others: Verdicts that were made elsewhere: lines that could not be read, checks of the nodes. They count for the hosts.
         rounds_done: How often was measured again.
     """
-    settings = settings or Settings()
+    settings = settings or JudgingSettings()
     found = sort_results(results)
     bench = _Bench(found, floors, history, settings, _chances(found, settings))
     for key, runs in found.groups.items():
@@ -103,7 +103,7 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
         # A group of hosts ("a,b") is nobody's verdict alone.
         if verdict.host and "," not in verdict.host:
             by_host.setdefault(verdict.host, set()).add(verdict.verdict)
-    return Judgement(
+    return BenchEvaluation(
         verdicts,
         {host: overall(outcomes) for host, outcomes in by_host.items()},
         follow_up(bench.wishes, settings, rounds_done=rounds_done),
@@ -112,7 +112,7 @@ def judge(  # noqa: PLR0913 - the whole of what a judgement rests on; all by nam
     )
 
 
-def _chances(found: Sorted, settings: Settings) -> dict[str, float]:
+def _chances(found: SampleSet, settings: JudgingSettings) -> dict[str, float]:
     """Return by host how likely each single comparison may be wrong, so that all of a host's together stay within the limit."""
     counts = Counter(host for runs in found.groups.values() for host, _ in runs)
     return {host: settings.false_flag_percent / 100 / count for host, count in counts.items()}
@@ -121,18 +121,18 @@ def _chances(found: Sorted, settings: Settings) -> dict[str, float]:
 class _Bench:
     """One judging: what is known at its start, and what it has said so far."""
 
-    def __init__(self, found: Sorted, floors: Floors, history: History, settings: Settings, chances: Mapping[str, float]) -> None:
+    def __init__(self, found: SampleSet, floors: Floors, history: History, settings: JudgingSettings, chances: Mapping[str, float]) -> None:
         self._found = found
         self._floors = floors
         self._history = history
         self._settings = settings
         self._chances = chances
         self.verdicts: list[Verdict] = []
-        self.values: list[Judged] = []
-        self.wishes: list[Wish] = []
+        self.values: list[JudgedValue] = []
+        self.wishes: list[RerunRequest] = []
         self.codes: dict[Verdict, Code] = {}
 
-    def judge_group(self, key: GroupKey, members: Sequence[Member]) -> None:
+    def judge_group(self, key: GroupKey, members: Sequence[Sample]) -> None:
         """Judge everybody who was measured in one series, on one model with one set of versions."""
         floor = self._floors.find(key.series, key.model)
         sticks = (
@@ -146,7 +146,7 @@ class _Bench:
             said = [stick(member) for stick in sticks]
             outcome = self._judge_member(key, text, member, said)
             self.values.append(
-                Judged(
+                JudgedValue(
                     series=key.series,
                     unit=key.unit,
                     model=key.model,
@@ -166,13 +166,13 @@ class _Bench:
         if noisy and len({member.host for member in members}) < self._settings.few_hosts:
             self._wish_all(key, members)
 
-    def _wish_all(self, key: GroupKey, members: Sequence[Member]) -> None:
+    def _wish_all(self, key: GroupKey, members: Sequence[Sample]) -> None:
         """Ask for everybody again: among few peers the doubt about one is the noise of the others."""
         reason = f"{key.series.text()}: few peers, and one of them is undecided"
-        self.wishes += [Wish(member.host, key.series.benchmark, member.repeats, 0.0, member.error, reason) for member in members]
+        self.wishes += [RerunRequest(member.host, key.series.benchmark, member.repeats, 0.0, member.error, reason) for member in members]
 
-    def _judge_member(self, key: GroupKey, text: str, member: Member, said: Sequence[Said | Silent]) -> Outcome:
-        spoken = [each for each in said if isinstance(each, Said)]
+    def _judge_member(self, key: GroupKey, text: str, member: Sample, said: Sequence[CriterionResult | NotApplicable]) -> Outcome:
+        spoken = [each for each in said if isinstance(each, CriterionResult)]
         outcome, decisive = _decide(spoken)
         few = member.repeats < self._settings.minimum_repeats
         reason, fix = decisive.reason if decisive else "", ""
@@ -180,14 +180,14 @@ class _Bench:
             outcome, fix = "unknown", _FIX_AGAIN
             reason = f"{member.repeats} repeats, at least {self._settings.minimum_repeats} are needed"
         elif decisive is None:
-            reason, fix = "no yardstick: " + "; ".join(each.reason for each in said if isinstance(each, Silent)), _FIX_YARDSTICK
+            reason, fix = "no yardstick: " + "; ".join(each.reason for each in said if isinstance(each, NotApplicable)), _FIX_YARDSTICK
         elif outcome != "pass":
             fix = _FIX_SLOW if outcome == "fail" else _FIX_AGAIN
-        elif quiet := [each.reason for each in said if isinstance(each, Silent) and each.notable]:
+        elif quiet := [each.reason for each in said if isinstance(each, NotApplicable) and each.notable]:
             reason = "without its peers: " + "; ".join(quiet)
         if outcome == "unknown" and (few or (decisive is not None and decisive.settles)):
             gap, error = (decisive.gap, decisive.error) if decisive else (0.0, 0.0)
-            self.wishes.append(Wish(member.host, key.series.benchmark, member.repeats, gap, error, f"{text}: {reason}"))
+            self.wishes.append(RerunRequest(member.host, key.series.benchmark, member.repeats, gap, error, f"{text}: {reason}"))
         sources = [decisive.source] if decisive and outcome != "pass" else [each.source for each in spoken]
         verdict = Verdict(
             check=f"bench_{key.series.benchmark}",
@@ -220,7 +220,7 @@ class _Bench:
         """Say of every error that no later run made good that nothing is known; the benchmark runs again."""
         for result in self._found.errors:
             self._say(result, "unknown", f"{result.series.text()}: a value", result.error, _FIX_AGAIN)
-            self.wishes.append(Wish(result.host, result.series.benchmark, result.repeats, 0.0, 0.0, result.error))
+            self.wishes.append(RerunRequest(result.host, result.series.benchmark, result.repeats, 0.0, 0.0, result.error))
 
     def _say(self, result: Result, outcome: Outcome, expected: str, reason: str, fix: str) -> None:
         self.verdicts.append(
@@ -279,13 +279,15 @@ class _Bench:
                 device=device,
             )
             self.verdicts.append(verdict)
-        self.wishes.append(Wish(host, benchmark, 0, 0.0, 0.0, "no result"))
+        self.wishes.append(RerunRequest(host, benchmark, 0, 0.0, 0.0, "no result"))
 
 
-def _floor_stick(key: GroupKey, members: Sequence[Member], floor: Floor | None, settings: Settings) -> Callable[[Member], Said | Silent]:
+def _floor_stick(
+    key: GroupKey, members: Sequence[Sample], floor: Floor | None, settings: JudgingSettings
+) -> Callable[[Sample], CriterionResult | NotApplicable]:
     """Return what the floor says of each member; where most hosts are below it, they share the cause or it is wrong: it convicts nobody."""
     if floor is None:
-        silent = Silent(f"no floor for {key.model or 'this model'} and these sizes")
+        silent = NotApplicable(f"no floor for {key.model or 'this model'} and these sizes")
         return lambda _: silent
     against = by_floor(floor, key.better)
     said = {(member.host, member.device): against(member) for member in members}
@@ -294,14 +296,14 @@ def _floor_stick(key: GroupKey, members: Sequence[Member], floor: Floor | None, 
         return lambda member: said[member.host, member.device]
     common = f"{len(below)} of {len(hosts)} hosts are below the floor: rather something that they share, or the floor is wrong for them"
 
-    def say(member: Member) -> Said:
+    def say(member: Sample) -> CriterionResult:
         each = said[member.host, member.device]
         return each._replace(outcome="unknown", reason=common, settles=False, code="shared") if each.outcome == "fail" else each
 
     return say
 
 
-def _decide(spoken: Sequence[Said]) -> tuple[Outcome, Said | None]:
+def _decide(spoken: Sequence[CriterionResult]) -> tuple[Outcome, CriterionResult | None]:
     """Return the worst of what yardsticks say, and which says it; of passes, the one that asks for most."""
     for outcome in ("fail", "unknown"):
         for each in spoken:
@@ -310,7 +312,7 @@ def _decide(spoken: Sequence[Said]) -> tuple[Outcome, Said | None]:
     return ("pass", max(spoken, key=lambda each: each.limit)) if spoken else ("unknown", None)
 
 
-def _expected(text: str, key: GroupKey, said: Said | None) -> str:
+def _expected(text: str, key: GroupKey, said: CriterionResult | None) -> str:
     if said is None or not math.isfinite(said.limit):
         return text
     return f"{text}: at {'least' if key.better == 'higher' else 'most'} {from_level(said.limit, key.unit, key.better):.5g}"

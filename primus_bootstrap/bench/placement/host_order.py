@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.judging.judging_settings import Settings
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.samples import to_level
 from primus_bootstrap.bench.results.reader import measurable
 
@@ -44,7 +44,7 @@ class Speed:
     @property
     def slow(self) -> bool:
         """Whether the host is offered after those of which nothing is known."""
-        return self.failed or (self.share is not None and 100 * (1 - self.share) >= Settings().blind_percent)
+        return self.failed or (self.share is not None and 100 * (1 - self.share) >= JudgingSettings().blind_percent)
 
     def text(self) -> str:
         """Return why the host is slow, for people."""

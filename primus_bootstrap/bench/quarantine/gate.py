@@ -36,7 +36,7 @@ _NO_CODES: Mapping[Verdict, Code] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QuarantineRecord:
     """A quarantine record, which keeps a host out of service.
 
     A drain or a cordon with no record behind it is none: nobody asks for it, and what keeps records leaves it (slurm, kube_quarantine).
@@ -64,7 +64,7 @@ class HostState:
     """A host before the gate. `known` is False where it could not be found out whether it is out of service."""
 
     host: str
-    standing: tuple[Standing, ...] = ()
+    standing: tuple[QuarantineRecord, ...] = ()
     known: bool = True
 
 
@@ -159,7 +159,7 @@ def decide(  # noqa: PLR0913 - the whole of what a decision rests on; all by nam
     by_host: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         by_host[verdict.host].append(verdict)
-    judge = _Judge(policy, tier, now, codes)
+    judge = _GateEvaluation(policy, tier, now, codes)
     wished = [judge.decide(state, by_host.get(state.host, [])) for state in states]
     fresh = tuple(decision.host for decision in wished if decision.action == "quarantine")
     ours = sum(any(each.ours and not each.pending for each in state.standing) for state in states)
@@ -181,7 +181,7 @@ def _held(decision: Decision, breaker: Breaker) -> Decision:
     return Decision(decision.host, "hold", f"the breaker holds ({breaker.reason}): {decision.reason}", decision.verdicts)
 
 
-class _Judge:
+class _GateEvaluation:
     """What one gate knows of everybody."""
 
     def __init__(self, policy: Policy, tier: Tier, now: float, codes: Mapping[Verdict, Code]) -> None:
@@ -210,7 +210,7 @@ class _Judge:
             reason = f"the policy only warns of {_names(told)}" if told else "it passes" if verdicts else "it was not benched"
         return Decision(state.host, "leave", reason, told)
 
-    def _may_release(self, host: str, standing: Standing, verdicts: Sequence[Verdict]) -> Decision:
+    def _may_release(self, host: str, standing: QuarantineRecord, verdicts: Sequence[Verdict]) -> Decision:
         """Release where everything that matters passed after the quarantine; say what is missing elsewhere."""
         lacking = [step.checks for step in self._tier.steps if step.needed and not any(_says(each, step.checks) for each in verdicts)]
         if lacking:

@@ -68,7 +68,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadResults:
     """What a file holds: its results, and a verdict `unknown` for each line that is none."""
 
     results: tuple[Result, ...]
@@ -94,16 +94,16 @@ def canonical(sizes: Mapping[str, Any]) -> str:
     return json.dumps(sizes, sort_keys=True, separators=(",", ":"))
 
 
-def read_results(path: Path, *, host: str = "") -> Reading:
+def read_results(path: Path, *, host: str = "") -> ReadResults:
     """Read a file of results; `host` is who wrote it, for lines that do not say so."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Reading((), (_unknown(host, "bench_results", str(path), f"cannot be read: {error.strerror or error}"),))
+        return ReadResults((), (_unknown(host, "bench_results", str(path), f"cannot be read: {error.strerror or error}"),))
     return parse_lines(data.split(b"\n"), name=str(path), host=host)
 
 
-def parse_lines(lines: Iterable[bytes], *, name: str, host: str = "") -> Reading:
+def parse_lines(lines: Iterable[bytes], *, name: str, host: str = "") -> ReadResults:
     """Read lines of results; `name` is what the file is called in messages."""
     results: list[Result] = []
     problems: list[Verdict] = []
@@ -121,7 +121,7 @@ def parse_lines(lines: Iterable[bytes], *, name: str, host: str = "") -> Reading
             problems.append(_unknown(who if isinstance(who, str) and who else host, check, f"{name}:{number}", str(error)))
     if not results and not problems:
         problems.append(_unknown(host, "bench_results", name, "holds no result"))
-    return Reading(tuple(results), tuple(problems))
+    return ReadResults(tuple(results), tuple(problems))
 
 
 def parse_result(data: Mapping[str, Any]) -> Result:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from primus_bootstrap.bench.judging.verdicts import Judgement
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
     from primus_bootstrap.bench.quarantine.gate import Gate
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.bench.results.reader import Result
@@ -33,7 +33,7 @@ def make_run(  # noqa: PLR0913 - all that a report shows; by name
     now: float,
     hosts: Mapping[str, Outcome],
     results: Iterable[Result],
-    judgement: Judgement,
+    judgement: BenchEvaluation,
     gate: Gate,
     history: History,
 ) -> BenchRun:

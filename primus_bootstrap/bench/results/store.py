@@ -32,7 +32,7 @@ _JOBS_SHOWN = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BenchRequest:
     """How hosts are measured: the variables of the role. `trial` are options of the trial training; empty ones leave the policy's."""
 
     tier: str
@@ -44,7 +44,7 @@ class Asked:
     trial: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Desk:
+class BenchStore:
     """The folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -97,7 +97,7 @@ class Desk:
             found = None  # the host counts as lost, so what it measured is unknown
         return found or {"seen": {}, "asked": False, "measured": []}
 
-    def steps(self, host: str, asked: Asked, *, round_: int) -> list[dict[str, Any]]:
+    def steps(self, host: str, asked: BenchRequest, *, round_: int) -> list[dict[str, Any]]:
         """Return what to run on a host in this round; nothing where no bench is due."""
         seen = self.said(host)["seen"]
         if asked.tier == NOBODY or not (asked.force or seen.get("due")):
@@ -110,7 +110,7 @@ class Desk:
         wanted = (self.read(_AGAIN) or {"hosts": {}})["hosts"].get(host, {}) if self.left_s(host, asked) > 0 else {}
         return [step_words(step, asked, device, wanted[step.run]) for step in steps if step.run in wanted]
 
-    def left_s(self, host: str, asked: Asked) -> float:
+    def left_s(self, host: str, asked: BenchRequest) -> float:
         """Return what is left of the tier's time on a host, after what its steps have taken so far."""
         spent = sum(float(step["seconds"]) for each in self.said(host)["measured"] for step in each["steps"])
         return read_policy(asked.policy_file).tiers[asked.tier].budget_s - spent
@@ -213,7 +213,7 @@ def jobs_in_words(jobs: Sequence[str]) -> str:
     return ", ".join(jobs[:_JOBS_SHOWN]) + more
 
 
-def step_words(step: Step, asked: Asked, device: str, repeats: int = 0) -> dict[str, Any]:
+def step_words(step: Step, asked: BenchRequest, device: str, repeats: int = 0) -> dict[str, Any]:
     """Return one step as the host runs it; `{run}` and `{expected}` stand for its own folder and for the file of what is expected."""
     if step.run == "trial":
         step = replace(step, options={**step.options, **{name: value for name, value in asked.trial.items() if value}})
@@ -231,7 +231,7 @@ def step_words(step: Step, asked: Asked, device: str, repeats: int = 0) -> dict[
     return _limited(step, [asked.program, "--output", "{run}/out", *runtime, "--", "benchmark", step.run, *words])
 
 
-def group_words(step: Step, asked: Asked, device: str, shape: Mapping[str, Any]) -> dict[str, Any]:
+def group_words(step: Step, asked: BenchRequest, device: str, shape: Mapping[str, Any]) -> dict[str, Any]:
     """Return one host's part of a step over several hosts; `shape` holds the options of `primus-cli direct` for it."""
     made = step_words(step, asked, device)
     end = made["argv"].index("--")
@@ -247,7 +247,7 @@ def _limited(step: Step, argv: list[str]) -> dict[str, Any]:
     return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60, "alone": step.run != "preflight"}
 
 
-def _runs_alone(step: Step, asked: Asked) -> bool:
+def _runs_alone(step: Step, asked: BenchRequest) -> bool:
     return step.over == "host" and (step.run != "storage" or bool(asked.storage_folder))
 
 

@@ -17,7 +17,7 @@ from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -42,14 +42,14 @@ class Addresses:
     failures: tuple[Problem, ...]
 
 
-def resolve(reading: Reading, variable: str) -> Addresses:
+def resolve(reading: ValidationContext, variable: str) -> Addresses:
     """Return the value of every host; once for each variable of an inventory."""
     if variable not in reading.addresses:
         reading.addresses[variable] = _resolve(reading, variable)
     return reading.addresses[variable]
 
 
-def _resolve(reading: Reading, variable: str) -> Addresses:
+def _resolve(reading: ValidationContext, variable: str) -> Addresses:
     renderers: dict[int, Callable[[str], str] | None] = {}
     found: list[Address] = []
     failures: list[Problem] = []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class VariableIndex:
     """The definitions of one inventory by variable, in Ansible's order of precedence.
 
     Ansible's managers give the same answer a hundred times slower, and lose the place; a contract test keeps the two equal.

@@ -1,6 +1,6 @@
 """The rules that look at more than one line. Each is a small function with its reason; `RULES` is all of them.
 
-A rule takes a `Reading` and yields problems. To add one: write the function, put it into a table, add a broken inventory
+A rule takes a `ValidationContext` and yields problems. To add one: write the function, put it into a table, add a broken inventory
 under tests/data/broken.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.core.errors import Problem
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
     *hosts.RULES,
     *group_membership.RULES,
     *network.RULES,
@@ -45,6 +45,6 @@ RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
 )
 
 
-def check(reading: Reading) -> list[Problem]:
+def check(reading: ValidationContext) -> list[Problem]:
     """Return what every rule finds."""
     return [problem for rule in RULES for problem in rule(reading)]

@@ -11,25 +11,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from primus_bootstrap.inventory.ansible.addresses import Addresses
-    from primus_bootstrap.inventory.ansible.variable_index import Merged
+    from primus_bootstrap.inventory.ansible.variable_index import VariableIndex
     from primus_bootstrap.inventory.ansible.view import ManagersView
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.source.source_map import Definition, Written
+    from primus_bootstrap.inventory.source.source_map import Definition, SourceMap
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ValidationContext:
     """One inventory, read.
 
     `groups` holds every group with its children's hosts, `all` included. `addresses` remembers what `addresses.resolve` found.
     """
 
     shown: str
-    written: Written
+    written: SourceMap
     definitions: tuple[Definition, ...]
     groups: Mapping[str, tuple[str, ...]]
     host_origins: Mapping[str, Origin]
-    merged: Merged
+    merged: VariableIndex
     view: ManagersView
     addresses: dict[str, Addresses] = field(default_factory=dict)
 

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def envoy_gateway(reading: Reading) -> Iterator[Problem]:
+def envoy_gateway(reading: ValidationContext) -> Iterator[Problem]:
     """A route to an upstream that nobody states, or one that is open by oversight, would be found out by its clients."""
     if "envoy_listeners" not in load_options():  # a set of roles of somebody's own
         return
@@ -31,7 +31,7 @@ def envoy_gateway(reading: Reading) -> Iterator[Problem]:
                 yield Problem(origin.file, origin.line, one.what, one.fix, one.rule)
 
 
-def _stated(reading: Reading, host: str, judge: Any) -> dict[str, Any]:
+def _stated(reading: ValidationContext, host: str, judge: Any) -> dict[str, Any]:
     """Return the role's variables as one host has them; one that only a run knows is `judge.UNKNOWN`."""
     variables = reading.view.variables(host)
     found: dict[str, Any] = {}
@@ -45,9 +45,9 @@ def _stated(reading: Reading, host: str, judge: Any) -> dict[str, Any]:
     return found
 
 
-def _origin(reading: Reading, host: str, about: str) -> Origin:
+def _origin(reading: ValidationContext, host: str, about: str) -> Origin:
     """Return where the variable is written that counts for a host, or where the group is named."""
     return reading.merged.origin(host, about) or reading.group_origin("envoy")
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (envoy_gateway,)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (envoy_gateway,)

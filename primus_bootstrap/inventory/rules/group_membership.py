@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 _IMPLICIT = ("all", "ungrouped")
 # A group on the left is of no use without one on the right.
@@ -24,13 +24,13 @@ _NEEDS = (
 )
 
 
-def no_hosts(reading: Reading) -> Iterator[Problem]:
+def no_hosts(reading: ValidationContext) -> Iterator[Problem]:
     """An inventory without hosts makes every run a success that did nothing."""
     if not reading.hosts:
         yield Problem(reading.shown, 0, "names no host", "add a host under `hosts:` of a group", "no-hosts")
 
 
-def misspelt_group(reading: Reading) -> Iterator[Problem]:
+def misspelt_group(reading: ValidationContext) -> Iterator[Problem]:
     """A misspelt group is a group of its own for Ansible: its hosts would silently miss their role."""
     known = load_groups()
     seen: set[str] = set()
@@ -43,7 +43,7 @@ def misspelt_group(reading: Reading) -> Iterator[Problem]:
             yield Problem(entry.origin.file, entry.origin.line, f"{entry.name}: no such group", fix, "unknown-group")
 
 
-def host_without_known_group(reading: Reading) -> Iterator[Problem]:
+def host_without_known_group(reading: ValidationContext) -> Iterator[Problem]:
     """A host that is only in groups of the user's own gets no role but those of every host: most often a wrong group name."""
     known = load_groups()
     covered = {host for name in known for host in reading.groups.get(name, ())}
@@ -69,7 +69,7 @@ def host_without_known_group(reading: Reading) -> Iterator[Problem]:
             )
 
 
-def missing_partner(reading: Reading) -> Iterator[Problem]:
+def missing_partner(reading: ValidationContext) -> Iterator[Problem]:
     """Half a cluster is found out here and not after an hour of installing."""
     for group, partner, why in _NEEDS:
         if partner == "kube_control_plane" and kubernetes_is_given(reading):
@@ -85,12 +85,12 @@ def missing_partner(reading: Reading) -> Iterator[Problem]:
             )
 
 
-def kubernetes_is_given(reading: Reading) -> bool:
+def kubernetes_is_given(reading: ValidationContext) -> bool:
     """Tell whether somebody else made the Kubernetes cluster, so that its machines are not ours to judge."""
     return any(value_of(one.node) == "existing" for one in reading.merged.by_name.get("kubernetes_provider", ()))
 
 
-def container_host_of_kubernetes(reading: Reading) -> Iterator[Problem]:
+def container_host_of_kubernetes(reading: ValidationContext) -> Iterator[Problem]:
     """Kubernetes owns the container engine of its hosts; a second one would share its cgroups, sockets and disk with it."""
     taken = [host for host in reading.groups.get("container_host", ()) if host in reading.groups.get("k8s_cluster", ())]
     if taken:
@@ -100,7 +100,7 @@ def container_host_of_kubernetes(reading: Reading) -> Iterator[Problem]:
         yield Problem(origin.file, origin.line, what, "take them out of container_host", "container-host-of-kubernetes")
 
 
-def etcd_quorum(reading: Reading) -> Iterator[Problem]:
+def etcd_quorum(reading: ValidationContext) -> Iterator[Problem]:
     """Two etcd members survive no more losses than one and four no more than three, and a split leaves no majority."""
     if kubernetes_is_given(reading):
         return
@@ -118,7 +118,7 @@ def etcd_quorum(reading: Reading) -> Iterator[Problem]:
         )
 
 
-def _etcd_by_kubeadm(reading: Reading) -> bool:
+def _etcd_by_kubeadm(reading: ValidationContext) -> bool:
     """With `etcd_deployment_type: kubeadm` Kubespray runs etcd on the control plane and reads no group for it."""
     host = reading.groups["kube_control_plane"][0]
     found = reading.merged.of("etcd_deployment_type").get(host)
@@ -127,7 +127,7 @@ def _etcd_by_kubeadm(reading: Reading) -> bool:
     return is_template(found.node) or is_vaulted(found.node) or value_of(found.node) == "kubeadm"
 
 
-def bundle_without_mirror(reading: Reading) -> Iterator[Problem]:
+def bundle_without_mirror(reading: ValidationContext) -> Iterator[Problem]:
     """Hosts that fetch from a bundle alone, and nobody who offers it: the first package would be missing everywhere."""
     stated = next(iter(reading.merged.of("airgap_bundle").values()), None)
     if stated is None or is_template(stated.node) or is_vaulted(stated.node) or not value_of(stated.node):
@@ -139,7 +139,7 @@ def bundle_without_mirror(reading: Reading) -> Iterator[Problem]:
         )
 
 
-def driver_beyond_bundle(reading: Reading) -> Iterator[Problem]:
+def driver_beyond_bundle(reading: ValidationContext) -> Iterator[Problem]:
     """With a bundle apt reads no other source, and what a vendor's repository and its key give is in none: the phase gpu would stop."""
     states, bundles = reading.merged.of("gpu_driver_state"), reading.merged.of("airgap_bundle")
     reported: set[Origin] = set()
@@ -157,7 +157,7 @@ def driver_beyond_bundle(reading: Reading) -> Iterator[Problem]:
             yield Problem(state.origin.file, state.origin.line, what, fix, "driver-beyond-bundle")
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
     no_hosts,
     misspelt_group,
     host_without_known_group,

@@ -16,7 +16,7 @@ from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 # RFC 1123 in lower case: what Kubernetes takes as a node's name.
@@ -42,7 +42,7 @@ _KEY_FIELDS = {
 _ED25519_BYTES = 32
 
 
-def duplicate_host(reading: Reading) -> Iterator[Problem]:
+def duplicate_host(reading: ValidationContext) -> Iterator[Problem]:
     """A host that two entries of one group mean has the variables of both, by the accident of their order."""
     seen: dict[tuple[str, str], tuple[str, int]] = {}
     for entry in reading.written.hosts:
@@ -56,7 +56,7 @@ def duplicate_host(reading: Reading) -> Iterator[Problem]:
             seen.setdefault((entry.group, host), (entry.pattern, entry.origin.line))
 
 
-def variable_twice(reading: Reading) -> Iterator[Problem]:
+def variable_twice(reading: ValidationContext) -> Iterator[Problem]:
     """A host's variable with two values in hosts.yaml has the one that happens to stand last."""
     seen: dict[tuple[str, str], Definition] = {}
     for definition in reading.written.definitions:
@@ -74,7 +74,7 @@ def _same(one: yaml.Node, other: yaml.Node) -> bool:
     return yaml.serialize(one) == yaml.serialize(other)
 
 
-def name_of_host_and_group(reading: Reading) -> Iterator[Problem]:
+def name_of_host_and_group(reading: ValidationContext) -> Iterator[Problem]:
     """A pattern that names both means the group: the host can no longer be chosen alone."""
     for entry in reading.written.hosts:
         for host in entry.hosts:
@@ -88,7 +88,7 @@ def name_of_host_and_group(reading: Reading) -> Iterator[Problem]:
                 )
 
 
-def kube_host_name(reading: Reading) -> Iterator[Problem]:
+def kube_host_name(reading: ValidationContext) -> Iterator[Problem]:
     """Kubernetes takes a host's name as the node's name and refuses capitals and `_`: Kubespray stops there after minutes."""
     in_kube = {host for group in _KUBE_GROUPS for host in reading.groups.get(group, ())}
     for host in sorted(in_kube):
@@ -104,7 +104,7 @@ def kube_host_name(reading: Reading) -> Iterator[Problem]:
             )
 
 
-def no_value(reading: Reading) -> Iterator[Problem]:
+def no_value(reading: ValidationContext) -> Iterator[Problem]:
     """Ansible takes an empty or a nested value here, and fails with words that name neither host nor file."""
     for variable in (*_IP_VARIABLES, *_PORT_VARIABLES, *_NEEDED):
         for definition in reading.merged.by_name.get(variable, ()):
@@ -123,7 +123,7 @@ def _has_blanks_around(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and not is_template(node) and not is_vaulted(node) and node.value != node.value.strip()
 
 
-def unresolvable(reading: Reading) -> Iterator[Problem]:
+def unresolvable(reading: ValidationContext) -> Iterator[Problem]:
     """What leads to a host is needed before its facts are known, so a template that fails here fails in every run."""
     for variable in (*_PORT_VARIABLES, *_NEEDED):
         reported = set()
@@ -133,7 +133,7 @@ def unresolvable(reading: Reading) -> Iterator[Problem]:
                 yield problem
 
 
-def not_an_address(reading: Reading) -> Iterator[Problem]:
+def not_an_address(reading: ValidationContext) -> Iterator[Problem]:
     """A wrong digit in an address shows first as a host that does not answer, or as another host that does."""
     for variable in _IP_VARIABLES:
         yield from _each_once(reading, variable, _bad_ip)
@@ -173,7 +173,7 @@ def _address_fix(text: str) -> str:
     return "write an address such as 10.0.0.1"
 
 
-def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
+def _each_once(reading: ValidationContext, variable: str, judge: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
     """Judge every value of a variable, and report each definition once, by its first host."""
     reported = set()
     for address in resolve(reading, variable).found:
@@ -187,7 +187,7 @@ def _each_once(reading: Reading, variable: str, judge: Callable[[str, str], tupl
             yield Problem(origin.file, origin.line, found[0] + of, found[1], "not-an-address")
 
 
-def duplicate_address(reading: Reading) -> Iterator[Problem]:
+def duplicate_address(reading: ValidationContext) -> Iterator[Problem]:
     """Two names of one machine: it would be set up twice at once, and counted twice in every quorum."""
     ports = _ports(reading)
     local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
@@ -201,14 +201,16 @@ def duplicate_address(reading: Reading) -> Iterator[Problem]:
             yield from _shared(variable, address, several)
 
 
-def _ports(reading: Reading) -> Mapping[str, str]:
+def _ports(reading: ValidationContext) -> Mapping[str, str]:
     """Return the port of each host that has one of its own: of its variables, or of its name (`n1:2222`)."""
     in_names = {host for entry in reading.written.hosts if _PORT_IN_NAME.fullmatch(entry.pattern) for host in entry.hosts}
     found = {address.host: address.text for variable in _PORT_VARIABLES for address in resolve(reading, variable).found}
     return found | {host: port for host in in_names if (port := reading.host_port(host))}
 
 
-def _names_of_other_hosts(reading: Reading, reached: list[Address], local: set[str], ports: Mapping[str, str]) -> Iterator[Problem]:
+def _names_of_other_hosts(
+    reading: ValidationContext, reached: list[Address], local: set[str], ports: Mapping[str, str]
+) -> Iterator[Problem]:
     """A host without an ansible_host is reached by its name, and another host may have that name as its address."""
     addressed = {host for variable in ("ansible_host", "ansible_ssh_host") for host in reading.merged.of(variable)}
     named = {host.lower(): host for host in reading.hosts if host not in addressed and host not in local}
@@ -235,7 +237,7 @@ def _shared(variable: str, address: str, several: list[Address]) -> Iterator[Pro
         yield Problem(origin.file, origin.line, what, "give each host an address of its own", "duplicate-address")
 
 
-def near_host(reading: Reading) -> Iterator[Problem]:
+def near_host(reading: ValidationContext) -> Iterator[Problem]:
     """A host without an address beside one that has it under almost the same name is that one, misspelt in a group.
 
     Only where most hosts have an address: elsewhere the name service knows them.
@@ -274,7 +276,7 @@ def _one_slip(one: str, other: str) -> bool:
     return one != other and (one[at + 1 :] == other[at + 1 :] or one[at + 1 :] == other[at:] or one[at:] == other[at + 1 :] or swapped)
 
 
-def bad_port(reading: Reading) -> Iterator[Problem]:
+def bad_port(reading: ValidationContext) -> Iterator[Problem]:
     """A port that is no number stops ssh with a message that names neither the host nor the file."""
     for variable in _PORT_VARIABLES:
         reported = set()
@@ -289,7 +291,7 @@ def bad_port(reading: Reading) -> Iterator[Problem]:
                 yield Problem(origin.file, origin.line, f"{variable}: `{address.text}` is no port", "give a number from 1 to 65535", "port")
 
 
-def bad_host_key(reading: Reading) -> Iterator[Problem]:
+def bad_host_key(reading: ValidationContext) -> Iterator[Problem]:
     """A pinned key that is cut off or a private one would shut the host out, or give the key away."""
     for definition in reading.merged.by_name.get("host_key", ()):
         node = definition.node
@@ -326,7 +328,7 @@ def _fields(data: bytes) -> list[bytes]:
     return found
 
 
-def cluster_name(reading: Reading) -> Iterator[Problem]:
+def cluster_name(reading: ValidationContext) -> Iterator[Problem]:
     """The name is a folder's name and what destructive verbs ask to confirm: one for all hosts, and safe in a path."""
     found = reading.merged.by_name.get("cluster_name", ())
     for definition in found:
@@ -344,7 +346,7 @@ def is_cluster_name(node: yaml.Node) -> bool:
     return isinstance(node, yaml.ScalarNode) and bool(_CLUSTER_NAME.fullmatch(node.value))
 
 
-def unchecked_host_keys(reading: Reading) -> Iterator[Problem]:
+def unchecked_host_keys(reading: ValidationContext) -> Iterator[Problem]:
     """Host keys are pinned and checked on every contact; these variables would take the place of the options that do it."""
     fixes = dict.fromkeys(_HOST_KEY_SWITCHES, "delete it; to pin a key beforehand, set host_key")
     fixes["ansible_ssh_args"] = "put the options into ansible_ssh_common_args"
@@ -354,7 +356,7 @@ def unchecked_host_keys(reading: Reading) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, f"{name} would switch off the check of host keys", fix, "host-key-check")
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
     duplicate_host,
     variable_twice,
     name_of_host_and_group,

@@ -12,7 +12,7 @@ from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 # What Kubespray is always told, because other parts look there.
@@ -26,7 +26,7 @@ _TWICE = {
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 
 
-def existing_without_kubeconfig(reading: Reading) -> Iterator[Problem]:
+def existing_without_kubeconfig(reading: ValidationContext) -> Iterator[Problem]:
     """A cluster that somebody else made is reached with a file that nobody but the user can name."""
     stated = _provider(reading)
     if stated is not None and value_of(stated.node) == "existing" and not reading.merged.of("kubernetes_kubeconfig"):
@@ -35,7 +35,7 @@ def existing_without_kubeconfig(reading: Reading) -> Iterator[Problem]:
         yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
 
 
-def kubespray_without_hosts(reading: Reading) -> Iterator[Problem]:
+def kubespray_without_hosts(reading: ValidationContext) -> Iterator[Problem]:
     """Kubespray installs on hosts; without any, whoever asked for it would wait for a cluster that nobody makes."""
     stated = _provider(reading)
     if stated is not None and value_of(stated.node) == "kubespray" and not any(reading.groups.get(group) for group in _KUBE_GROUPS):
@@ -44,7 +44,7 @@ def kubespray_without_hosts(reading: Reading) -> Iterator[Problem]:
         yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
 
 
-def two_providers(reading: Reading) -> Iterator[Problem]:
+def two_providers(reading: ValidationContext) -> Iterator[Problem]:
     """One hosts.yaml is one cluster: some of its hosts cannot be Kubespray's and the others somebody else's."""
     stated = reading.merged.by_name.get("kubernetes_provider", ())
     for definition in stated[1:]:
@@ -53,7 +53,7 @@ def two_providers(reading: Reading) -> Iterator[Problem]:
             yield Problem(definition.origin.file, definition.origin.line, what, "set it once, for all", "kubernetes-provider")
 
 
-def kube_version(reading: Reading) -> Iterator[Problem]:
+def kube_version(reading: ValidationContext) -> Iterator[Problem]:
     """A release of Kubespray installs the versions whose sums it knows, and says so of others with a type error or half way."""
     release = load_release()
     if kubernetes_is_given(reading):
@@ -68,7 +68,7 @@ def kube_version(reading: Reading) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, what, release.version_fix(text), "kube-version")
 
 
-def fixed_variable(reading: Reading) -> Iterator[Problem]:
+def fixed_variable(reading: ValidationContext) -> Iterator[Problem]:
     """The kubeconfig and Kubespray's own secrets lie where every other part looks for them."""
     for name in FIXED:
         for definition in reading.merged.by_name.get(name, ()):
@@ -78,7 +78,7 @@ def fixed_variable(reading: Reading) -> Iterator[Problem]:
             )
 
 
-def brought_twice(reading: Reading) -> Iterator[Problem]:
+def brought_twice(reading: ValidationContext) -> Iterator[Problem]:
     """An add-on of Kubespray and a chart that own the same objects overwrite each other on every run."""
     for name, group in _TWICE.items():
         for definition in reading.merged.by_name.get(name, ()):
@@ -87,12 +87,12 @@ def brought_twice(reading: Reading) -> Iterator[Problem]:
                 yield Problem(definition.origin.file, definition.origin.line, what, f"take {name} away, or empty {group}", "brought-twice")
 
 
-def _provider(reading: Reading) -> Definition | None:
+def _provider(reading: ValidationContext) -> Definition | None:
     found = next(iter(reading.merged.by_name.get("kubernetes_provider", ())), None)
     return None if found is None or is_template(found.node) or is_vaulted(found.node) else found
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
     existing_without_kubeconfig,
     kubespray_without_hosts,
     two_providers,

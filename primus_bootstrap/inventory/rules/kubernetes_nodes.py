@@ -13,11 +13,11 @@ from primus_bootstrap.inventory.source.yaml_values import entries, is_template, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 
-def node_labels(reading: Reading) -> Iterator[Problem]:
+def node_labels(reading: ValidationContext) -> Iterator[Problem]:
     """Kubespray labels one node after the other at the end of its play: a label that no server takes stops it there, half way."""
     for definition in _readable(reading, "node_labels"):
         node, file = definition.node, definition.origin.file
@@ -32,7 +32,7 @@ def node_labels(reading: Reading) -> Iterator[Problem]:
                 yield Problem(file, line_of(key), f"node_labels: {fault[0]}", fault[1], "node-labels")
 
 
-def node_taints(reading: Reading) -> Iterator[Problem]:
+def node_taints(reading: ValidationContext) -> Iterator[Problem]:
     """`kubectl taint` takes all taints of a node in one command: a wrong one leaves it without any, and pods start there."""
     for definition in _readable(reading, "node_taints"):
         node, file = definition.node, definition.origin.file
@@ -55,11 +55,11 @@ def node_taints(reading: Reading) -> Iterator[Problem]:
             seen.setdefault((key, effect), taint)
 
 
-def _readable(reading: Reading, name: str) -> Iterator[Definition]:
+def _readable(reading: ValidationContext, name: str) -> Iterator[Definition]:
     """Yield where a variable is written in plain text; what is a template or under Vault the role judges in the run."""
     for definition in reading.merged.by_name.get(name, ()):
         if not (definition.encrypted or is_template(definition.node) or is_vaulted(definition.node)):
             yield definition
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (node_labels, node_taints)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (node_labels, node_taints)

@@ -12,10 +12,10 @@ from primus_bootstrap.inventory.source.yaml_values import value_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def juicefs_csi(reading: Reading) -> Iterator[Problem]:
+def juicefs_csi(reading: ValidationContext) -> Iterator[Problem]:
     """A driver without metadata engine or bucket would be installed, and every claim would wait for ever."""
     if not _stands(reading, "juicefs_csi"):
         return
@@ -25,13 +25,13 @@ def juicefs_csi(reading: Reading) -> Iterator[Problem]:
     yield from _problems(reading, "juicefs_csi", bool(reading.groups.get("redis")), mounted)
 
 
-def higress(reading: Reading) -> Iterator[Problem]:
+def higress(reading: ValidationContext) -> Iterator[Problem]:
     """Two routes with one host, or a client that nobody names, would be taken by the API server and found out by the clients."""
     if _stands(reading, "higress"):
         yield from _problems(reading, "higress", bool(reading.groups.get("harbor")))
 
 
-def harbor(reading: Reading) -> Iterator[Problem]:
+def harbor(reading: ValidationContext) -> Iterator[Problem]:
     """Without a storage class its pods would wait for ever, and on JuiceFS its database would crawl."""
     if _stands(reading, "harbor"):
         volumes = reading.groups.get("juicefs_csi", ())
@@ -40,12 +40,12 @@ def harbor(reading: Reading) -> Iterator[Problem]:
         yield from _problems(reading, "harbor", own, bool(reading.groups.get("kube_cert_manager")))
 
 
-def _stands(reading: Reading, role: str) -> bool:
+def _stands(reading: ValidationContext, role: str) -> bool:
     """Whether the chart is part of the cluster, and of this set of roles."""
     return bool(reading.groups.get(role)) and f"{role}_chart_version" in load_options()
 
 
-def _variables(reading: Reading, host: str, names: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
+def _variables(reading: ValidationContext, host: str, names: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
     """Return those that are stated, and the names of those that only a run knows.
 
     Of a list with a secret by reference, what is written counts: names are judged, the secret is not.
@@ -65,7 +65,7 @@ def _variables(reading: Reading, host: str, names: Sequence[str]) -> tuple[dict[
     return stated, unknown
 
 
-def _problems(reading: Reading, role: str, *more: Any) -> Iterator[Problem]:
+def _problems(reading: ValidationContext, role: str, *more: Any) -> Iterator[Problem]:
     """Yield what the role's judgement finds, on the host from which its chart is installed."""
     host, filters = reading.groups[role][0], load_filters(role)
     stated, unknown = _variables(reading, host, filters.VARIABLES)
@@ -75,4 +75,4 @@ def _problems(reading: Reading, role: str, *more: Any) -> Iterator[Problem]:
             yield Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (juicefs_csi, higress, harbor)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (juicefs_csi, higress, harbor)

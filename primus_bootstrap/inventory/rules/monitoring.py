@@ -11,13 +11,13 @@ from primus_bootstrap.inventory.schema.specs import load_options
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 _NUMBERS = ("prometheus_scrape_interval_s", "prometheus_retention_days", "prometheus_retention_gib")
 _RECEIVERS = ("alertmanager_receivers", "alertmanager_routes", "alertmanager_smtp_server", "alertmanager_smtp_from")
 
 
-def prometheus_numbers(reading: Reading) -> Iterator[Problem]:
+def prometheus_numbers(reading: ValidationContext) -> Iterator[Problem]:
     """What is kept too short, or looked at too rarely, makes rules that never fire, in silence."""
     host, values = _stated(reading, "prometheus", _NUMBERS)
     if values and all(isinstance(value, int) and not isinstance(value, bool) for value in values):
@@ -25,7 +25,7 @@ def prometheus_numbers(reading: Reading) -> Iterator[Problem]:
             yield _problem(reading, host, name, what, fix, "monitoring-range")
 
 
-def alertmanager_receivers(reading: Reading) -> Iterator[Problem]:
+def alertmanager_receivers(reading: ValidationContext) -> Iterator[Problem]:
     """A receiver without a way, or a route to nobody, would be found out when the first alert is not told."""
     host, values = _stated(reading, "alertmanager", _RECEIVERS)
     if not values or not all(isinstance(value, list) and all(isinstance(one, dict) for one in value) for value in values[:2]):
@@ -36,7 +36,7 @@ def alertmanager_receivers(reading: Reading) -> Iterator[Problem]:
         yield _problem(reading, host, about, what, fix, "alertmanager-receiver")
 
 
-def _stated(reading: Reading, group: str, names: tuple[str, ...]) -> tuple[str, list[Any]]:
+def _stated(reading: ValidationContext, group: str, names: tuple[str, ...]) -> tuple[str, list[Any]]:
     """Return the first host of a group and its values, defaults where it states none; no values where only a run knows them."""
     hosts, options = reading.groups.get(group, ()), load_options()
     if (
@@ -52,9 +52,9 @@ def _stated(reading: Reading, group: str, names: tuple[str, ...]) -> tuple[str, 
         return "", []
 
 
-def _problem(reading: Reading, host: str, name: str, what: str, fix: str, rule: str) -> Problem:  # noqa: PLR0913, PLR0917 (the problem's fields)
+def _problem(reading: ValidationContext, host: str, name: str, what: str, fix: str, rule: str) -> Problem:  # noqa: PLR0913, PLR0917 (the problem's fields)
     origin = reading.merged.origin(host, name) or reading.host_origins[host]
     return Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (prometheus_numbers, alertmanager_receivers)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (prometheus_numbers, alertmanager_receivers)

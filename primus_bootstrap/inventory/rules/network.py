@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -44,7 +44,7 @@ class _Subnet:
         return f"{self.name} {self.network}" + ("" if self.definition else " (Kubespray's default)")
 
 
-def bad_subnet(reading: Reading) -> Iterator[Problem]:
+def bad_subnet(reading: ValidationContext) -> Iterator[Problem]:
     """Kubespray hands a subnet on as text; a wrong one stops kubeadm in the middle."""
     for name in _SUBNETS:
         for definition in reading.merged.by_name.get(name, ()):
@@ -56,7 +56,7 @@ def bad_subnet(reading: Reading) -> Iterator[Problem]:
                 yield Problem(origin.file, origin.line, what, _subnet_fix(text), "subnet")
 
 
-def subnets_overlap(reading: Reading) -> Iterator[Problem]:
+def subnets_overlap(reading: ValidationContext) -> Iterator[Problem]:
     """An address that belongs to two networks reaches the wrong one. Kubespray looks in one direction only and at no host."""
     subnets = _subnets(reading)
     for position, one in enumerate(subnets):
@@ -70,7 +70,7 @@ def subnets_overlap(reading: Reading) -> Iterator[Problem]:
         yield from _hosts_inside(reading, subnet, in_kube)
 
 
-def _hosts_inside(reading: Reading, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
+def _hosts_inside(reading: ValidationContext, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
     inside: dict[str, tuple[str, Definition]] = {}
     for variable in _HOST_ADDRESSES:
         for found in resolve(reading, variable).found:
@@ -86,7 +86,7 @@ def _hosts_inside(reading: Reading, subnet: _Subnet, hosts: set[str]) -> Iterato
     yield Problem(origin.file, origin.line, what, f"move {subnet.name} to a range that no host is in", "subnet-overlap")
 
 
-def node_prefix(reading: Reading) -> Iterator[Problem]:
+def node_prefix(reading: ValidationContext) -> Iterator[Problem]:
     """Every node takes one block of the pods' subnet: too few blocks leave nodes out, too small ones leave pods without address."""
     nodes = dict.fromkeys((*reading.groups.get("kube_control_plane", ()), *reading.groups.get("kube_node", ())))
     if not nodes:
@@ -110,7 +110,7 @@ def node_prefix(reading: Reading) -> Iterator[Problem]:
         yield Problem(origin.file, origin.line, what, fix, "node-prefix")
 
 
-def _number(reading: Reading, name: str) -> tuple[int | None, Origin | None]:
+def _number(reading: ValidationContext, name: str) -> tuple[int | None, Origin | None]:
     """Return a number that holds for the cluster and where it is written; None for both where only a run knows it."""
     found = _for_cluster(reading, name)
     if found is None:
@@ -119,7 +119,7 @@ def _number(reading: Reading, name: str) -> tuple[int | None, Origin | None]:
     return (int(text), found.origin) if text.isascii() and text.isdigit() and len(text) < 6 else (None, None)
 
 
-def bad_number(reading: Reading) -> Iterator[Problem]:
+def bad_number(reading: ValidationContext) -> Iterator[Problem]:
     """These two are Kubespray's, so no argument spec of ours judges them; it compares them as numbers."""
     for name, least, most in (("kube_network_node_prefix", 1, 32), ("kubelet_max_pods", 1, 99_999)):
         for definition in reading.merged.by_name.get(name, ()):
@@ -132,7 +132,7 @@ def bad_number(reading: Reading) -> Iterator[Problem]:
                 yield Problem(origin.file, origin.line, what, "write the number without quotes", "type")
 
 
-def _subnets(reading: Reading) -> list[_Subnet]:
+def _subnets(reading: ValidationContext) -> list[_Subnet]:
     """Return the subnets of a cluster that runs Kubernetes; what is a template or no subnet is left out."""
     if not any(reading.groups.get(group) for group in _KUBE_GROUPS):
         return []
@@ -145,7 +145,7 @@ def _subnets(reading: Reading) -> list[_Subnet]:
     return found
 
 
-def _for_cluster(reading: Reading, name: str) -> Definition | None:
+def _for_cluster(reading: ValidationContext, name: str) -> Definition | None:
     """Return the definition that the first control-plane host, or the first of the other groups, has."""
     host = next(host for group in _KUBE_GROUPS for host in reading.groups.get(group, ()))
     return reading.merged.of(name).get(host)
@@ -174,4 +174,4 @@ def _origin(subnet: _Subnet) -> Origin | None:
     return subnet.definition.origin if subnet.definition else None
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (bad_subnet, subnets_overlap, node_prefix, bad_number)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (bad_subnet, subnets_overlap, node_prefix, bad_number)

@@ -13,10 +13,10 @@ from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulte
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def port_twice(reading: Reading) -> Iterator[Problem]:
+def port_twice(reading: ValidationContext) -> Iterator[Problem]:
     """The service that starts second does not start, and says so only in its own journal."""
     stated = load_options().get("preflight_ports")
     if stated is None:  # a set of roles of somebody's own
@@ -36,7 +36,7 @@ def port_twice(reading: Reading) -> Iterator[Problem]:
                 yield _problem(reading, host, port, [(one, filters.port_variable(one, variables)) for one in programs])
 
 
-def _stated(reading: Reading, host: str, name: str) -> int | str | None:
+def _stated(reading: ValidationContext, host: str, name: str) -> int | str | None:
     """Return a port, or what decides on one, that is stated for a host; None where none is, or where only a run knows it."""
     found = reading.merged.of(name).get(host)
     if found is None or is_template(found.node) or is_vaulted(found.node):
@@ -46,7 +46,7 @@ def _stated(reading: Reading, host: str, name: str) -> int | str | None:
     return value if decides or (isinstance(value, int) and not isinstance(value, bool)) else None
 
 
-def _problem(reading: Reading, host: str, port: int, programs: list[tuple[str, str]]) -> Problem:
+def _problem(reading: ValidationContext, host: str, port: int, programs: list[tuple[str, str]]) -> Problem:
     origins = [reading.merged.origin(host, variable) for _, variable in programs if variable]
     origin = next((one for one in origins if one), None) or reading.host_origins[host]
     shown = [f"{program} ({variable})" if variable else program for program, variable in programs]
@@ -54,4 +54,4 @@ def _problem(reading: Reading, host: str, port: int, programs: list[tuple[str, s
     return Problem(origin.file, origin.line, what, "give each a port of its own", "port-twice")
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (port_twice,)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (port_twice,)

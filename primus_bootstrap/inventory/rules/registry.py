@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     import yaml
 
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def registry(reading: Reading) -> Iterator[Problem]:
+def registry(reading: ValidationContext) -> Iterator[Problem]:
     """A second host would hold other images than the first; a missing bucket or key would be found out at the start of the service."""
     hosts = reading.groups.get("oci_registry", ())
     if not hosts:
@@ -36,7 +36,7 @@ def registry(reading: Reading) -> Iterator[Problem]:
     yield from _problems(reading, "oci_registry", hosts[0], filters.findings(list(hosts), stated, accounts))
 
 
-def registry_trust(reading: Reading) -> Iterator[Problem]:
+def registry_trust(reading: ValidationContext) -> Iterator[Problem]:
     """A policy without a key would refuse every image; keys without a policy would let every image in."""
     filters = load_filters("registry_trust")
     reported: set[tuple[str, str]] = set()
@@ -47,7 +47,7 @@ def registry_trust(reading: Reading) -> Iterator[Problem]:
         yield from _problems(reading, "container_host", host, found)
 
 
-def policy_of_engines(reading: Reading) -> Iterator[Problem]:
+def policy_of_engines(reading: ValidationContext) -> Iterator[Problem]:
     """Where only signed images may run, an engine that reads no policy would run any: the first verification would fail."""
     stated = {
         ("container_runtime_engine", "docker"): ("docker", "choose podman"),
@@ -73,7 +73,7 @@ def _plain(node: yaml.Node) -> Any:
     return None if is_template(node) or is_vaulted(node) else value_of(node)
 
 
-def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
+def registry_trust_of_containerd(reading: ValidationContext) -> Iterator[Problem]:
     """What Kubespray writes for containerd and what we do must not be the same file, and containerd keeps no policy of signatures."""
     if kubernetes_is_given(reading):
         return
@@ -92,13 +92,13 @@ def registry_trust_of_containerd(reading: Reading) -> Iterator[Problem]:
         yield from _problems(reading, group, host, found)
 
 
-def _harbor_address(reading: Reading) -> tuple[str, ...]:
+def _harbor_address(reading: ValidationContext) -> tuple[str, ...]:
     """Return the name of the cluster's Harbor; none where there is none, or where only a run knows it."""
     hosts = reading.groups.get("harbor", ())[:1]
     return tuple(str(name) for host in hosts if (name := _stated(reading, host, ("harbor_hostname",)).get("harbor_hostname")))
 
 
-def _own_address(reading: Reading) -> str:
+def _own_address(reading: ValidationContext) -> str:
     """Return NAME:PORT of the cluster's own registry as playbooks/vars/registry_trust.yml does; empty where there is none."""
     hosts = reading.groups.get("oci_registry", ())
     if not hosts:
@@ -107,7 +107,7 @@ def _own_address(reading: Reading) -> str:
     return f"{stated.get('oci_registry_name') or hosts[0]}:{stated.get('oci_registry_port', 5000)}"
 
 
-def _stated(reading: Reading, host: str, names: Sequence[str]) -> dict[str, Any]:
+def _stated(reading: ValidationContext, host: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the variables that a host has, without those that only a run knows."""
     stated = {}
     for name in names:
@@ -119,10 +119,15 @@ def _stated(reading: Reading, host: str, names: Sequence[str]) -> dict[str, Any]
     return stated
 
 
-def _problems(reading: Reading, group: str, host: str, found: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
+def _problems(reading: ValidationContext, group: str, host: str, found: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
     for about, what, fix, rule in found:
         origin = reading.merged.origin(host, about) or reading.group_origin(group)
         yield Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (registry, registry_trust, policy_of_engines, registry_trust_of_containerd)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
+    registry,
+    registry_trust,
+    policy_of_engines,
+    registry_trust_of_containerd,
+)

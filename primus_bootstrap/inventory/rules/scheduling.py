@@ -11,10 +11,10 @@ from primus_bootstrap.inventory.ansible.role_filters import load_filters
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def gpu_operator(reading: Reading) -> Iterator[Problem]:
+def gpu_operator(reading: ValidationContext) -> Iterator[Problem]:
     """A chart that does not know the GPU would run, find nothing, and leave every job waiting."""
     hosts = reading.groups.get("gpu_operator", ())
     if not hosts:
@@ -30,7 +30,7 @@ def gpu_operator(reading: Reading) -> Iterator[Problem]:
         yield _problem(reading, "gpu_operator", host, about, what, fix, rule)
 
 
-def trainer_without_jobset(reading: Reading) -> Iterator[Problem]:
+def trainer_without_jobset(reading: ValidationContext) -> Iterator[Problem]:
     """Trainer makes JobSets; the one of its own chart is left out, and without one no training job would ever start."""
     if reading.groups.get("trainer") and not reading.groups.get("jobset"):
         origin = reading.group_origin("trainer")
@@ -38,7 +38,7 @@ def trainer_without_jobset(reading: Reading) -> Iterator[Problem]:
         yield Problem(origin.file, origin.line, what, "give the group jobset the child kube_control_plane as well", "trainer-jobset")
 
 
-def kueue(reading: Reading) -> Iterator[Problem]:
+def kueue(reading: ValidationContext) -> Iterator[Problem]:
     """A queue that Kueue refuses stops the run at its end; one that admits nobody stops no run, and every job."""
     hosts = reading.groups.get("kueue", ())
     if not hosts:
@@ -48,7 +48,7 @@ def kueue(reading: Reading) -> Iterator[Problem]:
         yield _problem(reading, "kueue", hosts[0], about, what, fix, rule)
 
 
-def _stated(reading: Reading, host: str, names: Sequence[str]) -> dict[str, Any]:
+def _stated(reading: ValidationContext, host: str, names: Sequence[str]) -> dict[str, Any]:
     """Return the variables that a host has, without those that only a run knows."""
     stated = {}
     for name in names:
@@ -60,9 +60,9 @@ def _stated(reading: Reading, host: str, names: Sequence[str]) -> dict[str, Any]
     return stated
 
 
-def _problem(reading: Reading, group: str, host: str, about: str, what: str, fix: str, rule: str) -> Problem:  # noqa: PLR0913, PLR0917
+def _problem(reading: ValidationContext, group: str, host: str, about: str, what: str, fix: str, rule: str) -> Problem:  # noqa: PLR0913, PLR0917
     origin = reading.merged.origin(host, about) or reading.group_origin(group)
     return Problem(origin.file, origin.line, what, fix, rule)
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (gpu_operator, trainer_without_jobset, kueue)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (gpu_operator, trainer_without_jobset, kueue)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def slurm_cluster(reading: Reading) -> Iterator[Problem]:
+def slurm_cluster(reading: ValidationContext) -> Iterator[Problem]:
     """Partitions, QOS and controllers that contradict each other would be found out by slurmctld, after an hour of installing."""
     judge = load_filters("slurm").slurm_judge
     if not any(reading.groups.get(group) for group in judge.GROUPS):
@@ -25,7 +25,7 @@ def slurm_cluster(reading: Reading) -> Iterator[Problem]:
         yield Problem(origin.file, origin.line, one.what, one.fix, one.rule)
 
 
-def _stated(reading: Reading, name: str, unknown: str) -> Any:
+def _stated(reading: ValidationContext, name: str, unknown: str) -> Any:
     """Return a variable as the first controller has it: None where it is not stated, `unknown` where only a run knows it."""
     controller = next(iter(reading.groups.get("slurm_controller", ())), "")
     if controller not in reading.merged.of(name):
@@ -36,7 +36,7 @@ def _stated(reading: Reading, name: str, unknown: str) -> Any:
         return unknown
 
 
-def _origin(reading: Reading, about: str) -> Origin:
+def _origin(reading: ValidationContext, about: str) -> Origin:
     """Return where a group is named, or where the variable is written that counts for the first controller."""
     if about in reading.groups:
         return reading.group_origin(about)
@@ -44,4 +44,4 @@ def _origin(reading: Reading, about: str) -> Origin:
     return reading.merged.origin(controller, about) or reading.group_origin("slurm_controller")
 
 
-RULES: tuple[Callable[[Reading], Iterator[Problem]], ...] = (slurm_cluster,)
+RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (slurm_cluster,)

@@ -51,7 +51,7 @@ def judge_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[
             continue
         quotable = not option.no_log and not definition.encrypted
         for found in judging.judge_value(option, definition.node, quotable=quotable):
-            if isinstance(found, judging.Later):
+            if isinstance(found, judging.DeferredPart):
                 deferred.append(Deferred(definition.name, replace(definition.origin, line=found.line), found.why))
             else:
                 problems.append(Problem(definition.origin.file, found.line, found.what, found.fix, found.rule))

@@ -14,10 +14,10 @@ from primus_bootstrap.inventory.schema.specs import load_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from primus_bootstrap.inventory.rules.context import Reading
+    from primus_bootstrap.inventory.rules.context import ValidationContext
 
 
-def check(reading: Reading, *, sealed: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+def check(reading: ValidationContext, *, sealed: Sequence[tuple[str, str]]) -> Iterator[Problem]:
     """Yield a problem for every required variable that some host lacks.
 
     `sealed` are (group or host, file) of what could not be decrypted: it may hold the variable, so its hosts are left to the run.
@@ -35,7 +35,7 @@ def check(reading: Reading, *, sealed: Sequence[tuple[str, str]]) -> Iterator[Pr
                 yield from _missing(reading, role, pattern, name, waiting)
 
 
-def _missing(reading: Reading, role: str, pattern: str, name: str, waiting: set[str]) -> Iterator[Problem]:
+def _missing(reading: ValidationContext, role: str, pattern: str, name: str, waiting: set[str]) -> Iterator[Problem]:
     try:
         hosts = reading.view.select(pattern)
     except PlanError:

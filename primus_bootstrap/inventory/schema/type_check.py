@@ -55,14 +55,14 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class DeferredPart:
     """A part of a value that only a run can judge."""
 
     line: int
     why: str
 
 
-def judge_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = "") -> Iterator[Fault | Later]:
+def judge_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = "") -> Iterator[Fault | DeferredPart]:
     """Yield everything that is wrong with one value, and what must wait.
 
     Args:
@@ -74,7 +74,7 @@ def judge_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
     path = path or option.name
     quotable = quotable and not option.no_log
     if waits := _waits(node):
-        yield Later(line_of(node), waits)
+        yield DeferredPart(line_of(node), waits)
     elif node.tag == "tag:yaml.org,2002:null":
         yield from _null(option, node, path)
     elif fault := _type_fault(option.type, node, path, quotable=quotable):
@@ -103,7 +103,7 @@ def _choices(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> I
             yield Fault(line_of(item), what, f"did you mean {near}?" if near else f"choose from: {allowed}", "choice")
 
 
-def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault | Later]:
+def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> Iterator[Fault | DeferredPart]:
     if isinstance(node, yaml.MappingNode) and option.options:
         yield from _keys(option, node, path, quotable=quotable)
     if not isinstance(node, yaml.SequenceNode) or not option.elements:
@@ -111,14 +111,14 @@ def _inside(option: Option, node: yaml.Node, path: str, *, quotable: bool) -> It
     for number, item in enumerate(node.value):
         place = f"{path}[{number}]"
         if waits := _waits(item):
-            yield Later(line_of(item), waits)
+            yield DeferredPart(line_of(item), waits)
         elif fault := _type_fault(option.elements, item, place, quotable=quotable):
             yield fault
         elif isinstance(item, yaml.MappingNode) and option.options:
             yield from _keys(option, item, place, quotable=quotable)
 
 
-def _keys(option: Option, node: yaml.MappingNode, path: str, *, quotable: bool) -> Iterator[Fault | Later]:
+def _keys(option: Option, node: yaml.MappingNode, path: str, *, quotable: bool) -> Iterator[Fault | DeferredPart]:
     found = {str(key.value): (key, value) for key, value in entries(node)}
     known = {**option.options}
     for sub in option.options.values():

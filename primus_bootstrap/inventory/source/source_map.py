@@ -67,7 +67,7 @@ class GroupEntry:
 
 
 @dataclass(slots=True)
-class Written:
+class SourceMap:
     """Everything that hosts.yaml says, in its order."""
 
     groups: list[GroupEntry] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Written:
         return found
 
 
-def read_positions(root: yaml.Node, shown: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> Written:
+def read_positions(root: yaml.Node, shown: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> SourceMap:
     """Walk hosts.yaml; `expand` turns a range into names as Ansible does and raises ValueError where it is none."""
     walk = _Walk(shown, expand, encrypted=encrypted)
     if not isinstance(root, yaml.MappingNode):
@@ -103,7 +103,7 @@ class _Walk:
         self.shown = shown
         self.encrypted = encrypted
         self.expand = expand
-        self.written = Written()
+        self.written = SourceMap()
 
     def problem(self, node: yaml.Node, what: str, fix: str, rule: str) -> None:
         self.written.problems.append(Problem(self.shown, line_of(node), what, fix, rule))

@@ -16,7 +16,7 @@ from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.commandline import parser, usage
 from primus_bootstrap.launch.commandline.layered_settings import Given, Places, Settings, find_places, resolve, standing_in
-from primus_bootstrap.launch.runtimes.direct_plan import Asked
+from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,10 +67,10 @@ def _run(words: tuple[str, ...]) -> int:
         line = replace(line, flags=(*line.flags, *flags))
     if not line.runtimes:
         return _verb(line)
-    return _launch(line, Asked(line.words, words, _settings(line), dict(os.environ), standing_in()))
+    return _launch(line, LaunchRequest(line.words, words, _settings(line), dict(os.environ), standing_in()))
 
 
-def _launch(line: CommandLine, asked: Asked) -> int:
+def _launch(line: CommandLine, asked: LaunchRequest) -> int:
     """Plan the run of the outermost runtime; print the plan or carry it out."""
     runtime = importlib.import_module(f"primus_bootstrap.launch.runtimes.{line.runtime}")
     plan = runtime.make_plan(line, asked)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.commandline.layered_settings import Setting
     from primus_bootstrap.launch.commandline.parser import CommandLine
-    from primus_bootstrap.launch.runtimes.direct_plan import Asked
+    from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 _ENGINES = ("docker", "podman", "apptainer")
 _ENGINE_ERRORS = {
@@ -38,7 +38,7 @@ _SELINUX = "sys/fs/selinux/class"  # there where a policy is loaded: https://doc
 _SITE_FOLDER = Path("/etc/primus")
 
 
-def make_plan(_line: CommandLine, asked: Asked) -> Plan:
+def make_plan(_line: CommandLine, asked: LaunchRequest) -> Plan:
     """Plan a run in a container.
 
     Raises:
@@ -82,19 +82,19 @@ def make_plan(_line: CommandLine, asked: Asked) -> Plan:
     )
 
 
-def shown_settings(asked: Asked) -> tuple[Setting, ...]:
+def shown_settings(asked: LaunchRequest) -> tuple[Setting, ...]:
     """Return the settings that matter to a container."""
     return tuple(item for item in shown(asked.settings) if not item.path.startswith("slurm."))
 
 
-def inner_words(asked: Asked, run_dir: str) -> tuple[str, ...]:
+def inner_words(asked: LaunchRequest, run_dir: str) -> tuple[str, ...]:
     """Return the words of the direct run inside."""
     python = asked.settings["direct.python"]
     inside = {} if asked.settings.origin("direct.python") != "built-in" else {"python": asked.settings["container.python"]}
     return ("direct", f"--output={run_dir}", *forwarded_settings.flags(asked, "direct", **(inside or {"python": python})))
 
 
-def _engine(asked: Asked) -> str:
+def _engine(asked: LaunchRequest) -> str:
     wanted = asked.settings["container.engine"]
     candidates = _ENGINES if wanted == "auto" else (wanted,)
     path = asked.environment.get("PATH", os.defpath)
@@ -106,14 +106,14 @@ def _engine(asked: Asked) -> str:
     return found
 
 
-def _passed(asked: Asked) -> list[str]:
+def _passed(asked: LaunchRequest) -> list[str]:
     """Return the names of variables that go in: those that match a pattern, and are no settings."""
     patterns = asked.settings["container.env_pass"]
     names = forwarded_settings.without_settings(asked.environment)
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def mounts(asked: Asked, run_dir: str) -> Iterator[str]:
+def mounts(asked: LaunchRequest, run_dir: str) -> Iterator[str]:
     """Return SOURCE:TARGET[:options] of everything that the run inside reads or writes."""
     settings = asked.settings
     program = forwarded_settings.portable_program(run_dir)
@@ -153,7 +153,9 @@ def _refuse_separators(path: Path, given: str) -> None:
         )
 
 
-def _docker_words(asked: Asked, engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]) -> tuple[str, ...]:
+def _docker_words(
+    asked: LaunchRequest, engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]
+) -> tuple[str, ...]:
     mounts, names, run_dir = parts
     settings = asked.settings
     one = {"ipc": "ipc", "network": "network", "shm_size": "shm-size", "pull": "pull"}
@@ -178,7 +180,7 @@ def _docker_words(asked: Asked, engine: str, host_words: Sequence[str], parts: t
 
 
 def _apptainer_words(
-    asked: Asked, _engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]
+    asked: LaunchRequest, _engine: str, host_words: Sequence[str], parts: tuple[Sequence[str], Sequence[str], str]
 ) -> tuple[str, ...]:
     mounts, _, _ = parts
     return (
@@ -191,7 +193,7 @@ def _apptainer_words(
     )
 
 
-def _client_environment(engine: str, asked: Asked, inside: dict[str, str], names: Sequence[str]) -> tuple[Variable, ...]:
+def _client_environment(engine: str, asked: LaunchRequest, inside: dict[str, str], names: Sequence[str]) -> tuple[Variable, ...]:
     """Return what the engine's own process gets; docker and podman read values by name, Apptainer by a prefix."""
     found = [Variable(name, value, USER if name in asked.settings["direct.env"] else RUN, "") for name, value in inside.items()]
     if engine == "apptainer":
@@ -200,22 +202,22 @@ def _client_environment(engine: str, asked: Asked, inside: dict[str, str], names
     return tuple(sorted(found, key=lambda item: item.name))
 
 
-def container_name(asked: Asked) -> str:
+def container_name(asked: LaunchRequest) -> str:
     """Return the container's name: one that no other run on this host has."""
     run = asked.environment.get("SLURM_JOB_ID") or str(os.getpid())
     return asked.settings["container.name"] or f"primus-{run}-{asked.environment.get('SLURM_STEP_ID', '0')}-{_node_number(asked)}"
 
 
-def _node_number(asked: Asked) -> str:
+def _node_number(asked: LaunchRequest) -> str:
     return asked.environment.get("SLURM_NODEID") or asked.environment.get("NODE_RANK") or "0"
 
 
-def cid_file(run_dir: str, asked: Asked) -> Path:
+def cid_file(run_dir: str, asked: LaunchRequest) -> Path:
     """Return the file in which the engine writes which container it started."""
     return Path(run_dir) / f"container-{_node_number(asked)}-{os.getpid()}.cid"
 
 
-def run(plan: Plan, asked: Asked) -> int:
+def run(plan: Plan, asked: LaunchRequest) -> int:
     """Start the container, pass signals on, wait, and see that it is gone; return its exit code."""
     make_run_folder(Path(plan.run_dir))
     with preparing(Path(plan.run_dir)):
@@ -235,7 +237,7 @@ def run(plan: Plan, asked: Asked) -> int:
     return 128 - code if code < 0 else code
 
 
-def _end_container(plan: Plan, asked: Asked) -> None:
+def _end_container(plan: Plan, asked: LaunchRequest) -> None:
     """End the container of this run, by the id that the engine wrote, should it still be there; nothing here changes its exit code."""
     file = cid_file(plan.run_dir, asked)
     try:

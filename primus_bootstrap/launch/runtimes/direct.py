@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.commandline.parser import CommandLine
     from primus_bootstrap.launch.hooks.steps import StepResult
-    from primus_bootstrap.launch.runtimes.direct_plan import Asked
+    from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
     from primus_bootstrap.launch.runtimes.run_plan import Plan
     from primus_bootstrap.launch.tasks import Task
 
@@ -47,7 +47,7 @@ _TORCH_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RunOptions:
     """What the settings say of the run itself."""
 
     grace_s: int
@@ -65,9 +65,9 @@ def _log_path(wanted: str, plan: Plan) -> Path:
     return Path(plan.cwd) / (f"{wanted}.{rank}" if plan.topology.nnodes > 1 else wanted)
 
 
-def _wishes(asked: Asked) -> Wishes:
+def _wishes(asked: LaunchRequest) -> RunOptions:
     settings = asked.settings
-    return Wishes(
+    return RunOptions(
         settings["direct.grace"],
         settings["direct.hook_timeout_s"],
         settings["direct.silent"],
@@ -117,12 +117,12 @@ class _Terminal:
                 self._copy.write(f"{line}\n".encode("utf-8", "replace"))
 
 
-def make_plan(_line: CommandLine, asked: Asked) -> Plan:
+def make_plan(_line: CommandLine, asked: LaunchRequest) -> Plan:
     """Plan a run on this host."""
     return direct_plan.make_plan(asked)
 
 
-def run(plan: Plan, asked: Asked) -> int:
+def run(plan: Plan, asked: LaunchRequest) -> int:
     """Run a plan to its end; return the exit code that the launcher ends with.
 
     Raises:
@@ -172,7 +172,7 @@ class _Launch:
 
     plan: Plan
     task: Task
-    wishes: Wishes
+    wishes: RunOptions
     terminal: _Terminal
     signals: child_processes.Signals
     runner: StepRunner

@@ -30,7 +30,7 @@ SCRIPT = "script"
 
 
 @dataclass(frozen=True)
-class Asked:
+class LaunchRequest:
     """What a run is planned from: the task's words, the settings, and where the user stands."""
 
     words: tuple[str, ...]
@@ -41,14 +41,14 @@ class Asked:
     root: Path = Path("/")
 
 
-def run_folder(asked: Asked, task: str) -> Path:
+def run_folder(asked: LaunchRequest, task: str) -> Path:
     """Return the absolute run folder: the one asked for, or ./runs/<time>-<task>."""
     wanted = asked.settings["main.output"]
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{task.replace(' ', '-')}"
     return asked.cwd / wanted if wanted else asked.cwd / "runs" / name
 
 
-def chosen_task(asked: Asked) -> tuple[Task, tuple[str, ...]]:
+def chosen_task(asked: LaunchRequest) -> tuple[Task, tuple[str, ...]]:
     """Return the task and its arguments; with --script a task made from that program."""
     script = asked.settings["direct.script"]
     if not script:
@@ -61,7 +61,7 @@ def chosen_task(asked: Asked) -> tuple[Task, tuple[str, ...]]:
     return Task(SCRIPT, "", "", program=lambda request: Program((str(path),), request.arguments)), asked.words
 
 
-def make_plan(asked: Asked) -> Plan:
+def make_plan(asked: LaunchRequest) -> Plan:
     """Plan a run on this host.
 
     Raises:
@@ -104,7 +104,7 @@ def make_plan(asked: Asked) -> Plan:
     return replace(plan, notes=_notes(asked, task, binding=binding))
 
 
-def _typed_command(asked: Asked) -> tuple[str, ...]:
+def _typed_command(asked: LaunchRequest) -> tuple[str, ...]:
     """Return what the user typed: an outer runtime hands it on, because it started this one by other words."""
     handed = asked.environment.get("PRIMUS_COMMAND")
     return tuple(json.loads(handed)) if handed else asked.command
@@ -131,7 +131,7 @@ def launch_prefix(python: str, topology: Topology, extra: Sequence[str], run_dir
     return (python, "-m", "torch.distributed.run", *shape, *extra, "--no-python", *each)
 
 
-def _virtual_environment(asked: Asked) -> tuple[str, tuple[Variable, ...]]:
+def _virtual_environment(asked: LaunchRequest) -> tuple[str, tuple[Variable, ...]]:
     """Return the search path and the variables of the virtual environment, where one is asked for."""
     path = asked.environment.get("PATH", os.defpath)
     wanted, activate = asked.settings["direct.venv"], asked.environment.get("VENV_ACTIVATE", "")
@@ -145,7 +145,7 @@ def _virtual_environment(asked: Asked) -> tuple[str, tuple[Variable, ...]]:
     return search, (Variable("PATH", search, f"{RUN} {origin}"), Variable("VIRTUAL_ENV", str(folder), f"{RUN} {origin}"))
 
 
-def _environment(asked: Asked, task: Task, topology: Topology, run_dir: Path, venv: Sequence[Variable]) -> tuple[Variable, ...]:
+def _environment(asked: LaunchRequest, task: Task, topology: Topology, run_dir: Path, venv: Sequence[Variable]) -> tuple[Variable, ...]:
     """Return every variable that is set: the host's profile below what is there already, the run's own, and the user's above all."""
     grace = asked.settings["direct.grace"]
     own = {
@@ -172,7 +172,7 @@ def _environment(asked: Asked, task: Task, topology: Topology, run_dir: Path, ve
     return tuple(variables[name] for name in sorted(variables))
 
 
-def _profile(asked: Asked) -> list[Variable]:
+def _profile(asked: LaunchRequest) -> list[Variable]:
     if not asked.settings["direct.profile"]:
         return []
     profile = host_profile.host_profile(asked.root)
@@ -192,7 +192,7 @@ def _as_text(name: str, value: object, origin: str) -> str:
     return text
 
 
-def node_name(asked: Asked) -> str:
+def node_name(asked: LaunchRequest) -> str:
     """Return this node's name: Slurm's, where Slurm numbers the nodes, or the host's."""
     slurm = asked.environment.get("SLURMD_NODENAME") if asked.settings["direct.nodes_from"] == "slurm" else ""
     return slurm or socket.gethostname()
@@ -210,7 +210,7 @@ def _patch(cwd: Path, name: str) -> PlannedStep:
     return PlannedStep("patch", str(path), "--patch")
 
 
-def _notes(asked: Asked, task: Task, *, binding: bool) -> tuple[str, ...]:
+def _notes(asked: LaunchRequest, task: Task, *, binding: bool) -> tuple[str, ...]:
     notes = ["each rank is bound to the CPUs and memory next to its GPU"] if binding else []
     if asked.environment.get("PRIMUS_SKIP_MAIN_LAUNCH", "0") not in ("", "0"):
         notes.append("PRIMUS_SKIP_MAIN_LAUNCH is set: hooks and patches run, the program does not")

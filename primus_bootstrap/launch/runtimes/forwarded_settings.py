@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from primus_bootstrap.launch.commandline.layered_settings import Key
-    from primus_bootstrap.launch.runtimes.direct_plan import Asked
+    from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 ONLY_FLAGS = "--only-flags"
 _PORTABLE = "primus-cli.pyz"
 
 
-def flags(asked: Asked, section: str, **instead: str) -> tuple[str, ...]:
+def flags(asked: LaunchRequest, section: str, **instead: str) -> tuple[str, ...]:
     """Return the flags that give the inner call every setting of a section that is not as built in; `instead` replaces values."""
     words: list[str] = []
     for key in schema().values():
@@ -52,7 +52,7 @@ def _flag(key: Key, value: Any) -> Iterator[str]:
         yield f"{key.flags[0]}={value}"
 
 
-def variables(asked: Asked) -> dict[str, str]:
+def variables(asked: LaunchRequest) -> dict[str, str]:
     """Return the variables that the inner call needs in its environment: the user's, and what was typed."""
     stated = {name: str(value) for name, value in asked.settings["direct.env"].items()}
     secrets = masking.secret_values({**asked.environment, **stated})
@@ -70,7 +70,7 @@ def portable_program(run_dir: str) -> Path:
     return archive() or Path(run_dir) / _PORTABLE
 
 
-def write_portable_program(asked: Asked, run_dir: str) -> None:
+def write_portable_program(asked: LaunchRequest, run_dir: str) -> None:
     """Make the zipapp in the run folder, where this program runs from files."""
     if archive() is None:
         workloads = workloads_folder(asked.settings["direct.workloads"], asked.environment)

@@ -22,7 +22,7 @@ from primus_bootstrap.launch.runtimes.slurm_options import COUNT_VARIABLES, opti
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.commandline.parser import CommandLine
-    from primus_bootstrap.launch.runtimes.direct_plan import Asked
+    from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 # One launcher a node; it starts the ranks and binds them to CPUs itself. Where one node's launcher fails, the others end: the run is over.
 STEP = ("--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpu-bind=none")
@@ -34,7 +34,7 @@ _LEAVE_S = 120  # the job ends on its nodes first, epilog included
 CPUS_LINE = 'if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"; fi\n'
 
 
-def make_plan(line: CommandLine, asked: Asked) -> Plan:
+def make_plan(line: CommandLine, asked: LaunchRequest) -> Plan:
     """Plan a run on Slurm.
 
     Raises:
@@ -81,7 +81,7 @@ def make_plan(line: CommandLine, asked: Asked) -> Plan:
     )
 
 
-def _inside(line: CommandLine, asked: Asked, run_dir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _inside(line: CommandLine, asked: LaunchRequest, run_dir: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return pyxis' words for the step, where it starts the container, and the words that each node runs."""
     program = asked.settings["slurm.program"]
     own = (program,) if program else ("python3", str(forwarded_settings.portable_program(run_dir)))
@@ -110,7 +110,7 @@ def _inside(line: CommandLine, asked: Asked, run_dir: str) -> tuple[tuple[str, .
     return words, (*inside, "direct", f"--output={run_dir}", *direct)
 
 
-def _pyxis(asked: Asked) -> bool:
+def _pyxis(asked: LaunchRequest) -> bool:
     """Say whether the container is started by Slurm's plug-in pyxis (https://github.com/NVIDIA/pyxis), which adds options to srun."""
     wanted = asked.settings["slurm.pyxis"]
     if wanted != "auto":
@@ -136,7 +136,7 @@ def pyxis_image(image: str) -> str:
     return image
 
 
-def run(plan: Plan, asked: Asked) -> int:
+def run(plan: Plan, asked: LaunchRequest) -> int:
     """Start srun, or hand the job to sbatch; return its exit code, which is the highest of all nodes."""
     make_run_folder(Path(plan.run_dir))
     with preparing(Path(plan.run_dir)):

@@ -19,7 +19,7 @@ from primus_bootstrap.launch.watch import classification, node_record, progress,
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch.job_folder import GAUGES, REQUESTS, RESUME
 from primus_bootstrap.launch.watch.leader import Leader
-from primus_bootstrap.launch.watch.restart_policy import Decision, Event, Moment
+from primus_bootstrap.launch.watch.restart_policy import Clock, Decision, Event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,8 +163,8 @@ class Watcher:
         states.save(self.folder.state_file, state)
         return state
 
-    def _moment(self) -> Moment:
-        return Moment(time.time(), self.watching_since)
+    def _moment(self) -> Clock:
+        return Clock(time.time(), self.watching_since)
 
     def _checkpoints(self) -> Path:
         return Path(self.job.checkpoints) if self.job.checkpoints else self.folder.run / "checkpoints"

@@ -57,7 +57,7 @@ _APPLY = "apply the phase scheduling to this host"
 
 
 @dataclass(frozen=True)
-class Site:
+class HostRules:
     """What the host's administrator has written: where jobs lie, which accounts may have jobs, further properties of their units.
 
     `refuse_sudo` refuses accounts that sudo gives any right here, whatever `accounts` says. `accounts` is None where this host has the
@@ -72,7 +72,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Asked:
+class UnitRequest:
     """A request about one attempt of one job that is entitled to it."""
 
     job: Job
@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def answer_request(request: dict[str, Any], site: Site) -> dict[str, Any]:
+def answer_request(request: dict[str, Any], site: HostRules) -> dict[str, Any]:
     """Do what a request asks for; return the answer.
 
     Raises:
@@ -140,14 +140,14 @@ def _read_request() -> dict[str, Any]:
         raise UsageError("the request is no JSON line", fix="let the watcher ask") from error
 
 
-def _site(path: Path) -> Site:
+def _site(path: Path) -> HostRules:
     try:
         data = parse_json(path.read_text("utf-8"))
         properties = tuple(str(item) for item in data.get("properties", ()))
         named = data.get("accounts")
         accounts = None if named is None else tuple(str(name) for name in named)
         schema = data["schema"]
-        site = Site(Path(data["folder"]), int(data.get("min_uid", 1000)), properties, accounts, data.get("refuse_sudo") is not False)
+        site = HostRules(Path(data["folder"]), int(data.get("min_uid", 1000)), properties, accounts, data.get("refuse_sudo") is not False)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise PlanError(f"{path}: cannot be used: {error}", fix=_APPLY) from error
     if schema != (_OLD_SITE_SCHEMA if site.accounts is None else SITE_SCHEMA):
@@ -155,7 +155,7 @@ def _site(path: Path) -> Site:
     return site
 
 
-def _entitled(request: dict[str, Any], site: Site) -> Asked:
+def _entitled(request: dict[str, Any], site: HostRules) -> UnitRequest:
     """Return the job that a request is about, once the folder's owner and its key have shown that the request is entitled."""
     job_id, attempt, key = request.get("job"), request.get("attempt"), request.get("key")
     well_formed = isinstance(job_id, str) and JOB_ID.fullmatch(job_id) and isinstance(attempt, int) and 0 < attempt < 10**6
@@ -172,10 +172,10 @@ def _entitled(request: dict[str, Any], site: Site) -> Asked:
     job = read_job(found.contents[1].decode("utf-8", "replace"), origin=str(folder / "job.json"))
     if job.id != job_id or job.user != owner.pw_name:
         raise UsageError(f"{folder}: holds the job {job.id} of {job.user}", fix="submit the job again")
-    return Asked(job, folder, owner, int(attempt or 0))
+    return UnitRequest(job, folder, owner, int(attempt or 0))
 
 
-def _may_start(owner: pwd.struct_passwd, site: Site) -> None:
+def _may_start(owner: pwd.struct_passwd, site: HostRules) -> None:
     """Make sure that an account may have jobs here: root has named it, and sudo gives it no right on this host.
 
     Raises:
@@ -228,7 +228,7 @@ def _gpus() -> int | None:
         return None
 
 
-def _start(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
+def _start(asked: UnitRequest, site: HostRules, rank: int) -> dict[str, Any]:
     """Start the attempt's unit, once nothing of an older one runs here; one start at a time: two jobs must not both find it free."""
     with open_lock(_LOCK) as held:
         deadline = time.monotonic() + _LOCK_S
@@ -243,7 +243,7 @@ def _start(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
         return _start_alone(asked, site, rank)
 
 
-def _start_alone(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
+def _start_alone(asked: UnitRequest, site: HostRules, rank: int) -> dict[str, Any]:
     if _active(asked.unit):
         return {"state": "running", "boot_id": read_boot_id()}
     mine = {name: int(match["attempt"]) for name in _units("*") if (match := _UNIT.fullmatch(name)) and match["job"] == asked.job.id}
@@ -279,7 +279,7 @@ def _start_alone(asked: Asked, site: Site, rank: int) -> dict[str, Any]:
     return {"state": "started", "boot_id": read_boot_id()}
 
 
-def _stop(asked: Asked, *, force: bool) -> dict[str, Any]:
+def _stop(asked: UnitRequest, *, force: bool) -> dict[str, Any]:
     if _active(asked.unit):
         if force:
             _run(["systemctl", "kill", "--kill-who=all", "--signal=SIGKILL", asked.unit], check=False)

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.job_state import State
-    from primus_bootstrap.launch.watch.observation import NodeSeen, Seen
+    from primus_bootstrap.launch.watch.observation import NodeObservation, Observation
 
 _ABOUT_S = 60.0  # what holds up all hosts does so at about the same time
 
 
-def placed(state: State, seen: Seen, now: float) -> tuple[tuple[str, float], ...]:
+def placed(state: State, seen: Observation, now: float) -> tuple[tuple[str, float], ...]:
     """Return since when hosts that the platform has chosen have yet to start: from then on it is their time, and no queue's."""
     if seen.status == seeing.SILENT and not seen.nodes:
         return state.placed  # the platform did not answer, and says nothing of hosts
@@ -41,16 +41,16 @@ def late(job: Job, state: State, now: float, watching_since: float) -> tuple[str
     return tuple(host for host, wait in waited.items() if wait > limit_s(job) - _ABOUT_S)
 
 
-def never_began(seen: Seen) -> list[NodeSeen]:
+def never_began(seen: Observation) -> list[NodeObservation]:
     """Return the nodes on which the attempt is over before its launcher began."""
     return [node for node in seen.nodes if node.state == seeing.ENDED and not node.begun]
 
 
-def to_blame(nodes: Iterable[NodeSeen]) -> tuple[str, ...]:
+def to_blame(nodes: Iterable[NodeObservation]) -> tuple[str, ...]:
     """Return the hosts among them; a rank for which the platform has yet to find one is none."""
     return tuple(node.host for node in nodes if node.placed)
 
 
-def told(nodes: Iterable[NodeSeen]) -> str:
+def told(nodes: Iterable[NodeObservation]) -> str:
     """Return what the platform says of them."""
     return f"it did not begin: {'; '.join(f'{node.host}: {node.why}' for node in nodes)}"

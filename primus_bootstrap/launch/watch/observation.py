@@ -18,7 +18,7 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
 
 @dataclass(frozen=True)
-class NodeSeen:
+class NodeObservation:
     """One node of an attempt.
 
     `exit_code` None at an end: it ended without a word; `restarted`: because the host was. `heard`: its launcher is silent, and the
@@ -37,7 +37,7 @@ class NodeSeen:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """An attempt as its target sees it.
 
     `status` is the attempt's as a whole. `paused`: the target has stopped it for a while. `hosts` are filled in where the target chooses
@@ -45,7 +45,7 @@ class Seen:
     """
 
     status: str
-    nodes: tuple[NodeSeen, ...] = ()
+    nodes: tuple[NodeObservation, ...] = ()
     verdict: str = ""
     target_id: str = ""
     hosts: tuple[Host, ...] = ()

@@ -19,7 +19,7 @@ from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.classification import Ending
     from primus_bootstrap.launch.watch.job_spec import Job
-    from primus_bootstrap.launch.watch.observation import Candidates, NodeSeen, Seen
+    from primus_bootstrap.launch.watch.observation import Candidates, NodeObservation, Observation
 
 FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
 UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
@@ -40,7 +40,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Moment:
+class Clock:
     """Now, and since when this watcher watches: time that passed while nobody did counts against no limit. Seconds since the epoch."""
 
     now: float
@@ -99,7 +99,7 @@ def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decisio
     return Decision(state, tuple(events))
 
 
-def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, steps_offset: int = 0) -> Decision:
+def begin(job: Job, state: State, candidates: Candidates, moment: Clock, *, steps_offset: int = 0) -> Decision:
     """Choose hosts and intend the next attempt, or go on waiting for hosts."""
     now = moment.now
     choice = choose(job, state, candidates)
@@ -143,7 +143,7 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Moment, *, ste
     )
 
 
-def decide(job: Job, state: State, seen: Seen, moment: Moment) -> Decision:
+def decide(job: Job, state: State, seen: Observation, moment: Clock) -> Decision:
     """Judge what was seen of an attempt that is starting, running or being stopped."""
     now = moment.now
     events: list[Event] = []
@@ -229,7 +229,7 @@ def _last(state: State, **changes: object) -> State:
     return replace(state, attempts=(*state.attempts[:-1], replace(state.current, **changes)))  # type: ignore[arg-type]
 
 
-def _take_over(state: State, seen: Seen) -> State:
+def _take_over(state: State, seen: Observation) -> State:
     """Keep what the target chose or says of the end."""
     hosts = state.hosts or seen.hosts
     names = state.current.hosts or tuple(host.name for host in hosts)
@@ -238,7 +238,7 @@ def _take_over(state: State, seen: Seen) -> State:
     return _last(state, hosts=names, target_id=target_id)
 
 
-def _note_answers(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+def _note_answers(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
     if seen.status == seeing.SILENT and not seen.nodes:
         return state, []  # the target itself did not answer, and says nothing of nodes
     before = dict(state.unknown)
@@ -248,7 +248,7 @@ def _note_answers(state: State, seen: Seen, now: float) -> tuple[State, list[Eve
     return replace(state, unknown=tuple(sorted((host, before.get(host, now)) for host in silent))), events
 
 
-def _without_a_word(job: Job, state: State, seen: Seen, now: float) -> Seen:
+def _without_a_word(job: Job, state: State, seen: Observation, now: float) -> Observation:
     """Take launchers that have been silent for long on hosts that the platform hears from for ended: that is no loss of a host.
 
     Not before their lease is over: a platform that has forgotten the job would say the same of launchers that run.
@@ -256,14 +256,14 @@ def _without_a_word(job: Job, state: State, seen: Seen, now: float) -> Seen:
     since = dict(state.unknown)
     fenced = state.revoked and now - state.revoked_at >= job.policy.lease_s + FENCE_S
 
-    def judged(node: NodeSeen) -> NodeSeen:
+    def judged(node: NodeObservation) -> NodeObservation:
         over = fenced and node.heard and node.state == seeing.SILENT and now - since[node.host] >= job.policy.lost_after_s
         return replace(node, state=seeing.ENDED) if over else node
 
     return replace(seen, nodes=tuple(judged(node) for node in seen.nodes))
 
 
-def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+def _note_progress(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
     found = seen.progress
     state = replace(state, checkpoint=found.checkpoint if found.checkpoint is not None else state.checkpoint)
     if found.first is not None and state.current.first_step is not None and found.first < state.current.first_step:
@@ -280,7 +280,7 @@ def _note_progress(state: State, seen: Seen, now: float) -> tuple[State, list[Ev
     return state, events
 
 
-def _lost(job: Job, state: State, seen: Seen, now: float) -> tuple[str, ...]:
+def _lost(job: Job, state: State, seen: Observation, now: float) -> tuple[str, ...]:
     """Return the nodes that have not answered for long; as long as steps are made every node is there, whatever SSH says."""
     silent = {node.host for node in seen.nodes if node.state == seeing.SILENT}
     if seen.verdict == seeing.NODE_FAIL:  # Slurm has waited already: SlurmdTimeout
@@ -291,14 +291,14 @@ def _lost(job: Job, state: State, seen: Seen, now: float) -> tuple[str, ...]:
     return tuple(host for host, since in state.unknown if host in silent and now - since >= limit)
 
 
-def _over(state: State, seen: Seen) -> bool:
+def _over(state: State, seen: Observation) -> bool:
     """Say whether nothing of the attempt runs, as far as everybody says, and everybody has said it."""
     open_ends = [node for node in seen.nodes if node.state in (seeing.RUNNING, seeing.SILENT)]
     not_started = state.phase == states.STARTING and any(node.state == seeing.ABSENT for node in seen.nodes)
     return seen.status == seeing.ENDED and not open_ends and not not_started
 
 
-def _end(state: State, seen: Seen, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+def _end(state: State, seen: Observation, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
     restarted = tuple(node.host for node in seen.nodes if node.restarted)
     gone = tuple(dict.fromkeys((*lost, *restarted)))
     code = endings.deciding_code(node.exit_code for node in seen.nodes)
@@ -316,7 +316,7 @@ def _stop(state: State, why: str, reason: str, now: float, *, deadline: float) -
     return state, [Event("stopping", reason, step=state.step)]
 
 
-def _stopping(job: Job, state: State, seen: Seen, now: float, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+def _stopping(job: Job, state: State, seen: Observation, now: float, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
     """Leave only when everything has ended, or every node that may still run something has lost its lease long enough ago."""
     if not state.revoked:
         return (replace(state, revoked=True, revoked_at=now) if now >= state.deadline else state), []
@@ -341,7 +341,7 @@ def _stopping(job: Job, state: State, seen: Seen, now: float, lost: tuple[str, .
     return state, [*events, *more]
 
 
-def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+def _going(job: Job, state: State, seen: Observation, moment: Clock, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
     """Judge an attempt that is starting or running."""
     now = moment.now
     state, settle = _note_failing(job, state, seen, now)
@@ -361,7 +361,7 @@ def _going(job: Job, state: State, seen: Seen, moment: Moment, lost: tuple[str, 
     return state, []
 
 
-def _failed(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
+def _failed(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
     """Stop what is left of an attempt of which a part has ended; where that never began, the rest could only wait for it."""
     if never := not_started.never_began(seen):
         state = replace(state, absent=not_started.to_blame(never))
@@ -370,7 +370,7 @@ def _failed(state: State, seen: Seen, now: float) -> tuple[State, list[Event]]:
     return _stop(state, endings.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
 
 
-def _note_failing(job: Job, state: State, seen: Seen, now: float) -> tuple[State, float]:
+def _note_failing(job: Job, state: State, seen: Observation, now: float) -> tuple[State, float]:
     """Note since when a part of the attempt has ended; return how long the rest may go on in seconds."""
     codes = [node.exit_code for node in seen.nodes if node.state == seeing.ENDED]
     if not codes and seen.status != seeing.ENDED:
@@ -380,7 +380,7 @@ def _note_failing(job: Job, state: State, seen: Seen, now: float) -> tuple[State
     return (state if state.failing_since else replace(state, failing_since=now)), settle
 
 
-def _starting(job: Job, state: State, seen: Seen, moment: Moment) -> tuple[State, list[Event]]:
+def _starting(job: Job, state: State, seen: Observation, moment: Clock) -> tuple[State, list[Event]]:
     now = moment.now
     absent = [node for node in seen.nodes if node.state == seeing.ABSENT]
     if seen.status in (seeing.RUNNING, seeing.ENDED) and not absent and not state.unknown:

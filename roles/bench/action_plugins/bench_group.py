@@ -18,15 +18,15 @@ class ActionModule(ActionBase):
         """Return whether the host takes part in this round; what it gave is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.fabric.fabric_store import FabricDesk  # noqa: PLC0415
-            from primus_bootstrap.bench.results.store import Asked, Desk, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.fabric.fabric_store import FabricStore  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import BenchRequest, BenchStore, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
         try:
-            asked = Asked(
+            asked = BenchRequest(
                 tier=str(args["tier"]),
                 policy_file=str(args["policy_file"]),
                 program=str(args["program"]),
@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
                 storage_folder="",
                 force=True,
             )
-            fabric = FabricDesk(Desk(Path(args["folder"])))
+            fabric = FabricStore(BenchStore(Path(args["folder"])))
             tier = read_policy(asked.policy_file).tiers[asked.tier]
             part = fabric.words(host, asked, tier, port=int(args["port"]))
             if part is None:

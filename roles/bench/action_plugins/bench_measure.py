@@ -21,13 +21,13 @@ class ActionModule(ActionBase):
         """Return how many steps were run; what they found is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.results.store import Asked, Desk  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.results.store import BenchRequest, BenchStore  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
-        asked = Asked(
+        asked = BenchRequest(
             tier=str(args["tier"]),
             policy_file=str(args["policy_file"]),
             program=str(args["program"]),
@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
             trial=dict(args["trial"]),
         )
         try:
-            desk, round_ = Desk(Path(args["folder"])), int(args["round"])
+            desk, round_ = BenchStore(Path(args["folder"])), int(args["round"])
             if round_ == 0:
                 desk.keep_seen(host, dict(args["seen"]))
             steps = desk.steps(host, asked, round_=round_)

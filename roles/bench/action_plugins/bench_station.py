@@ -30,19 +30,19 @@ class ActionModule(ActionBase):
         try:
             from primus_bootstrap.bench import finalize  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.bench.fabric.session import next_round  # noqa: PLC0415
-            from primus_bootstrap.bench.judging.evaluation import Case  # noqa: PLC0415
-            from primus_bootstrap.bench.results.store import Desk  # noqa: PLC0415
+            from primus_bootstrap.bench.judging.evaluation import BenchedFleet  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import BenchStore  # noqa: PLC0415
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args = self._task.args
-        desk = Desk(Path(args["folder"]))
+        desk = BenchStore(Path(args["folder"]))
         try:
             if args["state"] == "begin":
                 tiers = desk.begin(str(args["policy_file"]), str(args["tier"]), look_only=bool(self._task.check_mode))
                 return {**result, "changed": False, "tiers": tiers}
-            case = Case(
+            case = BenchedFleet(
                 cluster=str(args["cluster"]),
                 hosts=tuple(args["hosts"]),
                 fleet=int(args["fleet"]),

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
             elif args["state"] == "back":
                 changed = bool(node_quarantine.lift(api, [node], mark="drain", reason=reason, dry_run=check))
             else:
-                wishes = drain.Wishes(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
+                wishes = drain.DrainOptions(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
                 record = {"owner": OWNER, "reason": reason, "time": round(time.time()), "host": host}
                 changed = drain.Drain(api, node, wishes).run(record, dry_run=check)
         except PrimusError as problem:

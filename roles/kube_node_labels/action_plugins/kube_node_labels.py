@@ -39,7 +39,7 @@ class ActionModule(ActionBase):
         try:
             wishes = node_label_run.wishes_of(known)
             if args["state"] == "absent":
-                wishes = dict.fromkeys(wishes, node_labels.Wish((), ()))
+                wishes = dict.fromkeys(wishes, node_labels.DesiredNode((), ()))
             check, diff = bool(self._task.check_mode), bool(self._task.diff)
             outcome = node_label_run.bring(Server(Path(args["kubeconfig"])), wishes, dry_run=check, differences=diff)
         except PrimusError as problem:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.kubernetes.commands import Command
     from primus_bootstrap.kubernetes.cordons import Cordons
-    from primus_bootstrap.kubernetes.reconcile import State
+    from primus_bootstrap.kubernetes.reconcile import ClusterState
     from primus_bootstrap.kubernetes.runner import Kubespray
 
 _VERBS = ("bring", "remove", "forget", "upgrade", "reset", "recover")
@@ -93,7 +93,7 @@ class ActionModule(ActionBase):
             shutil.rmtree(private, ignore_errors=True)
         return {**result, "changed": changed > 0, "commands": said, "first_addresses": first}
 
-    def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], State | None]:
+    def _course(self, kubespray: Kubespray) -> tuple[tuple[Command, ...], ClusterState | None]:
         """Return what has to run, and the state to note afterwards; None where hosts.yaml is not what the cluster is then."""
         from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415
         from primus_bootstrap.kubernetes import commands, runner  # noqa: PLC0415

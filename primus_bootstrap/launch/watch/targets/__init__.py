@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_state import State
-    from primus_bootstrap.launch.watch.observation import Candidates, Seen
+    from primus_bootstrap.launch.watch.observation import Candidates, Observation
 
 
 class Target(Protocol):
@@ -20,7 +20,7 @@ class Target(Protocol):
         """Start the state's attempt where it has not been started."""
         ...
 
-    def observe(self, state: State) -> Seen:
+    def observe(self, state: State) -> Observation:
         """Return how the state's attempt stands, without progress and requests."""
         ...
 

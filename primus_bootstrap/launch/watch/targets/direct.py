@@ -11,7 +11,7 @@ from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
-from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,12 +71,12 @@ class DirectTarget:
         answers = _each(state.hosts, one)
         self.refused = {host.name: answer for host, answer in answers.items() if answer}
 
-    def observe(self, state: State) -> Seen:
+    def observe(self, state: State) -> Observation:
         """Ask the hosts of the attempt, and read what the launchers wrote."""
         answers = self._answers(state)
         records = node_record.read_all(self.folder.attempt(state.attempt))
         nodes = tuple(self._node(host, answers[host], records.get(rank), state) for rank, host in enumerate(state.hosts))
-        return Seen(_status(nodes), nodes, hosts=state.hosts)
+        return Observation(_status(nodes), nodes, hosts=state.hosts)
 
     def stop(self, state: State, *, force: bool) -> None:
         """Ask each host of the attempt to stop it; who does not answer has its lease to look at."""
@@ -131,18 +131,18 @@ class DirectTarget:
         except (NoAnswerError, RefusedError) as error:
             return str(error)
 
-    def _node(self, host: Host, answer: dict[str, Any] | str, record: NodeRecord | None, state: State) -> NodeSeen:
+    def _node(self, host: Host, answer: dict[str, Any] | str, record: NodeRecord | None, state: State) -> NodeObservation:
         """Put together what a host says and what its launcher wrote."""
         if record is not None and record.ended is not None:
-            return NodeSeen(host.name, seeing.ENDED, record.exit_code, why=record.note)
+            return NodeObservation(host.name, seeing.ENDED, record.exit_code, why=record.note)
         if isinstance(answer, str):
-            return NodeSeen(host.name, seeing.SILENT, why=answer)
+            return NodeObservation(host.name, seeing.SILENT, why=answer)
         if answer.get("state") == "running":
-            return NodeSeen(host.name, seeing.RUNNING)
+            return NodeObservation(host.name, seeing.RUNNING)
         if record is None and state.phase != states.RUNNING:
-            return NodeSeen(host.name, seeing.ABSENT, why=self.refused.get(host.name, ""))
+            return NodeObservation(host.name, seeing.ABSENT, why=self.refused.get(host.name, ""))
         restarted = record is not None and record.boot_id != answer.get("boot_id")
-        return NodeSeen(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
+        return NodeObservation(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
 
 
 def _by_our_clock(answer: dict[str, Any]) -> float:
@@ -151,7 +151,7 @@ def _by_our_clock(answer: dict[str, Any]) -> float:
     return time.time() - (now - written) if written and now else written
 
 
-def _status(nodes: Sequence[NodeSeen]) -> str:
+def _status(nodes: Sequence[NodeObservation]) -> str:
     found = {node.state for node in nodes}
     if seeing.RUNNING in found:
         return seeing.RUNNING

@@ -21,7 +21,7 @@ from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.job_spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
 from primus_bootstrap.launch.watch.kube_broker import person
-from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
 from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
 from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
@@ -79,7 +79,7 @@ class KubernetesTarget:
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
 
-    def observe(self, state: State) -> Seen:
+    def observe(self, state: State) -> Observation:
         """Ask for the attempt's objects and pods, for nodes of which there is doubt, and read what the launchers wrote."""
         records = node_record.read_all(self.folder.attempt(state.attempt))
         try:
@@ -88,7 +88,7 @@ class KubernetesTarget:
             pods = reading.by_rank((pod for pod in map(reading.read_pod, listed) if pod), records)
             ready = self._nodes_ready(pods, records)
         except (ApiSilentError, ApiRefusedError) as error:
-            return Seen(seeing.SILENT, why=str(error))
+            return Observation(seeing.SILENT, why=str(error))
         if not tops and not pods:
             return self._without_objects(state, records, ready)
         self._keep_logs(state, pods, records)
@@ -101,7 +101,7 @@ class KubernetesTarget:
         verdict = seeing.PREEMPTED if preempted else ""
         if tops and all(item["metadata"].get("deletionTimestamp") for item in tops):
             verdict = _deleted(state, records)
-        return Seen(self._status(nodes, pods), nodes, verdict, self.job.unit(state.attempt), hosts, why=_why(nodes, pods, held=held))
+        return Observation(self._status(nodes, pods), nodes, verdict, self.job.unit(state.attempt), hosts, why=_why(nodes, pods, held=held))
 
     def stop(self, state: State, *, force: bool) -> None:
         """Delete the attempt's objects and thereby its pods, which have their time for a checkpoint; with `force` they have none."""
@@ -205,11 +205,11 @@ class KubernetesTarget:
         names = {records[rank].host if rank in records else pods[rank].node for rank in doubtful}
         return {name: places.ready(self.cluster.node(name)) for name in sorted(names)}
 
-    def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool], failed: str = "") -> NodeSeen:
+    def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool], failed: str = "") -> NodeObservation:
         name = record.host if record else pod.node if pod else ""
         return reading.judge_rank(name or f"rank {rank}", pod, record, ready.get(name), failed)
 
-    def _status(self, nodes: tuple[NodeSeen, ...], pods: Mapping[int, Pod]) -> str:
+    def _status(self, nodes: tuple[NodeObservation, ...], pods: Mapping[int, Pod]) -> str:
         """Judge the whole: an image that cannot be had for long is no queue to wait in."""
         stuck = {pod.name for pod in pods.values() if pod.stuck}
         now = time.monotonic()
@@ -218,16 +218,16 @@ class KubernetesTarget:
             return seeing.ABSENT
         return reading.status_of(nodes)
 
-    def _without_objects(self, state: State, records: Mapping[int, NodeRecord], ready: Mapping[str, bool]) -> Seen:
+    def _without_objects(self, state: State, records: Mapping[int, NodeRecord], ready: Mapping[str, bool]) -> Observation:
         """Judge an attempt of which the server has nothing: not made yet, over and cleaned up, or deleted by somebody."""
         if state.phase == states.STARTING and not records and not state.target_id:
-            return Seen(seeing.ABSENT, why=self.refused)
+            return Observation(seeing.ABSENT, why=self.refused)
         names = [host.name for host in state.hosts] or [f"rank {rank}" for rank in range(self.job.nodes)]
         nodes = tuple(
-            self._node(rank, None, records[rank], ready) if rank in records else NodeSeen(name, seeing.ENDED)
+            self._node(rank, None, records[rank], ready) if rank in records else NodeObservation(name, seeing.ENDED)
             for rank, name in enumerate(names)
         )
-        return Seen(reading.status_of(nodes), nodes, _deleted(state, records), why="Kubernetes has nothing of the attempt any more")
+        return Observation(reading.status_of(nodes), nodes, _deleted(state, records), why="Kubernetes has nothing of the attempt any more")
 
     def _keep_logs(self, state: State, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> None:
         """Keep the last words of containers whose launcher never began; all others write to the shared storage themselves."""
@@ -246,7 +246,7 @@ class KubernetesTarget:
             )
 
 
-def _why(nodes: tuple[NodeSeen, ...], pods: Mapping[int, Pod], *, held: bool) -> str:
+def _why(nodes: tuple[NodeObservation, ...], pods: Mapping[int, Pod], *, held: bool) -> str:
     """Say why an attempt does not run yet."""
     told = dict.fromkeys(node.why for node in nodes if node.state == seeing.ABSENT and node.why)
     if held:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.watch import observation as seeing
-from primus_bootstrap.launch.watch.observation import NodeSeen
+from primus_bootstrap.launch.watch.observation import NodeObservation
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import INDEX, RANK
 
 if TYPE_CHECKING:
@@ -116,36 +116,36 @@ def judge_rank(
     record: NodeRecord | None,
     ready: bool | None,  # noqa: FBT001 - None: not looked at
     failed: str = "",
-) -> NodeSeen:
+) -> NodeObservation:
     """Judge one rank.
 
     `name` is its node, else what people know it by, `ready` what its node's condition says, `failed` why no pods are made any more.
     """
     if record is not None and record.ended is not None:
-        return NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note)
+        return NodeObservation(name, seeing.ENDED, record.exit_code, why=record.note)
     if pod is not None and pod.exit_code is not None:
         # Without a record the launcher never began, and the code is none of its own.
         why = f"its container ended with {pod.exit_code}"
-        return NodeSeen(name, seeing.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
+        return NodeObservation(name, seeing.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
     if ready is False:
-        return NodeSeen(name, seeing.SILENT, why="Kubernetes does not hear from it")
+        return NodeObservation(name, seeing.SILENT, why="Kubernetes does not hear from it")
     if pod is not None and pod.running:
-        return NodeSeen(name, seeing.RUNNING)
+        return NodeObservation(name, seeing.RUNNING)
     if record is None:
         return _not_begun(name, pod, failed)
-    return NodeSeen(name, seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True)
+    return NodeObservation(name, seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True)
 
 
-def _not_begun(name: str, pod: Pod | None, failed: str) -> NodeSeen:
+def _not_begun(name: str, pod: Pod | None, failed: str) -> NodeObservation:
     """Judge a rank whose launcher has not begun: it waits, or never will. What is no node's is said of none."""
     if pod is not None and pod.failed:
-        return NodeSeen(name, seeing.ENDED, why=pod.failed, begun=False, placed=pod.placed)
+        return NodeObservation(name, seeing.ENDED, why=pod.failed, begun=False, placed=pod.placed)
     if pod is None:
-        return NodeSeen(name, seeing.ENDED, why=failed, begun=False) if failed else NodeSeen(name, seeing.ABSENT)
-    return NodeSeen(name, seeing.ABSENT, why=pod.stuck or pod.waits or "its container is being made", placed=pod.placed)
+        return NodeObservation(name, seeing.ENDED, why=failed, begun=False) if failed else NodeObservation(name, seeing.ABSENT)
+    return NodeObservation(name, seeing.ABSENT, why=pod.stuck or pod.waits or "its container is being made", placed=pod.placed)
 
 
-def status_of(nodes: Sequence[NodeSeen]) -> str:
+def status_of(nodes: Sequence[NodeObservation]) -> str:
     """Return how the attempt stands as a whole; one that has yet to start on a node is in the queue."""
     found = {node.state for node in nodes}
     if seeing.ABSENT in found:

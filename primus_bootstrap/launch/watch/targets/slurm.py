@@ -19,7 +19,7 @@ from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch import observation as seeing
 from primus_bootstrap.launch.watch.job_spec import Host
-from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeSeen, Seen
+from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 from primus_bootstrap.launch.watch.targets.slurm_size import FORMAT, is_open, read_sizes, size_words
 
 if TYPE_CHECKING:
@@ -108,16 +108,16 @@ class SlurmTarget:
         except SlurmSilentError as error:
             self.refused = str(error)
 
-    def observe(self, state: State) -> Seen:
+    def observe(self, state: State) -> Observation:
         """Ask Slurm for the job, and read what the launchers wrote."""
         try:
             found = self._find(state)
         except SlurmSilentError as error:
-            return Seen(seeing.SILENT, why=str(error))
+            return Observation(seeing.SILENT, why=str(error))
         records = {record.host: record for record in node_record.read_all(self.folder.attempt(state.attempt)).values()}
         if found is None:
             if not records and not state.target_id:
-                return Seen(seeing.ABSENT, why=self.refused)
+                return Observation(seeing.ABSENT, why=self.refused)
             found = Listed(state.target_id, "FORGOTTEN", tuple(records))
         # While a job completes, Slurm lists only the nodes that it has not got back: https://slurm.schedmd.com/squeue.html (%N)
         names = tuple(host.name for host in state.hosts) or found.nodes
@@ -128,7 +128,7 @@ class SlurmTarget:
             verdict = ""  # by this watcher
         nodes = self._nodes(found, status, verdict, records, asked=bool(state.stopping))
         waits = _waits(found) if found.state in _QUEUED else ""
-        return Seen(
+        return Observation(
             status,
             nodes,
             verdict,
@@ -201,7 +201,9 @@ class SlurmTarget:
         words += [f"--exclude={excluded}"] if excluded else []
         return [*words, *job.slurm.options, str(script)]
 
-    def _nodes(self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, asked: bool) -> tuple[NodeSeen, ...]:
+    def _nodes(
+        self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, asked: bool
+    ) -> tuple[NodeObservation, ...]:
         """Put together what Slurm says of nodes and what their launchers wrote."""
         ended = {name: records[name] for name in found.nodes if name in records and records[name].ended is not None}
         silent = [name for name in found.nodes if name not in ended]
@@ -211,8 +213,8 @@ class SlurmTarget:
         others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
         began = any(name in records for name in found.nodes)
         if not began and status == seeing.ENDED and verdict != seeing.NODE_FAIL and False not in heard.values():
-            others = {name: NodeSeen(name, seeing.ENDED) for name in silent}  # it ended before a launcher began
-        told = {name: NodeSeen(name, seeing.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
+            others = {name: NodeObservation(name, seeing.ENDED) for name in silent}  # it ended before a launcher began
+        told = {name: NodeObservation(name, seeing.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
         return tuple({**told, **others}[name] for name in found.nodes)
 
     def _heard(self, names: Sequence[str]) -> dict[str, bool]:
@@ -232,18 +234,18 @@ def _waits(found: Listed) -> str:
     return f" ({found.reason or 'no reason given'})" + (f"; scontrol release {found.job_id} lets it go on" if held else "")
 
 
-def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeSeen:  # noqa: FBT001 - None: Slurm does not say
+def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeObservation:  # noqa: FBT001 - None: Slurm does not say
     """Judge a node whose launcher has not said how it ended."""
     if verdict not in ("", seeing.NODE_FAIL):
-        return NodeSeen(name, seeing.ENDED)
+        return NodeObservation(name, seeing.ENDED)
     if heard is False:
-        return NodeSeen(name, seeing.SILENT, why="Slurm does not hear from it")
+        return NodeObservation(name, seeing.SILENT, why="Slurm does not hear from it")
     if status != seeing.ENDED:
-        return NodeSeen(name, seeing.RUNNING)
+        return NodeObservation(name, seeing.RUNNING)
     if verdict == seeing.NODE_FAIL and heard:
-        return NodeSeen(name, seeing.ENDED, why="another node was lost")
+        return NodeObservation(name, seeing.ENDED, why="another node was lost")
     why = "Slurm says that the job is over, and the launcher there has not said how it ended"
-    return NodeSeen(name, seeing.SILENT, why=why, heard=bool(heard))
+    return NodeObservation(name, seeing.SILENT, why=why, heard=bool(heard))
 
 
 def _is_partition(partition: str, wanted: str) -> bool:
