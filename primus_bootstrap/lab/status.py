@@ -1,4 +1,4 @@
-"""Look at a lab and say how it is: nothing here changes anything."""
+"""Read the state of a lab, without changing it."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab import containers as engine
-from primus_bootstrap.lab.hosts_file import hosts_of
+from primus_bootstrap.lab.hosts_file import read_hosts
 from primus_bootstrap.lab.image import image_for, is_imported
 from primus_bootstrap.lab.lab_values import Lab, LabError, check_name
-from primus_bootstrap.lab.machine import look_at_machine
-from primus_bootstrap.lab.reach import Reached, log_in, on_each
+from primus_bootstrap.lab.machine import inspect_machine
+from primus_bootstrap.lab.reach import LoginResult, for_each_node, log_in
 from primus_bootstrap.lab.request import Request
 from primus_bootstrap.lab.up import plan_lab
 
 if TYPE_CHECKING:
+    from primus_bootstrap.lab.lab_values import LabNode
     from primus_bootstrap.lab.machine import Machine
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """How one node is.
+    """The state of one node.
 
-    `state` is `running`, `paused`, `stopped`, `partitioned` (running, but off its network), `half made`, or `absent`.
-    `systemd` is systemd's own word (`running`, `degraded`, …), `unknown` where nobody could ask. `spare` means that hosts.yaml
-    does not name its address. `reason` says why `ssh` is false.
+    `state` is `running`, `paused`, `stopped`, `partitioned` (running without its network), `half made` (never started), or
+    `absent`. `systemd` is systemd's state (`running`, `degraded`, …), or `unknown` without a login. `spare` means that hosts.yaml
+    does not contain its address. `reason` says why `ssh` is false.
     """
 
     name: str
@@ -41,7 +42,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ImageStatus:
-    """Whether one release's image is built (`cached`) and in the engine (`imported`)."""
+    """Whether the image of a release is built (`cached`) and in the engine (`imported`)."""
 
     suite: str
     reference: str
@@ -51,7 +52,7 @@ class ImageStatus:
 
 @dataclass(frozen=True, slots=True)
 class LabStatus:
-    """How a lab is; `up` means that every node runs and lets us in."""
+    """The state of a lab. `up` means that SSH login works on every node."""
 
     name: str
     directory: str
@@ -62,15 +63,19 @@ class LabStatus:
     images: tuple[ImageStatus, ...]
 
 
-_REASONS = {"absent": "there is no container", "partitioned": "it is off its network"}
+_REASONS = {
+    "absent": "the container does not exist",
+    "half made": "the container was never started",
+    "partitioned": "it is disconnected from its network",
+}
 
 
 def status(name: str, directory: Path) -> LabStatus:
-    """Return how a lab is."""
-    machine = look_at_machine()
+    """Return the state of a lab."""
+    machine = inspect_machine()
     lab, found = find_lab(machine, name, directory)
-    named = set(hosts_of(lab.hosts_file).values())
-    reached = on_each(lab.nodes, lambda node: _ask(lab, node.name, found))
+    named = set(read_hosts(lab.hosts_file).values())
+    logins = for_each_node(lab.nodes, lambda node: _try_login(lab, node, found))
     nodes = tuple(
         NodeStatus(
             name=node.name,
@@ -78,10 +83,10 @@ def status(name: str, directory: Path) -> LabStatus:
             state=_state(lab, found.get(node.name)),
             distribution=node.distribution,
             address=node.address,
-            ssh=reached[node.name].ssh,
-            systemd=reached[node.name].systemd,
+            ssh=logins[node.name].ssh,
+            systemd=logins[node.name].systemd,
             spare=node.address not in named,
-            reason=reached[node.name].reason,
+            reason=logins[node.name].reason,
         )
         for node in lab.nodes
     )
@@ -98,11 +103,11 @@ def status(name: str, directory: Path) -> LabStatus:
 
 
 def find_lab(machine: Machine, name: str, directory: Path) -> tuple[Lab, dict[str, engine.Container]]:
-    """Return a lab and its containers by node; a running lab is found from any folder, since its containers name theirs."""
+    """Return a lab and its containers by node. A label of the containers gives the folder of an existing lab."""
     found = engine.list_containers(machine, check_name(name))
     folder = next((Path(entry.folder) for entry in found.values() if entry.folder), directory.absolute())
     lab, shape = plan_lab(machine, name, folder, Request())
-    # Containers that nothing remembers are there all the same.
+    # Include containers beyond the saved shape.
     more = max(len(found) - len(lab.nodes), 0)
     return plan_lab(machine, name, folder, Request(spares=shape.spares + more))[0], found
 
@@ -111,14 +116,14 @@ def require_container(found: dict[str, engine.Container], lab: Lab, node: str) -
     """Return one node's container.
 
     Raises:
-        LabError: There is none.
+        LabError: It does not exist.
     """
     if node in found:
         return found[node]
-    known = ", ".join(sorted(found))
+    names = ", ".join(sorted(found))
     raise LabError(
         f"the lab {lab.name!r} has no host {node}",
-        fix=f"choose from: {known}" if known else f"`primus-bootstrap lab up --name {lab.name}` makes it",
+        fix=f"choose from: {names}" if names else f"run `primus-bootstrap lab up --name {lab.name}`",
     )
 
 
@@ -132,8 +137,8 @@ def _state(lab: Lab, entry: engine.Container | None) -> str:
     return "paused" if entry.state == "paused" else "stopped"
 
 
-def _ask(lab: Lab, node: str, found: dict[str, engine.Container]) -> Reached:
-    state = _state(lab, found.get(node))
+def _try_login(lab: Lab, node: LabNode, found: dict[str, engine.Container]) -> LoginResult:
+    state = _state(lab, found.get(node.name))
     if state != "running":
-        return Reached(ssh=False, systemd="unknown", reason=_REASONS.get(state, f"the container is {state}"))
-    return log_in(lab, next(entry for entry in lab.nodes if entry.name == node))
+        return LoginResult(ssh=False, systemd="unknown", reason=_REASONS.get(state, f"the container is {state}"))
+    return log_in(lab, node)

@@ -1,4 +1,4 @@
-"""The machine's apt settings, read in both forms and turned to another release."""
+"""Test that this machine's apt settings are read and adapted to another release."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Components: main
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the proxies of the machine that runs the tests out of the way."""
+    """Remove the proxy variables of the machine that runs the tests."""
     for name in ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -60,8 +60,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 pytestmark = pytest.mark.skipif(shutil.which("apt-config") is None, reason="this machine has no apt")
 
 
-def test_the_distributions_sources_are_turned_to_the_other_release(tmp_path: Path) -> None:
-    """Main, updates and security follow the release; backports, other vendors, disabled and source entries are left out."""
+def test_sources_are_adapted_to_another_release(tmp_path: Path) -> None:
+    """Main, updates and security get the other release; backports, other vendors, disabled and source entries are ignored."""
     settings = read_apt_settings("bookworm", root=machine(tmp_path, sources_DOT_list_DOT_d__debian_DOT_sources=DEB822))
 
     assert settings.sources_text("trixie") == (
@@ -72,8 +72,8 @@ def test_the_distributions_sources_are_turned_to_the_other_release(tmp_path: Pat
     )
 
 
-def test_a_company_mirror_with_a_key_of_its_own_is_used(tmp_path: Path) -> None:
-    """Where nothing is signed by the distribution itself, the mirror's entries count, and its key goes along."""
+def test_mirror_with_its_own_key_is_used(tmp_path: Path) -> None:
+    """Without a source signed by the distribution, a mirror with its own key is used, and its key is copied."""
     key = tmp_path / "mirror.gpg"
     key.write_text("key")
     line = f"deb [signed-by={key}] https://mirror.example/debian bookworm main\n"
@@ -86,15 +86,15 @@ def test_a_company_mirror_with_a_key_of_its_own_is_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("stable", "trixie"), ("stable-security", "trixie-security"), ("bookworm/updates", "trixie/updates")]
 )
-def test_aliases_of_the_release_are_turned_as_well(tmp_path: Path, old: str, new: str) -> None:
-    """A machine whose sources say `stable` has a lab of the named releases."""
+def test_aliases_of_the_release_are_adapted(tmp_path: Path, old: str, new: str) -> None:
+    """A suite such as `stable` is replaced by the release's code name."""
     settings = read_apt_settings("bookworm", root=machine(tmp_path, sources_DOT_list=f"deb http://m.example/debian {old} main\n"))
 
     assert f"Suites: {new}\n" in settings.sources_text("trixie")
 
 
-def test_credentials_are_named_and_not_read(tmp_path: Path) -> None:
-    """Files with passwords are passed on by path, so that nothing of them can reach a message or an argument."""
+def test_credentials_are_passed_by_path(tmp_path: Path) -> None:
+    """The settings contain the paths of files with passwords, not their contents."""
     root = machine(
         tmp_path,
         sources_DOT_list="deb http://m.example/debian bookworm main\n",
@@ -106,8 +106,8 @@ def test_credentials_are_named_and_not_read(tmp_path: Path) -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_the_environments_proxy_reaches_apt_in_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes do not see this machine's environment, so its proxies become lines of apt.conf, where apt has none of its own."""
+def test_proxy_of_the_environment_becomes_an_apt_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If apt has no proxy, the environment's proxy becomes an option of apt.conf."""
     dump = subprocess.run(["apt-config", "dump"], capture_output=True, text=True, check=True, timeout=120).stdout
     if "Acquire::http::Proxy " in dump:
         pytest.skip("apt on this machine has a proxy of its own, which wins")

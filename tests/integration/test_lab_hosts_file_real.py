@@ -1,4 +1,4 @@
-"""The lab's hosts.yaml: what it says, and that a person's file is never overwritten."""
+"""Test that Ansible evaluates the lab's hosts.yaml as intended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def look_up(lab: Lab, words: str) -> str:
-    """Return what Ansible makes of an expression on the lab's first host, without contacting it."""
+    """Return Ansible's result for an expression on the lab's first host, without contacting it."""
     ansible = shutil.which("ansible", path=str(Path(sys.executable).parent))
     assert ansible, "the package depends on ansible"
     done = subprocess.run(
@@ -32,12 +32,12 @@ def look_up(lab: Lab, words: str) -> str:
     return str(json.loads(done.stdout.partition("=>")[2])["msg"])
 
 
-def test_no_secret_stands_in_the_file_and_each_is_made_once(tmp_path: Path) -> None:
-    """Reading a secret makes a file that only its owner can read, in a folder that only its owner can enter, and then keeps it."""
+def test_secrets_are_generated_once_outside_of_the_file(tmp_path: Path) -> None:
+    """The first lookup creates the secret with mode 0600 in a folder with mode 0700; hosts.yaml does not contain it."""
     lab = a_lab(tmp_path / "my lab")
     ensure_hosts_file(lab, ANY)
     first, again = (look_up(lab, "{{ redis_password }}") for _ in range(2))
-    path = lab.own_state / "secrets/redis_password"
+    path = lab.lab_state / "secrets/redis_password"
 
     assert re.fullmatch("[A-Za-z0-9]{40}", first)
     assert first == again == path.read_text().strip()
@@ -46,8 +46,8 @@ def test_no_secret_stands_in_the_file_and_each_is_made_once(tmp_path: Path) -> N
     assert first not in lab.hosts_file.read_text()
 
 
-def test_ansible_reads_it_and_names_key_and_pins_with_any_folder_name(tmp_path: Path) -> None:
-    """Ansible's own reading gives paths beside the file, also where the folder's name has a space."""
+def test_paths_work_with_a_space_in_the_folder_name(tmp_path: Path) -> None:
+    """Ansible resolves the paths of the key and of known_hosts relative to the file, also with a space in the folder's name."""
     lab = a_lab(tmp_path / "my lab")
     ensure_hosts_file(lab, ANY)
     said = look_up(lab, "{{ ansible_ssh_private_key_file }}|{{ ansible_ssh_common_args }}")

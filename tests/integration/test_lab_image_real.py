@@ -1,4 +1,4 @@
-"""Names of images, and the lock that keeps two builds apart."""
+"""Test the file lock of the image build."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ HOLDER = """
 import sys
 from pathlib import Path
 from primus_bootstrap.lab.image import file_lock
-with file_lock(Path(sys.argv[1]), timeout_s=5, say=print, what="it"):
+with file_lock(Path(sys.argv[1]), timeout_s=5, progress=print, what="it"):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
-def test_the_second_waits_says_so_and_goes_on(tmp_path: Path) -> None:
-    """A lock that another process holds is waited for with one message and up to a limit; a killed holder frees it."""
-    said: list[str] = []
+def test_lock_waits_up_to_its_time_limit(tmp_path: Path) -> None:
+    """A lock that another process holds is reported once and fails after the time limit. Killing the holder releases it."""
+    messages: list[str] = []
     argv = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(LabError) as caught, file_lock(tmp_path / "lock", timeout_s=0.5, say=said.append, what="the image"):
+        with pytest.raises(LabError) as caught, file_lock(tmp_path / "lock", timeout_s=0.5, progress=messages.append, what="the image"):
             pass
         other.kill()
-    with file_lock(tmp_path / "lock", timeout_s=0, say=said.append, what="the image"):
+    with file_lock(tmp_path / "lock", timeout_s=0, progress=messages.append, what="the image"):
         pass
 
-    assert said == ["waiting for another process that works on the image"]
+    assert messages == ["waiting for another process that works on the image"]
     assert "another process has been working on the image" in caught.value.what

@@ -1,4 +1,4 @@
-"""The files that make one node of the common image."""
+"""Test the archive with the files of one node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def unpack(raw: bytes) -> dict[str, tuple[int, str]]:
-    """Return mode and text of every file of an archive, which ends with two empty blocks and no more: nobody reads what follows them."""
+    """Return mode and text of every file of an archive that ends with two empty blocks and no more."""
     whole = len(raw.rstrip(b"\0"))
     assert raw.endswith(bytes(2 * tarfile.BLOCKSIZE))
     assert len(raw) - whole < 3 * tarfile.BLOCKSIZE
@@ -28,8 +28,8 @@ def unpack(raw: bytes) -> dict[str, tuple[int, str]]:
         return {entry.name: (entry.mode, content.read().decode()) for entry, content in members if content}
 
 
-def test_a_node_gets_its_own_key_name_and_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Host key, the lab's public key, names, the mirror of its release, credentials (private), proxies."""
+def test_archive_has_keys_names_and_apt_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The archive has the host key, the lab's public key, /etc/hosts, apt sources, credentials with mode 0600, and proxies."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "no_proxy", "FTP_PROXY", "ftp_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")

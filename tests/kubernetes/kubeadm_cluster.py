@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PrimusError
+from primus_bootstrap.lab.commands import run
 from primus_bootstrap.lab.containers import network_subnet, taken_subnets
-from primus_bootstrap.lab.kernel_limits import shortage
-from primus_bootstrap.lab.machine import look_at_machine
-from primus_bootstrap.lab.program import run
+from primus_bootstrap.lab.kernel_limits import inotify_shortage
+from primus_bootstrap.lab.machine import inspect_machine
 from tests.kubernetes.binaries import VERSION, CannotError
 from tests.kubernetes.node_image import node_image
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from primus_bootstrap.core.commands import Completed
     from primus_bootstrap.lab.machine import Machine
-    from primus_bootstrap.lab.program import Finished
     from tests.kubernetes.node_image import NodeImage
 
 # Beside the lab's own 10.187.0.0/16; private (RFC 1918), and clear of the defaults of podman and docker.
@@ -71,7 +71,7 @@ class Cluster:
         """Return a node's address."""
         return self.subnet[_FIRST_NODE + self.nodes.index(node)]
 
-    def run_on(self, node: str, *argv: str, check: bool = True, limit_s: float = 120) -> Finished:
+    def run_on(self, node: str, *argv: str, check: bool = True, limit_s: float = 120) -> Completed:
         """Run a command on a node."""
         return run([*self.machine.engine_argv, "exec", node, *argv], timeout_s=limit_s, check=check)
 
@@ -83,7 +83,7 @@ class Cluster:
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
         """Run kubectl on the control plane."""
         argv = [*self.machine.engine_argv, "exec", "--interactive", "--env=KUBECONFIG=/etc/kubernetes/admin.conf", self.nodes[0], "kubectl"]
-        return run([*argv, *arguments], timeout_s=_LIMIT_S, stdin=stdin.encode(), check=check).out
+        return run([*argv, *arguments], timeout_s=_LIMIT_S, stdin=stdin.encode(), check=check).stdout
 
     def ready(self) -> dict[str, bool]:
         """Return which nodes are Ready."""
@@ -118,10 +118,10 @@ def up(folder: Path, *, nodes: int = 3, mounts: Sequence[str] = ()) -> Cluster:
 
     folder = folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    machine = look_at_machine()
+    machine = inspect_machine()
     if machine.engine != "podman":
         raise CannotError("a node needs podman, and this machine has docker alone\n  fix: apt-get install podman runc")
-    lacking = shortage(nodes)
+    lacking = inotify_shortage(nodes)
     if lacking:
         say(lacking)
     image = node_image(machine)
@@ -150,14 +150,14 @@ def formed(folder: Path) -> Cluster | None:
         kept = json.loads((folder / "cluster.json").read_text())
     except OSError:
         return None
-    return Cluster(folder.absolute(), look_at_machine(), IPv4Network(kept["subnet"]), kept["nodes"])
+    return Cluster(folder.absolute(), inspect_machine(), IPv4Network(kept["subnet"]), kept["nodes"])
 
 
 def down(folder: Path) -> None:
     """Remove a folder's cluster, by the names that come from it."""
-    machine = look_at_machine()
+    machine = inspect_machine()
     name = _name(folder.absolute())
-    listed = run([*machine.engine_argv, "ps", "--all", "--quiet", f"--filter=label=primus.kubernetes={name}"], timeout_s=60).out.split()
+    listed = run([*machine.engine_argv, "ps", "--all", "--quiet", f"--filter=label=primus.kubernetes={name}"], timeout_s=60).stdout.split()
     if listed:
         run([*machine.engine_argv, "rm", "--force", "--volumes", "--time=0", *listed], timeout_s=120)
     (folder / "cluster.json").unlink(missing_ok=True)
@@ -238,10 +238,10 @@ def _form(cluster: Cluster) -> None:
         "--ignore-preflight-errors=ImagePull",
     )
     done = cluster.run_on(node, *init, check=False, limit_s=_LIMIT_S)
-    (cluster.folder / "kubeadm-init.log").write_text(done.out + done.err)
+    (cluster.folder / "kubeadm-init.log").write_text(done.stdout + done.stderr)
     if done.code:
-        raise AssertionError(f"kubeadm init failed on {node}:\n{(done.out + done.err)[-3000:]}")
-    cluster.kubeconfig.write_text(cluster.run_on(node, "cat", "/etc/kubernetes/admin.conf").out)
+        raise AssertionError(f"kubeadm init failed on {node}:\n{(done.stdout + done.stderr)[-3000:]}")
+    cluster.kubeconfig.write_text(cluster.run_on(node, "cat", "/etc/kubernetes/admin.conf").stdout)
 
 
 def _kubeadm_settings(cluster: Cluster) -> list[dict[str, object]]:
@@ -288,9 +288,9 @@ def _join(cluster: Cluster, node: str) -> None:
     address = f"{cluster.address(cluster.nodes[0])}:6443"
     argv = ("kubeadm", "join", address, "--token", _TOKEN, "--discovery-token-unsafe-skip-ca-verification", "--cri-socket", _SOCKET)
     done = cluster.run_on(node, *argv, check=False, limit_s=_LIMIT_S)
-    (cluster.folder / f"kubeadm-join-{node}.log").write_text(done.out + done.err)
+    (cluster.folder / f"kubeadm-join-{node}.log").write_text(done.stdout + done.stderr)
     if done.code:
-        raise AssertionError(f"kubeadm join failed on {node}:\n{(done.out + done.err)[-3000:]}")
+        raise AssertionError(f"kubeadm join failed on {node}:\n{(done.stdout + done.stderr)[-3000:]}")
 
 
 def _pod_subnets(cluster: Cluster) -> dict[str, str]:

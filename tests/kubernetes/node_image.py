@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.lab.apt_settings import read_apt_settings
-from primus_bootstrap.lab.program import run
+from primus_bootstrap.lab.commands import run
 from tests.kubernetes.binaries import PROGRAMS, VERSION, kubernetes_programs
 
 if TYPE_CHECKING:

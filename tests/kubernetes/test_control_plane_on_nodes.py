@@ -38,7 +38,7 @@ def verb(nodes: Nodes, *words: str) -> subprocess.CompletedProcess[str]:
 
 def pids(nodes: Nodes) -> dict[str, str]:
     """Return the processes of the control plane, by their names."""
-    return {name: nodes.cluster.run_on(nodes.service, "pgrep", "--exact", name[:15], check=False).out.strip() for name in PROGRAMS}
+    return {name: nodes.cluster.run_on(nodes.service, "pgrep", "--exact", name[:15], check=False).stdout.strip() for name in PROGRAMS}
 
 
 def serial(nodes: Nodes) -> str:

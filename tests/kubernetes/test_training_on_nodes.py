@@ -120,4 +120,4 @@ def test_cancel_leaves_a_checkpoint_and_nothing_else(nodes: Nodes) -> None:
     assert state["checkpoint"] == max(nodes.losses(job))
     assert [name for name in nodes.jobs() if job in name] == []
     assert [nodes.ranks_on(node) for node in nodes.cluster.nodes] == [[], [], []]
-    assert nodes.cluster.run_on(nodes.service, "systemctl", "is-active", f"primus-watch@{job}", check=False).out.strip() == "inactive"
+    assert nodes.cluster.run_on(nodes.service, "systemctl", "is-active", f"primus-watch@{job}", check=False).stdout.strip() == "inactive"

@@ -132,12 +132,12 @@ class Nodes:
     def show(self, job: str) -> dict[str, Any]:
         """Return a job's state; empty before there is one."""
         words = ("/usr/bin/python3", "-I", "/usr/local/bin/primus-cli", "watch", "show", "--folder", f"{JOBS}/{job}", "--json")
-        return json.loads(self.cluster.run_on(self.service, *words).out)["state"] or {}
+        return json.loads(self.cluster.run_on(self.service, *words).stdout)["state"] or {}
 
     def lines(self, job: str, name: str) -> list[dict[str, Any]]:
         """Return a file of JSON lines of the job's folder."""
         found = []
-        for line in self.cluster.run_on(self.service, "cat", f"{JOBS}/{job}/{name}", check=False).out.splitlines():
+        for line in self.cluster.run_on(self.service, "cat", f"{JOBS}/{job}/{name}", check=False).stdout.splitlines():
             with suppress(ValueError):  # a line that a kill has torn
                 found.append(json.loads(line))
         return found
@@ -177,7 +177,7 @@ class Nodes:
 
     def ranks_on(self, node: str) -> list[str]:
         """Return the trainer's processes on a node."""
-        return self.cluster.run_on(node, "pgrep", "--full", "workloads/train/pretrain.py", check=False).out.split()
+        return self.cluster.run_on(node, "pgrep", "--full", "workloads/train/pretrain.py", check=False).stdout.split()
 
     def not_ready_since(self, node: str) -> float:
         """Return when Kubernetes saw that a node is not Ready."""

@@ -185,8 +185,8 @@ def test_a_host_is_slowed_and_healed(healed: RunningLab) -> None:
     assert waited > 1.5
     # As many processors as there are is no limit either.
     assert slowed not in (before, healed.sh("node2", allowed))
-    assert "node2: at full speed" in healing[0]
-    assert "node2: nothing to mend" in healing[1]
+    assert "node2: CPU limit removed" in healing[0]
+    assert "node2: nothing to repair" in healing[1]
 
 
 @pytest.mark.fault(cheap=True)
@@ -200,7 +200,7 @@ def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
 
     assert "node1: started" in said
     assert "node2: resumed" in said
-    assert "node3: back on its network" in said
+    assert "node3: reconnected to its network" in said
     assert all(node["ssh"] for node in nodes_of(healed).values())
 
 
@@ -224,7 +224,7 @@ def test_up_makes_a_removed_or_half_made_host_again(healed: RunningLab) -> None:
 
     said = healed.lab("up").stderr
 
-    assert "node3: removed, it was half made" in said
+    assert "node3: removed because it was not fully created" in said
     assert "node2: created" in said
     assert healed.ssh("node3", "true").returncode == 0
     assert healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout == boot
@@ -243,7 +243,7 @@ def test_the_lab_is_not_taken_over_from_another_folder(lab: RunningLab, tmp_path
     done = run_cli("lab", "up", "--name", lab.name, "--dir", str(tmp_path))
 
     assert done.returncode == 1
-    assert f"runs already, from the folder {lab.folder}" in done.stderr
+    assert f"was created from the folder {lab.folder}" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,7 +261,7 @@ def test_an_edited_inventory_is_kept_or_refused_never_overwritten(lab: RunningLa
 
     assert "nothing changed" in kept.stdout
     assert refused.returncode == 1
-    assert "was edited and names other hosts" in refused.stderr
+    assert "was edited and has the hosts" in refused.stderr
     assert "--nodes 3" in refused.stderr
     assert after == edited
 
@@ -315,7 +315,7 @@ def test_another_release_is_refused_for_hosts_that_are_up(lab: RunningLab) -> No
     refused = run_cli("lab", "up", "--release", "bookworm", "--name", lab.name, "--dir", str(lab.folder))
 
     assert refused.returncode == 1
-    assert "a release is chosen when they are made" in refused.stderr
+    assert "the release of an existing host cannot change" in refused.stderr
     assert "lab down" in refused.stderr
 
 

@@ -1,4 +1,4 @@
-"""The machine's apt settings, read in both forms and turned to another release."""
+"""Test that apt's sources are parsed in both formats and adapted to another release."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from primus_bootstrap.lab.apt_settings import (
     AptSettings,
     Source,
     certificate_bundle,
-    own_certificates,
+    local_certificates,
     parse_sources,
     proxy_environment,
     read_apt_settings,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def machine(root: Path, **files: str) -> Path:
-    """Write files of a made-up machine below `root`; `__` in a name stands for a slash, the first one for etc/apt/."""
+    """Write files of a machine below `root`; `__` in a name is a slash, `_DOT_` a dot, and paths are relative to etc/apt."""
     for name, text in files.items():
         path = root / "etc/apt" / name.replace("__", "/").replace("_DOT_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,7 +34,7 @@ def machine(root: Path, **files: str) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the proxies of the machine that runs the tests out of the way."""
+    """Remove the proxy variables of the machine that runs the tests."""
     for name in ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -43,8 +43,8 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 pytestmark = pytest.mark.skipif(shutil.which("apt-config") is None, reason="this machine has no apt")
 
 
-def test_one_line_entries_mean_the_same_as_deb822() -> None:
-    """Options in brackets become fields; comments and deb-src lines are no entries."""
+def test_one_line_entries_are_parsed() -> None:
+    """Options in brackets become fields; comments and deb-src lines are ignored."""
     text = """\
 # deb http://off.example/debian bookworm main
 deb [arch=amd64,arm64 signed-by=/k.gpg trusted=yes] http://m.example/debian bookworm main contrib # why
@@ -63,7 +63,7 @@ deb http://s.example/debian-security bookworm-security main
     ]
 
 
-def test_a_key_that_is_written_into_the_entry_stays_whole() -> None:
+def test_embedded_key_is_unchanged() -> None:
     """A multi-line Signed-By keeps its lines and their indentation."""
     text = (
         "Types: deb\nURIs: http://m.example\nSuites: noble\nComponents: main\nSigned-By:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ\n"
@@ -75,8 +75,8 @@ def test_a_key_that_is_written_into_the_entry_stays_whole() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "deb cdrom:[disc]/ bookworm main\n", "deb http://m.example/debian bookworm contrib\n"])
-def test_no_source_that_can_be_reached_is_an_error_with_a_fix(tmp_path: Path, text: str) -> None:
-    """A machine without a usable source is told so before anything is built."""
+def test_machine_without_usable_source_is_refused(tmp_path: Path, text: str) -> None:
+    """A machine without a network source for its release raises MachineError."""
     with pytest.raises(MachineError) as caught:
         read_apt_settings("bookworm", root=machine(tmp_path, sources_DOT_list=text))
 
@@ -84,8 +84,8 @@ def test_no_source_that_can_be_reached_is_an_error_with_a_fix(tmp_path: Path, te
     assert "sources.list.d" in caught.value.fix
 
 
-def test_what_nodes_may_reach_directly_includes_the_lab_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a proxy, the lab's own addresses are exempt from it; without one, nodes get no proxy variables at all."""
+def test_no_proxy_includes_the_network_of_the_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a proxy, no_proxy contains the lab's network; without one, the nodes get no proxy variables."""
     assert proxy_environment("10.187.1.0/24") == {}
 
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
@@ -94,12 +94,12 @@ def test_what_nodes_may_reach_directly_includes_the_lab_itself(monkeypatch: pyte
     assert proxy_environment("10.187.1.0/24")["no_proxy"] == ".example,localhost,127.0.0.1,10.187.1.0/24"
 
 
-def test_only_certificates_that_the_distribution_did_not_ship_are_the_machines_own(tmp_path: Path) -> None:
-    """A company's authority is found by comparing the bundle with what the package shipped, white space aside."""
+def test_local_certificates_exclude_those_of_the_distribution(tmp_path: Path) -> None:
+    """The comparison with the distribution's certificates ignores white space."""
     shipped = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     own = "-----BEGIN CERTIFICATE-----\nBBBB\n-----END CERTIFICATE-----"
     (tmp_path / "mozilla").mkdir()
     (tmp_path / "mozilla/a.crt").write_text(shipped)
 
-    assert own_certificates(f"{shipped.replace('AAAA', 'AA AA')}{own}\n".encode(), tmp_path) == (own,)
+    assert local_certificates(f"{shipped.replace('AAAA', 'AA AA')}{own}\n".encode(), tmp_path) == (own,)
     assert certificate_bundle(tmp_path / "none.crt") == b""

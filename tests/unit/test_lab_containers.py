@@ -1,4 +1,4 @@
-"""What podman and docker say of networks and containers, read the same way."""
+"""Test that the output of podman and docker about networks and containers is parsed."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ CNI: dict[str, Any] = {"name": "primus-lab", "plugins": [{"ipam": {"ranges": [[{
 
 
 @pytest.mark.parametrize("entry", [PODMAN, DOCKER, CNI], ids=["podman", "docker", "podman with CNI"])
-def test_a_networks_subnet_is_found_in_every_dialect(entry: dict[str, Any]) -> None:
-    """Three shapes of `network inspect`, one meaning."""
+def test_subnet_is_parsed_from_each_format(entry: dict[str, Any]) -> None:
+    """The three formats of `network inspect` give the same subnet."""
     assert _network(entry) == ("primus-lab", IPv4Network("10.187.1.0/24"))
 
 
 @pytest.mark.parametrize("entry", [{"Name": "host", "IPAM": {"Config": None}}, {"name": "v6", "subnets": [{"subnet": "fd00::/64"}]}])
-def test_a_network_without_ipv4_has_no_subnet(entry: dict[str, Any]) -> None:
-    """The host's own network and IPv6 networks are no reason to stop."""
+def test_network_without_ipv4_has_no_subnet(entry: dict[str, Any]) -> None:
+    """The host network and IPv6 networks have the subnet None."""
     assert _network(entry)[1] is None
 
 
 @pytest.mark.parametrize("networks", [None, {}])
-def test_a_container_off_its_network_has_no_address(networks: dict[str, Any] | None) -> None:
-    """After a disconnect, podman says null and docker an empty table."""
+def test_disconnected_container_has_no_address(networks: dict[str, Any] | None) -> None:
+    """For a container without networks, podman prints null and docker an empty object."""
     found = _container(
         {
             "Name": "/primus-lab-node1",
@@ -43,16 +43,16 @@ def test_a_container_off_its_network_has_no_address(networks: dict[str, Any] | N
     assert (found.name, found.node, found.networks, found.address, found.folder) == ("primus-lab-node1", "node1", (), "", "/f")
 
 
-def test_a_command_that_fails_in_a_container_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its exit status and both outputs come back; only a failing engine is an error elsewhere."""
+def test_execute_returns_the_exit_code_and_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failing command in a container raises nothing; its exit code, stdout and stderr are returned."""
     given: dict[str, Any] = {}
 
     def run(argv: list[str], **options: Any) -> Any:
         given.update(options, argv=argv)
-        return SimpleNamespace(code=3, out="said ", err="and complained")
+        return SimpleNamespace(code=3, stdout="output ", stderr="and error")
 
     monkeypatch.setattr(containers, "run", run)
     machine: Any = SimpleNamespace(engine_argv=["podman"])
 
-    assert containers.execute(machine, "node1", ["id"], timeout_s=5) == (3, "said and complained")
+    assert containers.execute(machine, "node1", ["id"], timeout_s=5) == (3, "output and error")
     assert (given["argv"], given["check"], given["timeout_s"]) == (["podman", "exec", "node1", "id"], False, 5)

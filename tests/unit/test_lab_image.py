@@ -1,4 +1,4 @@
-"""Names of images, and the lock that keeps two builds apart."""
+"""Test the names of images and the arguments of mmdebstrap."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
 
-def test_an_images_name_follows_from_what_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same recipe gives the same name, another release or another package another one."""
+def test_image_name_depends_on_its_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal inputs give equal names; another release or package list gives another name."""
     machine = Machine("podman", "4.3.1", (), "bookworm", ("bookworm", "trixie"), tmp_path)
     trixie, bookworm = image_for(machine, "trixie"), image_for(machine, "bookworm")
 
@@ -28,8 +28,8 @@ def test_an_images_name_follows_from_what_is_in_it(tmp_path: Path, monkeypatch: 
     assert image_for(machine, "trixie").reference != trixie.reference
 
 
-def test_credentials_reach_the_builder_by_path_only(tmp_path: Path) -> None:
-    """The arguments of mmdebstrap, which every user of the machine can read, hold no password and no proxy."""
+def test_credentials_are_passed_by_path_only(tmp_path: Path) -> None:
+    """The arguments of mmdebstrap, which every user of the machine can read, contain no password and no proxy."""
     secret = tmp_path / "auth.conf"
     secret.write_text("machine m.example login u password hunter2\n")
     source = Source(("http://m.example/debian",), ("bookworm",), ("main",))

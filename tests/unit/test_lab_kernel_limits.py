@@ -1,4 +1,4 @@
-"""Whether this machine's kernel has enough for more hosts."""
+"""Test the check of the inotify limit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.lab.kernel_limits import shortage
+from primus_bootstrap.lab.kernel_limits import inotify_shortage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def a_kernel(root: Path, *, limit: str, used: int) -> Path:
-    """Lay out a /proc with a limit and one process of ours that holds so many watchers."""
+    """Create a proc folder with a limit and one process with so many inotify instances."""
     settings = root / "sys/fs/inotify"
     settings.mkdir(parents=True)
     (settings / "max_user_instances").write_text(limit)
@@ -27,21 +27,21 @@ def a_kernel(root: Path, *, limit: str, used: int) -> Path:
 
 
 @pytest.mark.parametrize(("limit", "used", "wanted"), [("128", 0, 12), ("1024", 24, 100), ("128", 8, 12)])
-def test_enough_is_silent(tmp_path: Path, limit: str, used: int, wanted: int) -> None:
-    """Where every host gets its watchers, nothing is said."""
-    assert shortage(wanted, a_kernel(tmp_path, limit=limit, used=used), account=os.getuid()) == ""
+def test_sufficient_limit_gives_no_warning(tmp_path: Path, limit: str, used: int, wanted: int) -> None:
+    """The warning is empty if the limit suffices."""
+    assert inotify_shortage(wanted, a_kernel(tmp_path, limit=limit, used=used), uid=os.getuid()) == ""
 
 
-def test_too_few_are_named_with_the_command_that_helps(tmp_path: Path) -> None:
-    """The message has the limit, what is in use, what is needed, and a number that is enough."""
-    said = shortage(13, a_kernel(tmp_path, limit="128\n", used=5), account=os.getuid())
+def test_low_limit_gives_a_warning_with_the_command(tmp_path: Path) -> None:
+    """The warning has the limit, the used and needed instances, and the sysctl command."""
+    warning = inotify_shortage(13, a_kernel(tmp_path, limit="128\n", used=5), uid=os.getuid())
 
-    assert "is 128, 5 are in use, and 13 hosts take up to 130" in said
-    assert said.endswith("fix: sysctl -w fs.inotify.max_user_instances=1024")
+    assert "is 128, 5 are in use, and 13 hosts need up to 130" in warning
+    assert warning.endswith("fix: sysctl -w fs.inotify.max_user_instances=1024")
 
 
 @pytest.mark.parametrize("limit", ["", "many"])
-def test_a_limit_that_cannot_be_read_is_no_shortage(tmp_path: Path, limit: str) -> None:
-    """Where the kernel does not say, nothing is claimed."""
-    assert shortage(500, a_kernel(tmp_path, limit=limit, used=5), account=os.getuid()) == ""
-    assert shortage(500, tmp_path / "nothing") == ""
+def test_unreadable_limit_gives_no_warning(tmp_path: Path, limit: str) -> None:
+    """The warning is empty if the limit is unknown."""
+    assert inotify_shortage(500, a_kernel(tmp_path, limit=limit, used=5), uid=os.getuid()) == ""
+    assert inotify_shortage(500, tmp_path / "nothing") == ""

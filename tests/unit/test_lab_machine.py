@@ -1,4 +1,4 @@
-"""What the lab makes of the machine that it is on."""
+"""Test the requirements of the lab on this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.lab.lab_values import MachineError
-from primus_bootstrap.lab.machine import cache_dir, look_at_machine, release
+from primus_bootstrap.lab.machine import cache_dir, inspect_machine, release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
         ("ID=linuxmint\nID_LIKE='ubuntu debian'\nVERSION_CODENAME=wilma\nUBUNTU_CODENAME=noble\n", ("noble", ("noble",))),
     ],
 )
-def test_the_releases_of_the_nodes_follow_from_the_machines_family(
-    tmp_path: Path, text: str, expected: tuple[str, tuple[str, ...]]
-) -> None:
-    """Debian and what is made from it has Debian 12 and 13, Ubuntu its own release."""
+def test_node_releases_depend_on_the_distribution(tmp_path: Path, text: str, expected: tuple[str, tuple[str, ...]]) -> None:
+    """Debian and its derivatives get Debian 12 and 13, Ubuntu and its derivatives their Ubuntu release."""
     path = tmp_path / "os-release"
     path.write_text(text)
 
@@ -35,8 +33,8 @@ def test_the_releases_of_the_nodes_follow_from_the_machines_family(
 
 
 @pytest.mark.parametrize("text", ["ID=fedora\nPRETTY_NAME='Fedora Linux 42'\n", None])
-def test_other_machines_are_told_what_still_works(tmp_path: Path, text: str | None) -> None:
-    """A machine without apt packages gets no lab, and the message says that real hosts can still be managed from it."""
+def test_other_distributions_are_refused(tmp_path: Path, text: str | None) -> None:
+    """The error names the supported distributions; the fix says that `apply` to real hosts works."""
     path = tmp_path / "os-release"
     if text is not None:
         path.write_text(text)
@@ -45,11 +43,11 @@ def test_other_machines_are_told_what_still_works(tmp_path: Path, text: str | No
         release(path)
 
     assert "Debian or Ubuntu" in caught.value.what
-    assert "apply works from here" in caught.value.fix
+    assert "`apply` to real hosts works" in caught.value.fix
 
 
-def test_the_cache_follows_the_users_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """XDG_CACHE_HOME moves the cache, and a place that cannot be written is an error with a fix."""
+def test_cache_folder_is_below_xdg_cache_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is below XDG_CACHE_HOME. A folder that cannot be created raises MachineError."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "primus-bootstrap"
 
@@ -61,19 +59,19 @@ def test_the_cache_follows_the_users_setting(tmp_path: Path, monkeypatch: pytest
 
 
 def write_program(folder: Path, name: str, script: str) -> None:
-    """Put a program on the path that the test gives."""
+    """Write an executable script to a folder."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
 
 
-def test_a_user_with_neither_root_nor_sudo_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says why podman alone does not do."""
+def test_user_without_root_and_sudo_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says that podman needs root and that sudo is missing."""
     write_program(tmp_path, "podman", "echo 5.4.2")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     with pytest.raises(MachineError) as caught:
-        look_at_machine()
+        inspect_machine()
 
     assert "sudo is not installed" in caught.value.what

@@ -1,4 +1,4 @@
-"""Names, addresses and folders of a lab."""
+"""Test the names, addresses and folders of a lab."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from primus_bootstrap.lab.lab_values import (
     MachineError,
     check_count,
     check_name,
+    cluster_state_dir,
     default_folder,
     make_lab,
-    state_dir,
     subnet_candidates,
 )
 
@@ -24,7 +24,7 @@ SUBNET = IPv4Network("10.187.7.0/24")
 
 
 def test_nodes_take_suites_in_turn_and_fixed_addresses() -> None:
-    """node1, node2, node3 are of the first, second, first release and stand at .11, .12, .13."""
+    """node1, node2, node3 have the first, second and first release and the addresses .11, .12, .13."""
     lab = make_lab("x", Path("/f"), subnet=SUBNET, count=3, suites=("bookworm", "trixie"))
 
     assert [(node.name, node.container, node.suite, node.address) for node in lab.nodes] == [
@@ -38,23 +38,23 @@ def test_nodes_take_suites_in_turn_and_fixed_addresses() -> None:
 
 
 def test_spare_nodes_follow_the_listed_ones() -> None:
-    """Spares are the last hosts; hosts.yaml does not name them, and all else about them is the same."""
+    """Spares are the last nodes, and `listed` does not contain them."""
     lab = make_lab("x", Path("/f"), subnet=SUBNET, count=2, suites=("bookworm",), spares=1)
 
     assert [node.name for node in lab.nodes] == ["node1", "node2", "node3"]
     assert [node.name for node in lab.listed] == ["node1", "node2"]
 
 
-def test_a_release_without_a_known_number_is_shown_by_its_code_name() -> None:
-    """A machine of a release that is newer than this program still has a lab with a readable status."""
+def test_unknown_release_is_shown_by_its_code_name() -> None:
+    """A release without a known name is shown by its code name."""
     lab = make_lab("x", Path("/f"), subnet=SUBNET, count=1, suites=("zesty",))
 
     assert lab.nodes[0].distribution == "zesty"
 
 
 @pytest.mark.parametrize("count", [0, -1, 201])
-def test_a_count_that_has_no_addresses_is_refused(count: int) -> None:
-    """Fewer than one node or more than a /24 holds is an error that says the range."""
+def test_invalid_number_of_hosts_is_refused(count: int) -> None:
+    """The fix gives the valid range."""
     with pytest.raises(LabError) as caught:
         check_count(count)
 
@@ -62,19 +62,19 @@ def test_a_count_that_has_no_addresses_is_refused(count: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Lab", "1st", "a b", "../x", "x" * 32, "a/b"])
-def test_a_name_that_containers_cannot_bear_is_refused(name: str) -> None:
-    """A lab's name becomes a folder, a network and containers: anything else than plain words is an error."""
+def test_invalid_name_is_refused(name: str) -> None:
+    """A name that is invalid for folders, networks or containers raises LabError."""
     with pytest.raises(LabError):
         check_name(name)
 
 
 def test_the_default_lab_has_one_fixed_subnet() -> None:
-    """inventory/lab/hosts.yaml is part of the project, so its addresses never depend on the machine."""
+    """The default lab has exactly one candidate, because inventory/lab/hosts.yaml contains its addresses."""
     assert subnet_candidates(DEFAULT_NAME) == (IPv4Network("10.187.1.0/24"),)
 
 
-def test_other_labs_prefer_the_same_subnet_every_time_and_never_the_default_one() -> None:
-    """The preferred subnet follows from the name, every other one is tried after it, the default lab's is left out."""
+def test_other_labs_have_a_stable_preferred_subnet() -> None:
+    """The name determines the preferred subnet. All others follow, except the default lab's."""
     first, second = subnet_candidates("molecule"), subnet_candidates("test")
 
     assert first == subnet_candidates("molecule")
@@ -85,21 +85,21 @@ def test_other_labs_prefer_the_same_subnet_every_time_and_never_the_default_one(
 
 
 @pytest.mark.parametrize("base", ["", "/elsewhere"])
-def test_state_lies_where_the_cluster_looks_for_it(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
-    """The lab's pins and `Cluster.state_dir` mean the same folder, with PRIMUS_STATE_DIR and without."""
+def test_state_folder_is_that_of_the_cluster(monkeypatch: pytest.MonkeyPatch, base: str) -> None:
+    """The lab and `Cluster.state_dir` use the same folder, with and without PRIMUS_STATE_DIR."""
     monkeypatch.setenv("PRIMUS_STATE_DIR", base)
     cluster = Cluster(name="lab", path=Path("/i/hosts.yaml"), hosts=(), groups={}, view=None)  # type: ignore[arg-type]
     lab = make_lab("lab", Path("/i"), subnet=SUBNET, count=1, suites=("trixie",))
 
-    assert state_dir(Path("/i"), "lab") == cluster.state_dir
+    assert cluster_state_dir(Path("/i"), "lab") == cluster.state_dir
     assert lab.known_hosts == cluster.state_dir / "known_hosts"
 
 
-def test_the_default_folder_is_the_projects_example() -> None:
-    """Without --dir, the default lab is the one that inventory/lab/hosts.yaml describes."""
+def test_default_folder_contains_the_example() -> None:
+    """Without --dir, the default lab uses inventory/lab/hosts.yaml."""
     assert default_folder(DEFAULT_NAME) == Path("inventory/lab")
 
 
-def test_what_a_machine_lacks_has_an_exit_code_of_its_own() -> None:
-    """Scripts tell "cannot be done here" (3) from "went wrong" (1)."""
+def test_exit_codes_of_the_errors() -> None:
+    """MachineError has the exit code 3 and LabError 1, so that scripts can distinguish them."""
     assert (MachineError("x", fix="y").exit_code, LabError("x", fix="y").exit_code) == (3, 1)
