@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants, send_signal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -94,9 +94,7 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a program and what it started, and wait a moment for it."""
-    for pid in (process.pid, *descendants(process.pid)):
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
+    send_signal((process.pid, *descendants(process.pid)), signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_KILL_WAIT_S)
 

@@ -21,7 +21,7 @@ OWN_PROCESSES = {
     "primus_bootstrap/cli/workload_verbs.py": "streams a log until the user has seen enough",
     "primus_bootstrap/fleet/worker.py": "runs under gevent, which has the limit; a proxy command lives as long as its connection",
     "primus_bootstrap/fleet/fanout.py": "reads answers as they come",
-    "primus_bootstrap/launch/runtimes/child_processes.py": "supervises programs of the user, which have no limit",
+    "primus_bootstrap/core/child_processes.py": "supervises programs of the user, which have no limit",
     "primus_bootstrap/launch/ranks/rank.py": "supervises one rank, which has no limit",
     "workloads/common/results.py": "imports nothing of primus_bootstrap",
     "workloads/bench/_child.py": "imports nothing of primus_bootstrap",

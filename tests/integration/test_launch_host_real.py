@@ -76,7 +76,7 @@ def test_a_bound_process_runs_on_the_cpus_of_its_gpus_node(tmp_path: Path) -> No
     node.mkdir(parents=True, exist_ok=True)
     (node / "cpulist").write_text(f"{cpu}\n")
     code = (
-        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from primus_bootstrap.launch import numa; "
+        f"import os, sys; sys.path.insert(0, {str(ROOT)!r}); from pathlib import Path; from primus_bootstrap.launch.detect import numa; "
         f"print([numa.bind(Path({str(root)!r}), 0), numa.bind(Path({str(root)!r}), 99), sorted(os.sched_getaffinity(0))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from primus_bootstrap.core.child_processes import StopSignals, descendants
 from primus_bootstrap.core.errors import StepError
-from primus_bootstrap.core.processes import descendants
 from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, require
-from primus_bootstrap.launch.runtimes.child_processes import Signals
 from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
 from tests.unit.launch_cli_rig import User
 
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 class Rig:
     """A run folder and a runner of steps in it."""
 
-    def __init__(self, folder: Path, *, timeout_s: float = 30, signals: Signals | None = None) -> None:
+    def __init__(self, folder: Path, *, timeout_s: float = 30, signals: StopSignals | None = None) -> None:
         """Make the folder."""
         self.folder = folder
         (folder / "logs").mkdir(exist_ok=True)
         self.shown: list[str] = []
-        self.runner = StepRunner(folder, 0, "python3", ("train", "pretrain", "x=1"), timeout_s, self.shown.append, signals or Signals())
+        self.runner = StepRunner(folder, 0, "python3", ("train", "pretrain", "x=1"), timeout_s, self.shown.append, signals or StopSignals())
 
     def step(self, name: str, text: str, phase: str = "before", **environment: str) -> StepResult:
         """Write a hook and run it."""
@@ -112,7 +111,7 @@ def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: 
 
 def test_a_signal_ends_a_hook(tmp_path: Path) -> None:
     """SIGTERM during a hook does not wait for it."""
-    signals = Signals()
+    signals = StopSignals()
     with signals:
         os.kill(os.getpid(), signal.SIGTERM)
         result = Rig(tmp_path, signals=signals).step("10_a.sh", "sleep 60\n")

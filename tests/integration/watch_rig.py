@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants
 from primus_bootstrap.launch import zipapp_file
 from primus_bootstrap.launch.watch import job_folder as folders
 from tests.unit.engine_rig import free_port, make_key
@@ -42,7 +42,7 @@ unit.write_text(json.dumps({{"pid": child.pid, "words": words}}))
 _SYSTEMCTL = """#!{python}
 import fnmatch, json, os, pathlib, signal, sys
 sys.path.insert(0, {root!r})
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants
 verb, *words = sys.argv[1:]
 names = [word for word in words if not word.startswith("-")]
 units = pathlib.Path(os.environ["NODE_FOLDER"], "units")

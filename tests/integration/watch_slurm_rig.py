@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants
 from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,7 +20,7 @@ _COMMANDS = ("sbatch", "squeue", "sacct", "sinfo", "scancel", "srun")
 _PROGRAM = """#!{python}
 import json, os, pathlib, signal, subprocess, sys, time
 sys.path.insert(0, {root!r})
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants
 folder = pathlib.Path({folder!r})
 name, words = pathlib.Path(sys.argv[0]).name, sys.argv[1:]
 given = dict(word.partition("=")[::2] for word in words if word.startswith("--"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.processes import descendants
+from primus_bootstrap.core.child_processes import descendants
 from tests.kubernetes.rest import Api, ApiError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from primus_bootstrap.launch.ranks import rank, rank_log
 from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
-_START = "import sys; sys.path.insert(0, {root!r}); from primus_bootstrap.launch import rank; sys.exit(rank.main(sys.argv[1:]))"
+_START = "import sys; sys.path.insert(0, {root!r}); from primus_bootstrap.launch.ranks import rank; sys.exit(rank.main(sys.argv[1:]))"
 TERM, KILL, SEGV = 15, 9, 11
 
 

@@ -11,10 +11,10 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.verdicts import FAIL, PASS, UNKNOWN, Verdict
 from primus_bootstrap.launch.checks import model
 from primus_bootstrap.launch.checks.model import PREFIX, CannotTellError
-from primus_bootstrap.launch.runtimes import child_processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ def _ready(selector: selectors.BaseSelector, running: dict[int, _Running]) -> li
 
 def _finish(one: _Running, host: str) -> tuple[Verdict, ...]:
     """Collect the process and return its records."""
-    code = child_processes.ended(one.pid, _GONE_S) if one.answered else None
+    code = child_processes.wait_for(one.pid, _GONE_S) if one.answered else None
     reason = ""
     if code is None:
         gone = child_processes.kill_session(one.pid, _GONE_S)

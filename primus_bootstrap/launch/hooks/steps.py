@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.errors import StepError
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.runtimes import child_processes
 from primus_bootstrap.launch.runtimes.self_exec import own_command
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class StepRunner:
     words: Sequence[str]
     timeout_s: float
     show: Callable[[str], None]
-    signals: child_processes.Signals
+    signals: child_processes.StopSignals
 
     def run(self, step: PlannedStep, environment: Mapping[str, str]) -> StepResult:
         """Run one step to its end, its time limit, or a signal to us."""

@@ -8,7 +8,6 @@ on once each, so that a program is not asked twice to write its checkpoint. A di
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import selectors
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_all, write_atomic
+from primus_bootstrap.core.child_processes import signal_on_parent_death
 from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.ranks import rank_log
 from primus_bootstrap.launch.runtimes.self_exec import own_command
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _WRONG_USE, _NOT_FOUND, _NOT_EXECUTABLE = 2, 127, 126  # 126 and 127 as shells say it
-_PR_SET_PDEATHSIG = 1  # Linux include/uapi/linux/prctl.h
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _CHUNK_BYTES = 65536
 _LONGEST_LINE_BYTES = 65536
@@ -60,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
         return _WRONG_USE
     run_dir, program = Path(words[1]), words[3:]
     parent = os.getppid()
-    _end_with_parent(signal.SIGTERM, parent)
+    signal_on_parent_death(signal.SIGTERM, parent)
     environment = {**os.environ}
     environment.setdefault("PYTHONUNBUFFERED", "1")  # a killed program must not take its last lines along
     output = Output.open(run_dir, _identity(environment), environment)
@@ -81,13 +80,6 @@ def _identity(environment: Mapping[str, str]) -> rank_log.RankRecord:
         pid=os.getpid(),
         started=time.time(),
     )
-
-
-def _end_with_parent(number: int, parent: int) -> None:
-    """Have the kernel send a signal to this process when its parent ends, also where that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), number)
 
 
 class Output:
@@ -231,7 +223,7 @@ class _Supervisor:
                 stdout=writer,
                 stderr=writer,
                 env=dict(self._environment),
-                preexec_fn=lambda: _end_with_parent(signal.SIGKILL, own),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=lambda: signal_on_parent_death(signal.SIGKILL, own),  # noqa: PLW1509 - this process has one thread
             )
         except OSError as error:
             return self._not_started(error)

@@ -10,11 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import schema, shown
 from primus_bootstrap.launch.detect import host_profile
-from primus_bootstrap.launch.runtimes import child_processes, container_devices, container_limits, forwarded_settings
+from primus_bootstrap.launch.runtimes import container_devices, container_limits, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
@@ -222,8 +223,8 @@ def run(plan: Plan, asked: LaunchRequest) -> int:
     make_run_folder(Path(plan.run_dir))
     with preparing(Path(plan.run_dir)):
         forwarded_settings.write_portable_program(asked, plan.run_dir)
-    with child_processes.Signals() as signals:
-        child_processes.become_reaper()
+    with child_processes.StopSignals() as signals:
+        child_processes.become_subreaper()
         child = child_processes.start(plan.argv, plan.full_environment(), folder=plan.cwd)
         grace = asked.settings["direct.grace"] + _AFTER_GRACE_S
         code = child_processes.supervise(child, signals, grace_s=grace)

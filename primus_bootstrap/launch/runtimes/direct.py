@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.atomic_files import write_atomic
+from primus_bootstrap.core.child_processes import children_of
 from primus_bootstrap.core.commands import run_command
 from primus_bootstrap.core.errors import PlanError, StepError
-from primus_bootstrap.core.processes import children_of
 from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.detect import host_profile
 from primus_bootstrap.launch.diagnose import diagnosis
 from primus_bootstrap.launch.hooks.discovery import AFTER, BEFORE, ON_FAILURE, unpack_built_in
 from primus_bootstrap.launch.hooks.steps import StepRunner, require
 from primus_bootstrap.launch.ranks import follow, rank_log, torch_variables
-from primus_bootstrap.launch.runtimes import child_processes, direct_plan
+from primus_bootstrap.launch.runtimes import direct_plan
 from primus_bootstrap.launch.runtimes.direct_plan import launch_prefix, plan_path
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, write_step
 from primus_bootstrap.launch.runtimes.run_plan import HOOK, PATCH
@@ -138,8 +139,8 @@ def run(plan: Plan, asked: LaunchRequest) -> int:
         with preparing(run_dir):
             write_step(run_dir, asked.environment)
     started = time.time()
-    with _open_log(_log_path(wishes.log_file, plan)) as copy, child_processes.Signals() as signals:
-        child_processes.become_reaper()
+    with _open_log(_log_path(wishes.log_file, plan)) as copy, child_processes.StopSignals() as signals:
+        child_processes.become_subreaper()
         terminal = _Terminal(copy, silent=wishes.silent)
         runner = StepRunner(run_dir, plan.topology.node_rank, plan.python, plan.words, wishes.hook_timeout_s, terminal.show, signals)
         launch = _Launch(plan, task, wishes, terminal, signals, runner, asked.settings["direct.workloads"])
@@ -174,7 +175,7 @@ class _Launch:
     task: Task
     wishes: RunOptions
     terminal: _Terminal
-    signals: child_processes.Signals
+    signals: child_processes.StopSignals
     runner: StepRunner
     workloads: str
 
@@ -252,7 +253,7 @@ class _Launch:
         wanted_phases = {AFTER} if code in (0, UNFINISHED) else {AFTER, ON_FAILURE}
         environment = {**plan.full_environment(), "PRIMUS_EXIT_CODE": str(code)}
         # The signal that ended the run, or its twin, does not end what comes after it; another one does.
-        with child_processes.Signals(deaf_until=self.signals.first_at + child_processes.INSIST_S) as signals:
+        with child_processes.StopSignals(ignore_until=self.signals.first_at + child_processes.REPEAT_AFTER_S) as signals:
             runner = replace(self.runner, signals=signals)
             for step in (hook for hook in plan.hooks if hook.phase in wanted_phases):
                 try:

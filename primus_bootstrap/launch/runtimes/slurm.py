@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.commands import Completed, run_command
 from primus_bootstrap.core.errors import PlanError, UsageError
 from primus_bootstrap.launch.commandline.layered_settings import shown
-from primus_bootstrap.launch.runtimes import child_processes, container, forwarded_settings
+from primus_bootstrap.launch.runtimes import container, forwarded_settings
 from primus_bootstrap.launch.runtimes.direct_plan import chosen_task, run_folder
 from primus_bootstrap.launch.runtimes.run_folder import make_run_folder, preparing, step_path
 from primus_bootstrap.launch.runtimes.run_plan import RUN, USER, Plan, Variable
@@ -147,10 +148,10 @@ def run(plan: Plan, asked: LaunchRequest) -> int:
         if not plan.files:  # srun: its step will write which one it is
             step_path(Path(plan.run_dir)).unlink(missing_ok=True)
     grace = asked.settings["direct.grace"]
-    with child_processes.Signals() as signals:
-        child_processes.become_reaper()
+    with child_processes.StopSignals() as signals:
+        child_processes.become_subreaper()
         child = child_processes.start(plan.argv, plan.full_environment(), folder=plan.cwd)
-        code = child_processes.supervise(child, signals, grace_s=grace + _AFTER_GRACE_S, ask=lambda: _ask_step(plan, grace))
+        code = child_processes.supervise(child, signals, grace_s=grace + _AFTER_GRACE_S, request_stop=lambda: _ask_step(plan, grace))
         if code != 0 and not plan.files and "SLURM_JOB_ID" not in plan.full_environment():
             _leave_job(plan, signals)
         child_processes.end_descendants(1)
@@ -176,7 +177,7 @@ def _ask_step(plan: Plan, grace_s: int) -> bool:
     return True
 
 
-def _leave_job(plan: Plan, signals: child_processes.Signals) -> None:
+def _leave_job(plan: Plan, signals: child_processes.StopSignals) -> None:
     """Wait until the job that srun made is over, and cancel it where Slurm queues it again; who insists on the end waits for one look.
 
     slurmctld does that to every job with an exit code of RequeueExit (75 here), though nobody would be in it and it would hold its nodes:
@@ -193,7 +194,7 @@ def _leave_job(plan: Plan, signals: child_processes.Signals) -> None:
             return
         if seen.code == 0 and state != "COMPLETING":
             _slurm(plan, "scancel", job)
-        if signals.insisted or time.monotonic() > deadline:
+        if signals.repeated or time.monotonic() > deadline:
             break
         time.sleep(1)
     sys.stderr.write(

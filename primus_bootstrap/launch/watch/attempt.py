@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.errors import PlanError, PrimusError
 from primus_bootstrap.launch.diagnose import kernel_log
-from primus_bootstrap.launch.runtimes import child_processes
 from primus_bootstrap.launch.runtimes.self_exec import own_command
 from primus_bootstrap.launch.watch import node_record
 from primus_bootstrap.launch.watch.classification import NOT_ITS_TURN
@@ -133,7 +133,7 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
     lease = Lease(folder, number, float(job.policy.lease_s))
     lease.start()
     attempt = folder.attempt(number)
-    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output, child_processes.Signals() as signals:
+    with (attempt / f"node-{rank:05d}.log").open("ab", buffering=0) as output, child_processes.StopSignals() as signals:
         outcome = _Outcome(0)
         master = state.hosts[0].address if job.target == DIRECT else record.address
         if job.target == KUBERNETES and rank:
@@ -178,7 +178,7 @@ def read_boot_id() -> str:
         return ""
 
 
-def _first_address(folder: Path, lease: Lease, signals: child_processes.Signals) -> tuple[str, _Outcome]:
+def _first_address(folder: Path, lease: Lease, signals: child_processes.StopSignals) -> tuple[str, _Outcome]:
     """Wait for rank 0, as long as this attempt may run; return its address, or how the wait ended."""
     while True:
         first = node_record.read_all(folder).get(0)
@@ -211,10 +211,10 @@ class _Outcome:
     note: str = ""
 
 
-def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: child_processes.Signals) -> _Outcome:
+def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: child_processes.StopSignals) -> _Outcome:
     """Run the launcher to its end, or end it when the lease is gone."""
     environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
-    child_processes.become_reaper()
+    child_processes.become_subreaper()
     home = environment.get("HOME", "")
     child = child_processes.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
     passed_on = False
