@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.checks.host: what each check says of the machine around the GPUs."""
+"""primus_bootstrap.launch.checks.host on nodes with one fault, with real tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# record, path, what it then holds (None: it is gone), verdict
+# record, path, its new content (None: the file is removed), verdict
 WRONG = [
     ("memory_size", "proc/meminfo", "MemTotal: 1800000000 kB", "fail"),
     ("memory_size", "proc/meminfo", "nothing", "unknown"),
@@ -48,14 +48,14 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("record", "path", "content", "verdict"), WRONG, ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(WRONG)])
-def test_one_thing_wrong(record: str, path: str, content: object, verdict: str, tmp_path: Path) -> None:
-    """Each check sees what it is for, and what cannot be read is never good or bad."""
+def test_each_check_detects_its_fault(record: str, path: str, content: object, verdict: str, tmp_path: Path) -> None:
+    """A value that cannot be read gives unknown."""
     machine = plain_machine(tmp_path)
     if content is None:
         (machine.root / path).unlink()
     else:
         machine.write(path, content)
-    found = machine.look(record)
+    found = machine.records(record)
     worst = next((item for item in found if item.verdict != "pass"), found[0])
 
     assert worst.verdict == verdict
@@ -75,11 +75,11 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize(("record", "values", "verdict"), EXPECTED)
-def test_the_inventory_decides_what_is_expected(record: str, values: dict[str, object], verdict: str, tmp_path: Path) -> None:
-    """An expectation of the inventory takes the place of the default and is named as the source."""
+def test_the_inventory_overrides_the_default(record: str, values: dict[str, object], verdict: str, tmp_path: Path) -> None:
+    """The record names the inventory as its source."""
     machine = plain_machine(tmp_path)
     machine.values.update(values)
-    first = machine.look(record)[0]
+    first = machine.records(record)[0]
 
     assert (first.verdict, "the test" in first.source) == (verdict, True)
 
@@ -95,21 +95,21 @@ SMART = [
 
 
 @pytest.mark.parametrize(("text", "verdict"), SMART)
-def test_smart_values_decide_on_a_disk(text: str, verdict: str, tmp_path: Path) -> None:
-    """A warning, errors of the medium or wear is a fail; another answer is unknown; the disk's serial number is in the record."""
+def test_smart_values_give_the_verdict_of_a_disk(text: str, verdict: str, tmp_path: Path) -> None:
+    """A warning, media errors or wear fail; other output is unknown; the record contains the disk's serial number."""
     machine = plain_machine(tmp_path)
-    machine.says("nvme", text)
-    (record,) = machine.look("nvme_smart")
+    machine.print_from("nvme", text)
+    (record,) = machine.records("nvme_smart")
 
     assert (record.verdict, record.device, record.serial) == (verdict, "nvme0", "S6XX")
 
 
-def test_without_its_tool_a_disk_is_alive_and_its_smart_values_are_unknown(tmp_path: Path) -> None:
-    """One question of a check does not take the other along."""
+def test_without_the_nvme_tool_only_the_smart_values_are_unknown(tmp_path: Path) -> None:
+    """The state is read from sysfs."""
     machine = plain_machine(tmp_path)
     (machine.tools / "nvme").unlink()
 
-    assert (machine.look("nvme_state")[0].verdict, machine.look("nvme_smart")[0].fix) == ("pass", "install nvme-cli")
+    assert (machine.records("nvme_state")[0].verdict, machine.records("nvme_smart")[0].fix) == ("pass", "install nvme-cli")
 
 
 CLOCKS = [
@@ -120,41 +120,41 @@ CLOCKS = [
 
 
 @pytest.mark.parametrize(("text", "verdict", "found"), CLOCKS)
-def test_a_clock_is_judged_by_its_offset(text: str, verdict: str, found: str, tmp_path: Path) -> None:
-    """Far off is a fail; a clock that nobody keeps is unknown."""
+def test_a_clock_with_a_large_offset_fails(text: str, verdict: str, found: str, tmp_path: Path) -> None:
+    """A clock without synchronization is unknown."""
     machine = plain_machine(tmp_path)
-    machine.says("chronyc", text)
-    (record,) = machine.look("clock")
+    machine.print_from("chronyc", text)
+    (record,) = machine.records("clock")
 
     assert (record.verdict, record.found) == (verdict, found)
 
 
 @pytest.mark.parametrize(("answer", "verdict"), [("yes", "pass"), ("no", "unknown")])
-def test_without_chrony_systemd_is_asked(answer: str, verdict: str, tmp_path: Path) -> None:
-    """A clock that systemd says is synchronised passes; any other answer is unknown."""
+def test_without_chrony_the_check_uses_timedatectl(answer: str, verdict: str, tmp_path: Path) -> None:
+    """Only `yes` passes; other output is unknown."""
     machine = plain_machine(tmp_path)
     machine.tool("chronyc", "exit 1")
-    machine.says("timedatectl", answer)
+    machine.print_from("timedatectl", answer)
 
-    assert machine.look("clock")[0].verdict == verdict
+    assert machine.records("clock")[0].verdict == verdict
 
 
-def test_the_kernel_log_is_read_through_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An Xid of this boot fails the GPUs' record; the other kinds pass and say how many lines they read."""
+def test_the_kernel_log_is_read_from_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An Xid of this boot fails kernel_gpu; the other kinds pass and state the number of lines."""
     machine = plain_machine(tmp_path)
-    machine.says("journalctl", f"{time.time():.6f} node1 kernel: {LINES['gpu']}\n{time.time():.6f} node1 kernel: usb 1-1: new device")
+    machine.print_from("journalctl", f"{time.time():.6f} node1 kernel: {LINES['gpu']}\n{time.time():.6f} node1 kernel: usb 1-1: new device")
     monkeypatch.setenv("PATH", f"{machine.tools}:{os.environ['PATH']}")
-    gpu, memory = machine.look("kernel_gpu")[0], machine.look("kernel_memory")[0]
+    gpu, memory = machine.records("kernel_gpu")[0], machine.records("kernel_memory")[0]
 
     assert (gpu.verdict, memory.verdict, memory.found) == ("fail", "pass", "0 of 2")
     assert "fallen off the bus" in gpu.reason
 
 
-def test_a_kernel_log_without_a_line_has_not_been_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal that keeps its records but shows no line of this boot is no proof of health."""
+def test_an_empty_kernel_log_of_this_boot_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal contains kernel lines, but none of this boot."""
     machine = plain_machine(tmp_path)
     machine.tool("journalctl", 'case "$*" in *--lines=1*) echo x;; esac')
     monkeypatch.setenv("PATH", f"{machine.tools}:{os.environ['PATH']}")
-    records = [machine.look(f"kernel_{name}")[0] for name in table("kernel_messages")]
+    records = [machine.records(f"kernel_{name}")[0] for name in table("kernel_messages")]
 
     assert {record.verdict for record in records} == {"unknown"}

@@ -1,4 +1,4 @@
-"""The task `preflight` and `primus-cli preflight`, as a user runs them, and the manual of the checks."""
+"""The task `preflight` and the command `primus-cli preflight`, run as users run them."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=known, capture_output=True, text=True, check=False, timeout=120, stdin=subprocess.DEVNULL)
 
 
-def test_the_exit_code_tells_whether_everything_passed(tmp_path: Path) -> None:
-    """0 where all passed or were skipped, 4 where something failed, 4 where something is unknown."""
+def test_the_exit_code_is_4_if_a_check_fails_or_is_unknown(tmp_path: Path) -> None:
+    """It is 0 if every check passed or was skipped."""
     machine = plain_machine(tmp_path)
     words = ("--sysfs", str(machine.root), "--checks", "numa_balancing,gpu_ecc")
     good = run(*words)
     machine.write("proc/sys/kernel/numa_balancing", 1)
     bad = run(*words)
     machine.write("proc/sys/kernel/numa_balancing", "?")
-    strange = run(*words)
+    unreadable = run(*words)
 
-    assert (good.returncode, bad.returncode, strange.returncode) == (0, 4, 4), good.stderr + bad.stderr + strange.stderr
+    assert (good.returncode, bad.returncode, unreadable.returncode) == (0, 4, 4), good.stderr + bad.stderr + unreadable.stderr
     assert "pass    preflight_numa_balancing: off" in good.stdout
     assert "skipped preflight_gpu_ecc: no GPU on the PCI bus" in good.stdout
     assert "fail    preflight_numa_balancing: on NUMA balancing is on\n          fix: apply the phase baseline" in bad.stdout
-    assert strange.stdout.endswith("0 pass, 0 fail, 1 unknown, 1 skipped\n")
+    assert unreadable.stdout.endswith("0 pass, 0 fail, 1 unknown, 1 skipped\n")
 
 
-def test_the_controller_reads_what_it_prints(tmp_path: Path) -> None:
-    """Every record, of every check, is one that the consumer of verdicts takes as it is."""
+def test_the_controller_can_parse_every_record(tmp_path: Path) -> None:
+    """parse_verdict changes no record of any check."""
     machine = amd_machine(tmp_path)
     done = run("--sysfs", str(machine.root), "--json", "--checks", "!job", PATH=f"{machine.tools}:{os.environ['PATH']}")
     records: list[dict[str, Any]] = json.loads(done.stdout)["verdicts"]
@@ -69,27 +69,27 @@ def test_the_controller_reads_what_it_prints(tmp_path: Path) -> None:
     }
 
 
-def test_json_carries_every_record_of_the_run(tmp_path: Path) -> None:
-    """A job's checks and the machine's are in one document, one line long, for roles that read it."""
+def test_the_run_folder_contains_the_printed_records(tmp_path: Path) -> None:
+    """--json prints one document in one line."""
     done = run("--json", "--checks", "job", RUN_DIR=str(tmp_path), PRIMUS_NODE="n7")
-    kept = [json.loads(line) for line in (tmp_path / "preflight-n7.jsonl").read_text().splitlines()]
+    saved = [json.loads(line) for line in (tmp_path / "preflight-n7.jsonl").read_text().splitlines()]
 
     assert len(done.stdout.splitlines()) == 1
-    assert json.loads(done.stdout)["verdicts"] == kept
-    assert {record["host"] for record in kept} == {"n7"}
-    assert {record["check"] for record in kept} == {
+    assert json.loads(done.stdout)["verdicts"] == saved
+    assert {record["host"] for record in saved} == {"n7"}
+    assert {record["check"] for record in saved} == {
         PREFIX + name for name in ("gpus", "memlock", "node_0", "open_files", "shm", "space", "torch")
     }
 
 
 @pytest.mark.parametrize("case", ["missing", "no folder", "full"])
-def test_a_run_folder_that_cannot_be_written_loses_no_verdict(tmp_path: Path, case: str) -> None:
-    """The records are printed, and the error says what, where and how to mend it; nothing half-written stays."""
+def test_the_records_are_printed_if_the_run_folder_cannot_be_written(tmp_path: Path, case: str) -> None:
+    """The error names the file, and no partial file remains."""
     folder = {"missing": tmp_path / "none", "no folder": tmp_path / "file", "full": tmp_path}[case]
     (tmp_path / "file").touch()
     code = "import sys; from primus_bootstrap.launch.__main__ import main; sys.exit(main())"
     words = [sys.executable, "-c", code, "preflight", "--json", "--checks", "job"]
-    # What a full disk says is what a file beyond the limit says: the program goes on, and the write fails.
+    # A file size limit makes the write fail as a full disk does.
     line = ["sh", "-c", f'{"ulimit -f 0; " if case == "full" else ""}exec "$@"', "sh", *words]
     known = {
         "PYTHONPATH": str(ROOT),
@@ -102,13 +102,13 @@ def test_a_run_folder_that_cannot_be_written_loses_no_verdict(tmp_path: Path, ca
 
     assert done.returncode == 3, done.stderr
     assert "torch" in verdicts(done.stdout)
-    assert done.stderr.startswith(f"preflight: the records cannot be kept in {folder}/preflight-n7.jsonl: ")
-    assert "\n  fix: make the folder" in done.stderr
+    assert done.stderr.startswith(f"preflight: the records could not be written to {folder}/preflight-n7.jsonl: ")
+    assert f"\n  fix: create {folder}" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
-    """The verb leaves no file where it was called."""
+def test_without_a_run_folder_no_file_is_written(tmp_path: Path) -> None:
+    """Also not in the current folder."""
     user = User(tmp_path)
     done = user.cli("preflight", "--checks", "kernel_taint")
 
@@ -117,34 +117,34 @@ def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
 
 
 WRONG = [
-    (("--checks", "gpu_tempreature"), "gpu_tempreature means no check\n  fix: did you mean gpu_temperature?"),
+    (("--checks", "gpu_tempreature"), "no check matches gpu_tempreature\n  fix: did you mean gpu_temperature?"),
     (("--expect-json", "/no/such/file"), "--expect-json /no/such/file: "),
-    (("--expect-json", "{file}"), "nothing is called gpu_modell\n  fix: did you mean gpu_model?"),
+    (("--expect-json", "{file}"), "unknown key gpu_modell\n  fix: did you mean gpu_model?"),
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG)
-def test_wrong_words_are_refused_before_anything_is_looked_at(words: Sequence[str], said: str, tmp_path: Path) -> None:
-    """Exit code 2, what is wrong, and how to mend it."""
+@pytest.mark.parametrize(("words", "message"), WRONG)
+def test_wrong_arguments_fail_before_any_check_runs(words: Sequence[str], message: str, tmp_path: Path) -> None:
+    """Exit code 2, the error and the fix."""
     file = tmp_path / "expected.json"
     file.write_text('{"gpu_modell": "MI300X"}')
     done = run(*(word.replace("{file}", str(file)) for word in words))
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.parametrize("value", ['{"gpus": "eight"}', '{"gpus": true}', '{"swap": 1}', "[8]", "{"])
-def test_an_expectation_of_the_wrong_kind_is_refused(value: str, tmp_path: Path) -> None:
-    """A number is no text and no switch."""
+def test_an_expected_value_of_the_wrong_type_is_an_error(value: str, tmp_path: Path) -> None:
+    """Exit code 2."""
     file = tmp_path / "expected.json"
     file.write_text(value)
 
     assert run("--expect-json", str(file), "--checks", "gpus").returncode == 2
 
 
-def test_the_inventory_is_compared_with_the_node(tmp_path: Path) -> None:
-    """Count, model, ports and memory come from one file; each record names it as its source."""
+def test_expect_json_is_compared_with_the_node(tmp_path: Path) -> None:
+    """Count, model, ports and memory come from one file; the records name it as their source."""
     machine = nvidia_machine(tmp_path)
     file = tmp_path / "expected.json"
     file.write_text('{"gpus": 8, "gpu_model": "H100", "rdma_ports": 12, "ram_gib": 2000, "kernel": null}')
@@ -172,24 +172,24 @@ def test_the_inventory_is_compared_with_the_node(tmp_path: Path) -> None:
     }
 
 
-def test_what_was_recorded_at_set_up_is_expected_where_nobody_says_more(tmp_path: Path) -> None:
-    """A GPU that has gone since gpu.json was written fails; a gpu.json that cannot be read leaves the count unknown."""
+def test_gpu_json_gives_the_default_of_the_expected_values(tmp_path: Path) -> None:
+    """A GPU that is missing since then fails; with an unreadable gpu.json the count is unknown."""
     machine = nvidia_machine(tmp_path)
     recorded = {"schema": "primus.gpu/1", "verdict": "ok", "count": 9, "model": "H200", "network": {"ports": []}}
     machine.write("etc/primus/gpu.json", json.dumps(recorded))
     words = ("--sysfs", str(machine.root), "--json", "--checks", "gpus,gpu_model")
-    lost = run(*words)
-    given = run(*words, "--expect-gpus", "8")
+    missing = run(*words)
+    overridden = run(*words, "--expect-gpus", "8")
     machine.write("etc/primus/gpu.json", "{")
     broken = run(*words)
 
-    assert verdicts(lost.stdout) == {"gpus": {"fail"}, "gpu_model": {"pass"}}
-    assert json.loads(lost.stdout)["verdicts"][-1]["source"] == "/etc/primus/gpu.json"
-    assert (given.returncode, verdicts(broken.stdout)["gpus"]) == (0, {"unknown"})
+    assert verdicts(missing.stdout) == {"gpus": {"fail"}, "gpu_model": {"pass"}}
+    assert json.loads(missing.stdout)["verdicts"][-1]["source"] == "/etc/primus/gpu.json"
+    assert (overridden.returncode, verdicts(broken.stdout)["gpus"]) == (0, {"unknown"})
 
 
-def test_a_signal_ends_the_checks_too(tmp_path: Path) -> None:
-    """Whoever stops preflight leaves no tool behind."""
+def test_sigterm_also_kills_the_running_checks(tmp_path: Path) -> None:
+    """No tool keeps running."""
     machine = nvidia_machine(tmp_path)
     machine.tool("nvidia-smi", f"echo $$ > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; exec sleep 600")
     code = "import sys; from primus_bootstrap.launch.__main__ import main; sys.exit(main())"
@@ -204,8 +204,8 @@ def test_a_signal_ends_the_checks_too(tmp_path: Path) -> None:
     until(lambda: not is_running(tool), "the end of the tool", limit_s=10)
 
 
-def test_it_runs_from_the_one_file_with_its_data(tmp_path: Path) -> None:
-    """The zipapp carries every table and finds every check; the system's Python is enough."""
+def test_preflight_runs_from_the_zipapp(tmp_path: Path) -> None:
+    """The zipapp contains all checks and data files."""
     path = tmp_path / "launch.pyz"
     zipapp_file.write_bundle(path)
     machine = amd_machine(tmp_path)

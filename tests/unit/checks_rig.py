@@ -1,4 +1,4 @@
-"""Nodes for the tests of primus_bootstrap.launch.checks: whole made-up trees of healthy nodes, and tools that answer as told."""
+"""Fake nodes for the tests of primus_bootstrap.launch.checks: file trees of healthy nodes, and tools with given output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHRONY_GOOD = "Leap status     : Normal\nSystem time     : 0.000001203 seconds s
 
 @dataclass(frozen=True)
 class Machine:
-    """A made-up node: a tree of files and a folder of tools."""
+    """A fake node: a tree of files and a folder of tools."""
 
     root: Path
     tools: Path
@@ -35,45 +35,47 @@ class Machine:
 
     def write(self, path: str, text: object) -> None:
         """Write one file below the root."""
-        place = self.root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"{text}\n")
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"{text}\n")
 
     def write_bytes(self, path: str, data: bytes) -> None:
-        """Write one file of bytes below the root."""
+        """Write one binary file below the root."""
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_bytes(data)
 
     def tool(self, name: str, text: str) -> None:
-        """Write a tool: a shell script of its own."""
+        """Write a tool as a shell script."""
         self.tools.mkdir(parents=True, exist_ok=True)
         (self.tools / name).write_text(f"#!/bin/sh\n{text}\n")
         (self.tools / name).chmod(0o755)
 
-    def says(self, name: str, text: str) -> None:
+    def print_from(self, name: str, text: str) -> None:
         """Write a tool that prints a text."""
         self.tool(name, f"cat <<'EOF'\n{text}\nEOF")
 
     def node(self) -> Node:
-        """Return the node as checks get it."""
+        """Return the node as checks receive it."""
         recorded = read_expected(sysfs.Host(self.root))
         values, origins = {**recorded.values, **self.values}, {**recorded.origins, **dict.fromkeys(self.values, "the test")}
         expected = Expected(values, origins, ports=recorded.ports)
         return Node(sysfs.Host(self.root), expected, {"PATH": str(self.tools)}, self.root)
 
     def record(self, **site: Any) -> None:
-        """Write gpu.json as the set-up of a host does, with what the site says of it."""
+        """Write gpu.json as the role gpu_env does, with these site values."""
         found = host_env.look(sysfs.Host(self.root), self.root, Site("gpu001", **site))
         self.write(FACTS, facts_text(dict(found.document)))
 
-    def look(self, name: str) -> list[Verdict]:
-        """Run one check here, in this process; return its records of this name."""
+    def records(self, name: str) -> list[Verdict]:
+        """Run the check of a record in this process; return its records of that name."""
         check = _BY_RECORD[name]
-        return [record for record in runner.look(check, self.node()) if (record.check or check.name).removeprefix("preflight_") == name]
+        return [
+            record for record in runner.run_check(check, self.node()) if (record.check or check.name).removeprefix("preflight_") == name
+        ]
 
     def verdicts(self, name: str) -> dict[str, str]:
-        """Return the verdict on each device."""
-        return {record.device: record.verdict for record in self.look(name)}
+        """Return the verdict of each device."""
+        return {record.device: record.verdict for record in self.records(name)}
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ class Machine:
 
 
 def is_running(pid: int) -> bool:
-    """Say whether a process runs (one that has ended and was not collected does not)."""
+    """Return whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
@@ -94,7 +96,7 @@ def is_running(pid: int) -> bool:
 
 
 def metrics(version: tuple[int, int], *, heat: int = 0, power: int = 0) -> bytes:
-    """Return amdgpu's table of a version with a time (1.7) or with bits (1.3) of the throttlers."""
+    """Return an amdgpu table with the throttlers' times (version 1.7) or bits (version 1.3)."""
     table = bytearray(struct.pack("<HBB", 128, *version) + bytes(124))
     if version == (1, 3):
         struct.pack_into("<Q", table, 112, heat << 32 | power)
@@ -104,7 +106,7 @@ def metrics(version: tuple[int, int], *, heat: int = 0, power: int = 0) -> bytes
 
 
 def config_space(control: int) -> bytes:
-    """Return a bridge's configuration space with an ACS capability behind an AER one."""
+    """Return a bridge's configuration space with an ACS capability after an AER capability."""
     data = bytearray(4096)
     struct.pack_into("<I", data, 0x100, 0x0001 | 1 << 16 | 0x140 << 20)
     struct.pack_into("<IHH", data, 0x140, 0x000D | 1 << 16, 0x1F, control)
@@ -117,8 +119,8 @@ def amd_machine(folder: Path) -> Machine:
     found = gpus.find_gpus(sysfs.Host(machine.root)).gpus
     for index, gpu in enumerate(found):
         _amd_gpu(machine, gpu.address, index)
-        for place in (f"sys/devices/{'/'.join(gpu.path)}", f"sys/devices/{'/'.join(gpu.path[:-1])}"):
-            _link(machine, place, 16)
+        for device in (f"sys/devices/{'/'.join(gpu.path)}", f"sys/devices/{'/'.join(gpu.path[:-1])}"):
+            _link(machine, device, 16)
         _bridges(machine, gpu.path)
     _kfd(machine, [gpu.address for gpu in found])
     _rdma(machine)
@@ -127,7 +129,7 @@ def amd_machine(folder: Path) -> Machine:
 
 
 def plain_machine(folder: Path) -> Machine:
-    """Return a healthy node without GPUs and network cards: a small tree."""
+    """Return a healthy node without GPUs and network cards."""
     machine = Machine(folder / "root", folder / "tools", {"ram_gib": 2000})
     machine.write("sys/bus/pci/devices/0000:00:00.0/class", "0x060000")
     _host(machine)
@@ -135,14 +137,14 @@ def plain_machine(folder: Path) -> Machine:
 
 
 def _bridges(machine: Machine, path: tuple[str, ...]) -> None:
-    """Give the bridges above a GPU what sysfs shows of them."""
+    """Write the sysfs files of the bridges above a GPU."""
     for depth in range(2, len(path)):
-        place = machine.root / "sys/devices" / "/".join(path[:depth])
-        entry = machine.root / machine.pci(place.name)
+        bridge = machine.root / "sys/devices" / "/".join(path[:depth])
+        entry = machine.root / machine.pci(bridge.name)
         if not entry.exists():
             for name, text in (("vendor", "0x1022"), ("device", "0x14ab"), ("class", "0x060400")):
-                (place / name).write_text(f"{text}\n")
-            entry.symlink_to(place)
+                (bridge / name).write_text(f"{text}\n")
+            entry.symlink_to(bridge)
         (entry / "config").write_bytes(config_space(0x11))
 
 
@@ -163,10 +165,10 @@ def _amd_gpu(machine: Machine, address: str, index: int) -> None:
     machine.write(f"dev/dri/renderD{128 + index}", "")
 
 
-def _link(machine: Machine, place: str, width: int) -> None:
+def _link(machine: Machine, device: str, width: int) -> None:
     for which in ("current", "max"):
-        machine.write(f"{place}/{which}_link_width", width)
-        machine.write(f"{place}/{which}_link_speed", "32.0 GT/s PCIe")
+        machine.write(f"{device}/{which}_link_width", width)
+        machine.write(f"{device}/{which}_link_speed", "32.0 GT/s PCIe")
 
 
 def _kfd(machine: Machine, addresses: list[str]) -> None:
@@ -214,8 +216,8 @@ def _host(machine: Machine) -> None:
         machine.write(f"sys/devices/system/node/node{index}/cpulist", f"{index * 2}-{index * 2 + 1}")
     for cpu in range(4):
         machine.write(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "performance")
-    machine.says("nvme", NVME_GOOD)
-    machine.says("chronyc", CHRONY_GOOD)
+    machine.print_from("nvme", NVME_GOOD)
+    machine.print_from("chronyc", CHRONY_GOOD)
 
 
 SMI_GPU = """<gpu id="0000{address}"><serial>{serial}</serial><uuid>GPU-{serial}</uuid>
@@ -238,7 +240,7 @@ SMI_GPU = """<gpu id="0000{address}"><serial>{serial}</serial><uuid>GPU-{serial}
 
 
 def smi_text(machine: Machine, broken: int = -1, old: str = "", new: str = "") -> str:
-    """Return what nvidia-smi prints; in the GPU of this index one text stands for another."""
+    """Return the output of nvidia-smi; for the GPU with index `broken`, replace a text."""
     parts = [SMI_GPU.format(address=address.upper(), serial=f"16500{index}") for index, address in enumerate(machine.gpus)]
     if broken >= 0:
         assert old in parts[broken]
@@ -247,7 +249,7 @@ def smi_text(machine: Machine, broken: int = -1, old: str = "", new: str = "") -
 
 
 def nvlink_text(machine: Machine, inactive: int = -1) -> str:
-    """Return what `nvidia-smi nvlink --status` prints; the GPU of this index has lost one link."""
+    """Return the output of `nvidia-smi nvlink --status`; the GPU with index `inactive` has one inactive link."""
     lines = []
     for index in range(len(machine.gpus)):
         lines.append(f"GPU {index}: NVIDIA H200 (UUID: GPU-16500{index})")
@@ -256,12 +258,12 @@ def nvlink_text(machine: Machine, inactive: int = -1) -> str:
 
 
 def set_smi(machine: Machine, text: str, links: str = "") -> None:
-    """Make nvidia-smi print a text, and another one for its links."""
-    machine.tools.mkdir(parents=True, exist_ok=True)
-    (machine.tools / "smi.xml").write_text(text)
-    (machine.tools / "links.txt").write_text(links or nvlink_text(machine))
-    here = machine.tools
-    machine.tool("nvidia-smi", f'if [ "$1" = nvlink ]; then cat {here}/links.txt; else cat {here}/smi.xml; fi')
+    """Write an nvidia-smi that prints `text`, or `links` for the subcommand nvlink."""
+    tools = machine.tools
+    tools.mkdir(parents=True, exist_ok=True)
+    (tools / "smi.xml").write_text(text)
+    (tools / "links.txt").write_text(links or nvlink_text(machine))
+    machine.tool("nvidia-smi", f'if [ "$1" = nvlink ]; then cat {tools}/links.txt; else cat {tools}/smi.xml; fi')
 
 
 def nvidia_machine(folder: Path) -> Machine:
@@ -278,6 +280,6 @@ def nvidia_machine(folder: Path) -> Machine:
     machine.write("sys/module/nvidia/version", "580.159.04")
     _rdma(machine)
     _host(machine)
-    machine.says("ibv_devinfo", "hca_id: x\n\tport: 1\n\t\tmax_mtu: 4096 (5)\n\t\tactive_mtu: 4096 (5)")
+    machine.print_from("ibv_devinfo", "hca_id: x\n\tport: 1\n\t\tmax_mtu: 4096 (5)\n\t\tactive_mtu: 4096 (5)")
     set_smi(machine, smi_text(machine))
     return machine

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.checks.gpu: what each check says of a healthy node and of one thing that is wrong."""
+"""primus_bootstrap.launch.checks.gpu on AMD nodes with one fault."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.gpu import links
-from primus_bootstrap.launch.checks.model import CannotTellError
+from primus_bootstrap.launch.checks.model import UnavailableError
 from tests.unit.checks_rig import Machine, amd_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-# record, path below the GPU's folder in sysfs, what it then holds (None: it is gone), verdict on this GPU
+# record, path below the GPU's folder in sysfs, its new content (None: the file is removed), verdict of this GPU
 AMD = [
     ("gpu_ecc", "ras/umc_err_count", "ue: 1\nce: 0", "fail"),
     ("gpu_ecc", "ras/gfx_err_count", "ue: 0\nce: 0\nde: 2", "fail"),
@@ -58,35 +58,36 @@ AMD = [
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the second reading of counters at once."""
+def no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not wait between two reads of counters."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
 
 
 @pytest.mark.parametrize(
     ("record", "path", "content", "verdict"), AMD, ids=[f"{row[0]}-{row[1]}-{row[3]}-{i}" for i, row in enumerate(AMD)]
 )
-def test_one_amd_gpu_with_one_thing_wrong(record: str, path: str, content: object, verdict: str, tmp_path: Path) -> None:
-    """The verdict is on that GPU; the others keep their pass, and what is not a pass has a reason."""
+def test_a_fault_of_one_amd_gpu_changes_the_verdict_of_that_gpu_only(
+    record: str, path: str, content: object, verdict: str, tmp_path: Path
+) -> None:
+    """The other GPUs pass. A verdict other than a pass has a reason."""
     machine = amd_machine(tmp_path)
     bad = machine.gpus[3]
-    place = machine.root / machine.pci(bad) / path
     if content is None:
-        place.unlink()
+        (machine.root / machine.pci(bad) / path).unlink()
     else:
         machine.write(f"{machine.pci(bad)}/{path}", content)
-    found = machine.look(record)
+    found = machine.records(record)
     shared_serial = record == "gpu_serial" and verdict == "fail"
     others = {item.verdict for item in found if item.device not in (bad, "", *((machine.gpus[0],) if shared_serial else ()))}
-    own = [item for item in found if item.device == bad]
+    of_bad = [item for item in found if item.device == bad]
 
-    assert ([item.verdict for item in own], others) == ([verdict], {"pass"})
-    assert bool(own[0].reason) == (verdict != "pass")
-    assert bool(own[0].fix) or verdict not in {"fail", "unknown"}
+    assert ([item.verdict for item in of_bad], others) == ([verdict], {"pass"})
+    assert bool(of_bad[0].reason) == (verdict != "pass")
+    assert bool(of_bad[0].fix) or verdict not in {"fail", "unknown"}
 
 
-def test_a_gpu_that_is_idle_may_lower_its_link_and_a_busy_one_may_not(tmp_path: Path) -> None:
-    """Speed alone is never a fail on an idle GPU; under load it is; without knowing the load it is unknown."""
+def test_a_slow_link_fails_only_under_load(tmp_path: Path) -> None:
+    """A slow link of an idle GPU is skipped; if the load is not known, it is unknown."""
     machine = amd_machine(tmp_path)
     for gpu, busy in zip(machine.gpus, (0, 95, "no"), strict=False):
         machine.write(f"{machine.pci(gpu)}/current_link_speed", "16.0 GT/s PCIe")
@@ -97,8 +98,8 @@ def test_a_gpu_that_is_idle_may_lower_its_link_and_a_busy_one_may_not(tmp_path: 
     assert set(machine.verdicts("gpu_pcie_width").values()) == {"pass"}
 
 
-def test_a_slot_that_can_do_less_is_no_fault_of_the_link(tmp_path: Path) -> None:
-    """The weaker end of the link sets what is expected of it."""
+def test_a_link_as_wide_as_its_slot_passes(tmp_path: Path) -> None:
+    """The expected width is the smaller maximum of both ends."""
     machine = amd_machine(tmp_path)
     gpu = machine.gpus[0]
     bridge = (machine.root / machine.pci(gpu)).resolve().parent
@@ -108,13 +109,13 @@ def test_a_slot_that_can_do_less_is_no_fault_of_the_link(tmp_path: Path) -> None
     assert machine.verdicts("gpu_pcie_width")[gpu] == "pass"
 
 
-def test_the_model_is_compared_with_what_is_expected(tmp_path: Path) -> None:
-    """One model is enough where none is expected; an expected one must be there."""
+def test_the_model_is_compared_with_the_expected_model(tmp_path: Path) -> None:
+    """If no model is expected, any single model passes."""
     machine = amd_machine(tmp_path)
-    found = [machine.look("gpu_model")[0]]
-    for wanted in ("MI300X", "MI325X"):
-        machine.values["gpu_model"] = wanted
-        found += machine.look("gpu_model")
+    found = [machine.records("gpu_model")[0]]
+    for model in ("MI300X", "MI325X"):
+        machine.values["gpu_model"] = model
+        found += machine.records("gpu_model")
 
     assert [(record.verdict, record.expected, record.found) for record in found] == [
         ("pass", "one model", "MI300X"),
@@ -123,13 +124,13 @@ def test_the_model_is_compared_with_what_is_expected(tmp_path: Path) -> None:
     ]
 
 
-def test_a_lost_xgmi_link_names_both_ends(tmp_path: Path) -> None:
-    """The GPU without a link to another one fails and names it; a hive that lacks a GPU fails on every one."""
+def test_a_missing_xgmi_link_fails_with_the_other_end(tmp_path: Path) -> None:
+    """If a GPU is missing in the hive, all GPUs fail."""
     machine = amd_machine(tmp_path)
     link = machine.root / "sys/class/kfd/kfd/topology/nodes/1/io_links/2/properties"
     link.unlink()
     link.parent.rmdir()
-    failed = [record for record in machine.look("gpu_links") if record.verdict == "fail"]
+    failed = [record for record in machine.records("gpu_links") if record.verdict == "fail"]
     (machine.root / "sys/class/kfd/kfd/topology/nodes/8/properties").write_text("simd_count 1216\nhive_id 0\n")
 
     assert [(record.device, record.found, record.reason) for record in failed] == [(machine.gpus[0], "6", "no XGMI link to 0000:26:00")]
@@ -137,36 +138,36 @@ def test_a_lost_xgmi_link_names_both_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_silence_about_nvlink_is_an_answer_where_there_is_one_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """nvidia-smi prints nothing of the links of one GPU in a virtual machine; of several GPUs it has to say something."""
-    found = [nvidia.Smi(f"0000:00:0{number}.0", str(number), ET.Element("gpu"), "580") for number in range(count)]
+def test_an_empty_nvlink_status_is_accepted_for_a_single_gpu(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """nvidia-smi prints nothing for a single GPU in a virtual machine. For several GPUs an empty output is an error."""
+    found = [nvidia.SmiGpu(f"0000:00:0{number}.0", str(number), ET.Element("gpu"), "580") for number in range(count)]
     monkeypatch.setattr(nvidia, "query", lambda _: found)
-    monkeypatch.setattr(links, "ask", lambda *_, **options: "" if options["may_be_silent"] else pytest.fail("silence is an error"))
+    monkeypatch.setattr(links, "run_tool", lambda *_, **options: "" if options["allow_empty"] else pytest.fail("must allow empty output"))
     node: Any = SimpleNamespace(environment={}, gpus_of=lambda vendor: found if vendor == "nvidia" else [])
 
     if count == 1:
-        assert [record.verdict for record in links.CHECK.look(node)] == ["skipped"]
+        assert [record.verdict for record in links.CHECK.run(node)] == ["skipped"]
         return
-    with pytest.raises(CannotTellError, match="printed no GPU"):
-        list(links.CHECK.look(node))
+    with pytest.raises(UnavailableError, match="printed no GPU"):
+        list(links.CHECK.run(node))
 
 
-def test_device_files_that_cannot_be_opened_fail(tmp_path: Path) -> None:
-    """A missing render node of eight; in a container some of the machine's GPUs are enough."""
+def test_a_missing_device_file_fails_outside_containers(tmp_path: Path) -> None:
+    """A container may have some of the host's GPUs only."""
     machine = amd_machine(tmp_path)
     (machine.root / "dev/dri/renderD130").unlink()
-    (bare,) = machine.look("gpu_access")
+    (bare,) = machine.records("gpu_access")
     machine.write("run/.containerenv", "")
-    (inside,) = machine.look("gpu_access")
+    (inside,) = machine.records("gpu_access")
 
     assert (bare.verdict, bare.found, inside.verdict) == ("fail", "8", "pass")
 
 
-def test_without_gpus_there_is_nothing_to_judge(tmp_path: Path) -> None:
-    """A node without GPUs is skipped with the reason; one whose bus cannot be read is unknown."""
+def test_a_node_without_gpus_is_skipped(tmp_path: Path) -> None:
+    """A node with an unreadable PCI bus is unknown."""
     empty, unreadable = Machine(tmp_path / "a", tmp_path), Machine(tmp_path / "b", tmp_path)
     empty.write("sys/bus/pci/devices/0000:00:00.0/class", "0x060000")
     unreadable.write("sys/bus/pci/devices/0000:00:00.0/class", "0x120000")
 
-    assert [record.verdict for record in empty.look("gpu_ecc")] == ["skipped"]
-    assert [record.verdict for record in unreadable.look("gpu_ecc")] == ["unknown"]
+    assert [record.verdict for record in empty.records("gpu_ecc")] == ["skipped"]
+    assert [record.verdict for record in unreadable.records("gpu_ecc")] == ["unknown"]

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.checks.host: what each check says of the machine around the GPUs."""
+"""primus_bootstrap.launch.checks.host on file trees."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.launch.checks.host.kernel_messages import judge_lines
+from primus_bootstrap.launch.checks.host.kernel_messages import check_lines
 from primus_bootstrap.launch.checks.limits import table
 from tests.unit.checks_rig import ACS_REDIRECTS, amd_machine, config_space, plain_machine
 
@@ -18,25 +18,25 @@ MOUNTS = "22 1 8:1 / / rw,relatime - ext4 /dev/sda1 {0},errors=remount-ro\n30 22
 
 
 def test_an_expected_version_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
-    """Without DMI nobody knows the firmware's version: no pass and no fail."""
+    """Without DMI the firmware's version is not known."""
     machine = plain_machine(tmp_path)
     machine.values["bios"] = "1.7.5"
     (machine.root / "sys/class/dmi/id/bios_version").unlink()
 
-    assert machine.look("bios_version")[0].verdict == "unknown"
+    assert machine.records("bios_version")[0].verdict == "unknown"
 
 
-def test_a_file_system_that_fstab_wants_read_only_is_no_fault(tmp_path: Path) -> None:
-    """Only what the kernel has made read-only is."""
+def test_a_file_system_that_is_read_only_in_fstab_passes(tmp_path: Path) -> None:
+    """Only file systems that the kernel made read-only fail."""
     machine = plain_machine(tmp_path)
     machine.write("proc/1/mountinfo", MOUNTS.format("ro"))
     machine.write("etc/fstab", "# root\n/dev/sda1 / ext4 ro,errors=remount-ro 0 1")
 
-    assert machine.look("disk_writable")[0].verdict == "pass"
+    assert machine.records("disk_writable")[0].verdict == "pass"
 
 
-def test_a_bridge_that_redirects_fails(tmp_path: Path) -> None:
-    """ACS redirection above one GPU is found in the bridge's configuration space; without root it is unknown."""
+def test_a_bridge_with_acs_redirection_fails(tmp_path: Path) -> None:
+    """An incomplete configuration space, as without root, is unknown; a bridge without ACS is skipped."""
     machine = amd_machine(tmp_path)
     machine.write_bytes(f"{machine.pci('0000:22:00.0')}/config", config_space(ACS_REDIRECTS))
     machine.write_bytes(f"{machine.pci('0000:42:00.0')}/config", config_space(0x11)[:64])
@@ -63,11 +63,11 @@ LINES = {
 
 
 @pytest.mark.parametrize("kind", LINES)
-def test_each_kind_of_message_is_found_by_its_own_patterns(kind: str) -> None:
-    """A line of broken hardware belongs to its kind and to no other; more lines than are allowed fail."""
+def test_each_kind_of_message_matches_its_own_patterns_only(kind: str) -> None:
+    """More lines than the limit of a kind fail."""
     kinds = table("kernel_messages")
     lines = [LINES[kind]] * (int(kinds[kind].get("most", 0)) + 1)
-    found = {name for name, entry in kinds.items() if judge_lines(lines, entry, "1 h").verdict == "fail"}
+    found = {name for name, entry in kinds.items() if check_lines(lines, entry, "1 h").verdict == "fail"}
 
     assert (found, set(LINES)) == ({kind}, set(kinds))
 
@@ -81,18 +81,18 @@ HARMLESS = [
 ]
 
 
-def test_corrected_errors_and_faults_of_programs_are_no_broken_hardware() -> None:
-    """Lines that healthy nodes print accuse nothing."""
-    found = {name for name, entry in table("kernel_messages").items() if judge_lines(HARMLESS, entry, "1 h").verdict != "pass"}
+def test_corrected_errors_and_program_faults_match_no_kind() -> None:
+    """Healthy nodes also log such lines."""
+    found = {name for name, entry in table("kernel_messages").items() if check_lines(HARMLESS, entry, "1 h").verdict != "pass"}
 
     assert found == set()
 
 
-def test_in_a_container_the_machine_is_not_judged(tmp_path: Path) -> None:
-    """Log, clock, disks and swap are those of the machine below."""
+def test_checks_of_the_host_are_skipped_in_a_container(tmp_path: Path) -> None:
+    """Log, clock, disks and swap belong to the host."""
     machine = amd_machine(tmp_path)
     machine.write("run/systemd/container", "podman")
-    found = {name: machine.look(name)[0] for name in ("kernel_gpu", "clock", "swap", "nvme_state", "disk_space", "acs", "iommu")}
+    found = {name: machine.records(name)[0] for name in ("kernel_gpu", "clock", "swap", "nvme_state", "disk_space", "acs", "iommu")}
 
     assert {record.verdict for record in found.values()} == {"skipped"}
-    assert found["clock"].reason == "it is the machine's below this podman container"
+    assert found["clock"].reason == "this check runs on the host only, not in a container (podman)"

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.checks.network: what each check says of RDMA ports and links."""
+"""primus_bootstrap.launch.checks.network on file trees."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 PORT = "sys/class/infiniband/bnxt_re2/ports/1"
 
 
-def test_ports_are_counted_against_what_is_expected(tmp_path: Path) -> None:
-    """One port of eight is down: the count fails and names it, and the port itself fails."""
+def test_too_few_active_ports_fail_with_the_name_of_the_port(tmp_path: Path) -> None:
+    """One of the expected ports is down: the count and the port fail."""
     machine = amd_machine(tmp_path)
-    up = int(machine.look("rdma_ports")[0].found)
+    up = int(machine.records("rdma_ports")[0].found)
     machine.values["rdma_ports"] = up
-    good = machine.look("rdma_ports")[0]
+    good = machine.records("rdma_ports")[0]
     machine.write(f"{PORT}/state", "1: DOWN")
     machine.write(f"{PORT}/phys_state", "2: Polling")
-    bad = {record.device: record for record in machine.look("rdma_ports")}
+    bad = {record.device: record for record in machine.records("rdma_ports")}
 
     assert (good.verdict, bad[""].verdict, bad[""].found) == ("pass", "fail", str(up - 1))
     assert "bnxt_re2:1" in bad[""].reason
     assert bad["bnxt_re2:1"].verdict == "fail"
 
 
-def test_a_port_without_a_cable_is_judged_only_where_ports_are_expected(tmp_path: Path) -> None:
-    """Nobody said how many: a port that is not connected is skipped, one that is connected and not ACTIVE fails."""
+def test_without_an_expected_number_an_unconnected_port_is_skipped(tmp_path: Path) -> None:
+    """A connected port that is not ACTIVE fails."""
     machine = amd_machine(tmp_path)
     machine.write(f"{PORT}/state", "1: DOWN")
     machine.write(f"{PORT}/phys_state", "3: Disabled")
@@ -46,10 +46,10 @@ def test_a_port_without_a_cable_is_judged_only_where_ports_are_expected(tmp_path
     assert (found["bnxt_re2:1"], found["bnxt_re3:1"], found["bnxt_re4:1"]) == ("skipped", "fail", "unknown")
 
 
-def test_a_port_beyond_those_that_are_expected_need_not_be_up(tmp_path: Path) -> None:
-    """As many are up as somebody stated: one more that is down is skipped. With one fewer up, each that is down fails."""
+def test_a_port_beyond_the_expected_number_may_be_down(tmp_path: Path) -> None:
+    """If the expected number of ports is up, other ports are skipped. If one is missing, every port that is down fails."""
     machine = amd_machine(tmp_path)
-    machine.values["rdma_ports"] = int(machine.look("rdma_ports")[0].found) - 1
+    machine.values["rdma_ports"] = int(machine.records("rdma_ports")[0].found) - 1
     machine.write(f"{PORT}/state", "1: DOWN")
     machine.write(f"{PORT}/phys_state", "2: Polling")
     enough = machine.verdicts("rdma_ports")
@@ -60,18 +60,18 @@ def test_a_port_beyond_those_that_are_expected_need_not_be_up(tmp_path: Path) ->
     assert (too_few[""], too_few["bnxt_re2:1"], too_few["bnxt_re3:1"]) == ("fail", "fail", "fail")
 
 
-def test_a_node_that_lost_all_its_devices_fails_where_some_are_expected(tmp_path: Path) -> None:
-    """No device is skipped where none is expected, and a fail where eight are."""
+def test_a_node_without_devices_fails_if_ports_are_expected(tmp_path: Path) -> None:
+    """If no ports are expected, it is skipped."""
     machine = amd_machine(tmp_path)
-    (machine.root / "sys/class/infiniband").rename(tmp_path / "gone")
-    without = machine.look("rdma_ports")
+    (machine.root / "sys/class/infiniband").rename(tmp_path / "removed")
+    without = machine.records("rdma_ports")
     machine.values["rdma_ports"] = 8
 
     assert [record.verdict for record in without] == ["skipped"]
-    assert [record.verdict for record in machine.look("rdma_ports")] == ["fail"]
+    assert [record.verdict for record in machine.records("rdma_ports")] == ["fail"]
 
 
-# record, path and what it then holds, device, verdict
+# record, path and its new content, device, verdict
 WRONG = [
     ("rdma_rate", (f"{PORT}/rate", "fast"), "bnxt_re2:1", "unknown"),
     ("rdma_mtu", ("sys/class/net/rdma2/mtu", "1500"), "bnxt_re2:1", "fail"),
@@ -86,8 +86,10 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("record", "file", "device", "verdict"), WRONG, ids=[f"{row[0]}-{row[3]}-{i}" for i, row in enumerate(WRONG)])
-def test_one_port_with_one_thing_wrong(record: str, file: tuple[str, str], device: str, verdict: str, tmp_path: Path) -> None:
-    """The verdict is on that port; its like keep their pass."""
+def test_a_fault_of_one_port_changes_the_verdict_of_that_port_only(
+    record: str, file: tuple[str, str], device: str, verdict: str, tmp_path: Path
+) -> None:
+    """The other ports pass."""
     machine = amd_machine(tmp_path)
     machine.write(*file)
     found = machine.verdicts(record)
@@ -101,32 +103,32 @@ def _slow(machine: Machine, device: str, rate: int = 200) -> None:
 
 
 def _rates(machine: Machine) -> dict[str, str]:
-    """Return the verdicts of both records, without the ports that pass."""
+    """Return the verdicts of both rate records, without passes."""
     found = {**machine.verdicts("rdma_rate"), **machine.verdicts("rdma_rate_beside")}
     return {device: verdict for device, verdict in found.items() if verdict != "pass"}
 
 
-def test_a_slower_port_of_the_same_model_that_training_does_not_use_fails_nobody(tmp_path: Path) -> None:
-    """Storage on the same card model at half the rate: what set-up chose passes; the other is named, and nobody is held back for it."""
+def test_a_slower_port_that_training_does_not_use_does_not_fail(tmp_path: Path) -> None:
+    """A storage port of the same card model at half the rate is unknown, or skipped if the inventory decides it."""
     machine = nvidia_machine(tmp_path)
     _slow(machine, "mlx5_4")
     machine.record()
-    in_doubt = _rates(machine)
+    unclear = _rates(machine)
     machine.values.update(rdma_rate_gbit_per_s=400, rdma_ports=8)
-    stated = {record.device: record for record in machine.look("rdma_rate_beside")}
+    stated = {record.device: record for record in machine.records("rdma_rate_beside")}
     machine.values.clear()
     machine.record(nic_deny=("mlx5_4",))
-    denied = {record.device: record for record in machine.look("rdma_rate_beside")}
+    denied = {record.device: record for record in machine.records("rdma_rate_beside")}
 
     assert len(machine.verdicts("rdma_rate")) == 8
-    assert in_doubt == {"mlx5_4:1": "unknown", "mlx5_4:2": "unknown"}
+    assert unclear == {"mlx5_4:1": "unknown", "mlx5_4:2": "unknown"}
     assert {record.verdict for record in (*stated.values(), *denied.values())} == {"skipped"}
-    assert stated["mlx5_4:1"].reason == "it runs at 200 Gbit/s; 8 ports of its model run at 400, and 8 are expected"
-    assert denied["mlx5_4:2"].reason == "training does not use it: denied by the site (mlx5_4)"
+    assert stated["mlx5_4:1"].reason == "the port runs at 200 Gbit/s; 8 ports of its model run at 400 Gbit/s, and 8 are expected"
+    assert denied["mlx5_4:2"].reason == "training does not use this port: denied by the site (mlx5_4)"
 
 
-def test_a_port_of_training_that_has_lost_speed_since_it_was_recorded_fails(tmp_path: Path) -> None:
-    """It was chosen, so it is judged, though the sieve would reject it now; so it is where all of them have lost speed alike."""
+def test_a_training_port_that_became_slower_since_it_was_recorded_fails(tmp_path: Path) -> None:
+    """Even if all training ports became slower."""
     machine = nvidia_machine(tmp_path)
     _slow(machine, "mlx5_4")
     machine.record(nic_deny=("mlx5_4",))
@@ -139,23 +141,23 @@ def test_a_port_of_training_that_has_lost_speed_since_it_was_recorded_fails(tmp_
     assert list(_rates(machine).values()).count("fail") == 8
 
 
-def test_a_port_that_had_lost_speed_before_it_was_recorded_is_not_hidden(tmp_path: Path) -> None:
-    """Nobody chose it. Its GPU has no other port, where all others have one: unknown, not beside the matter. A stated number fails it."""
+def test_a_port_that_was_degraded_before_it_was_recorded_is_reported(tmp_path: Path) -> None:
+    """It is the only port of its GPU, and all other GPUs have a fast one: unknown. With an expected number of ports it fails."""
     machine = nvidia_machine(tmp_path)
     _slow(machine, "mlx5_10")
     machine.record(nic_deny=("mlx5_4",))
-    in_doubt = {record.device: record for record in machine.look("rdma_rate")}
+    unclear = {record.device: record for record in machine.records("rdma_rate")}
     machine.values.update(rdma_rate_gbit_per_s=400, rdma_ports=10)
     stated = _rates(machine)
 
-    assert (in_doubt["mlx5_10:1"].verdict, len(in_doubt)) == ("unknown", 8)
-    assert "only port beside a GPU" in in_doubt["mlx5_10:1"].reason
+    assert (unclear["mlx5_10:1"].verdict, len(unclear)) == ("unknown", 8)
+    assert "only port near one GPU" in unclear["mlx5_10:1"].reason
     assert (stated["mlx5_10:1"], stated[""]) == ("fail", "fail")
 
 
 @pytest.mark.parametrize(("device", "record"), [("mlx5_4", "rdma_rate_beside"), ("mlx5_10", "rdma_rate")])
 def test_without_a_record_a_slower_port_is_unknown(device: str, record: str, tmp_path: Path) -> None:
-    """Nobody said which ports training uses: one that stands beside no GPU is in doubt by itself, one that a GPU needs with the node."""
+    """The unknown is in rdma_rate if the port is the only one near a GPU, else in rdma_rate_beside."""
     machine = nvidia_machine(tmp_path)
     _slow(machine, device)
     found = machine.verdicts(record)
@@ -164,8 +166,8 @@ def test_without_a_record_a_slower_port_is_unknown(device: str, record: str, tmp
     assert "fail" not in _rates(machine).values()
 
 
-def test_what_set_up_says_of_the_rate_is_known_here(tmp_path: Path) -> None:
-    """A guard: the sieve's reason by which a port is in doubt, as set-up writes it."""
+def test_the_check_knows_the_reason_that_gpu_env_records_for_a_slow_port(tmp_path: Path) -> None:
+    """The check compares with the text that nics.choose_ports writes."""
     machine = nvidia_machine(tmp_path)
     _slow(machine, "mlx5_4")
     machine.record()
@@ -174,8 +176,8 @@ def test_what_set_up_says_of_the_rate_is_known_here(tmp_path: Path) -> None:
     assert other.reason.startswith(rates._SLOWER)
 
 
-def test_slow_ports_for_training_are_a_fault(tmp_path: Path) -> None:
-    """The expected rate must be met by as many ports as are expected, whatever was recorded."""
+def test_too_few_ports_with_the_expected_rate_fail(tmp_path: Path) -> None:
+    """Whatever gpu.json contains."""
     machine = nvidia_machine(tmp_path)
     machine.values.update(rdma_rate_gbit_per_s=800, rdma_ports=8)
     before = machine.verdicts("rdma_rate")
@@ -185,24 +187,24 @@ def test_slow_ports_for_training_are_a_fault(tmp_path: Path) -> None:
     assert set(machine.verdicts("rdma_rate").values()) == {"fail"}
 
 
-def test_a_port_for_storage_does_not_stand_in_for_one_of_training(tmp_path: Path) -> None:
-    """Eight ports were chosen of nine; one of them goes down, or its device is gone: eight that are up are not these eight."""
+def test_a_storage_port_does_not_replace_a_training_port(tmp_path: Path) -> None:
+    """Eight of nine ports are training ports. One of them is down or missing: the eight ports that are up are not the training ports."""
     machine = amd_machine(tmp_path)
     machine.record(nic_deny=("mlx5_0",))
-    good = machine.look("rdma_ports")[0]
+    good = machine.records("rdma_ports")[0]
     machine.write(f"{PORT}/state", "1: DOWN")
     machine.write(f"{PORT}/phys_state", "3: Disabled")
-    down = {record.device: record for record in machine.look("rdma_ports")}
-    (machine.root / "sys/class/infiniband/bnxt_re2").rename(tmp_path / "gone")
-    gone = machine.look("rdma_ports")[0]
+    down = {record.device: record for record in machine.records("rdma_ports")}
+    (machine.root / "sys/class/infiniband/bnxt_re2").rename(tmp_path / "removed")
+    missing = machine.records("rdma_ports")[0]
 
     assert (good.verdict, good.found) == ("pass", "8")
-    assert (down[""].verdict, down["bnxt_re2:1"].verdict, gone.verdict) == ("fail", "fail", "fail")
-    assert (down[""].found, gone.reason) == ("7", "not ACTIVE, or its device is missing: bnxt_re2:1")
+    assert (down[""].verdict, down["bnxt_re2:1"].verdict, missing.verdict) == ("fail", "fail", "fail")
+    assert (down[""].found, missing.reason) == ("7", "not ACTIVE or missing: bnxt_re2:1")
 
 
 def test_a_roce_port_without_an_address_fails(tmp_path: Path) -> None:
-    """Without a RoCE v2 GID with an IPv4 address NCCL cannot route."""
+    """Without a RoCE v2 GID with an IPv4 address, NCCL cannot route."""
     machine = amd_machine(tmp_path)
     for gid in (machine.root / PORT / "gids").iterdir():
         gid.write_text("0000:0000:0000:0000:0000:0000:0000:0000\n")
@@ -211,8 +213,8 @@ def test_a_roce_port_without_an_address_fails(tmp_path: Path) -> None:
     assert (found.pop("bnxt_re2:1"), set(found.values())) == ("fail", {"pass"})
 
 
-def test_expected_firmware_goes_by_board(tmp_path: Path) -> None:
-    """The inventory states a version for a board; other boards are compared among themselves."""
+def test_the_expected_firmware_applies_to_its_board_id_only(tmp_path: Path) -> None:
+    """Devices with other board ids are compared with each other."""
     machine = amd_machine(tmp_path)
     machine.values["rdma_firmware"] = {"BCM957608": "232.0.0.0"}
     found = machine.verdicts("rdma_firmware")
@@ -221,10 +223,10 @@ def test_expected_firmware_goes_by_board(tmp_path: Path) -> None:
     assert {found[name] for name in found if not name.startswith("bnxt_re")} <= {"pass"}
 
 
-def test_no_active_port_leaves_rate_and_mtu_unknown(tmp_path: Path) -> None:
-    """There is nothing to read from ports that are all down."""
+def test_without_an_active_port_rate_mtu_errors_and_gid_are_unknown(tmp_path: Path) -> None:
+    """All ports are down."""
     machine = nvidia_machine(tmp_path)
     for state in (machine.root / "sys/class/infiniband").glob("*/ports/*/state"):
         state.write_text("1: DOWN\n")
 
-    assert [machine.look(name)[0].verdict for name in ("rdma_rate", "rdma_mtu", "rdma_errors", "rdma_gid")] == ["unknown"] * 4
+    assert [machine.records(name)[0].verdict for name in ("rdma_rate", "rdma_mtu", "rdma_errors", "rdma_gid")] == ["unknown"] * 4

@@ -1,4 +1,4 @@
-"""The task `preflight` and `primus-cli preflight`, as a user runs them, and the manual of the checks."""
+"""primus_bootstrap.launch.checks: selection by patterns, the data files, and the table in docs/node-checks.md."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize(("patterns", "names"), PATTERNS)
-def test_patterns_choose_records(patterns: str, names: set[str]) -> None:
-    """Areas, checks and records can be named and left out, with or without the prefix."""
+def test_patterns_select_records(patterns: str, names: set[str]) -> None:
+    """Patterns include and exclude areas, checks and records, with or without the prefix."""
     _, found = catalogue.select(catalogue.all_checks(), patterns)
 
     assert found == names
 
 
 def test_every_limit_and_message_names_its_source() -> None:
-    """A number or a pattern without a source is nobody's."""
+    """Each entry also has its value, or its patterns and fix."""
     messages = table("kernel_messages")
 
     assert [name for name, entry in table("limits").items() if not entry["source"] or "value" not in entry] == []
     assert [name for name, entry in messages.items() if not (entry["source"] and entry["fix"] and entry["patterns"])] == []
 
 
-def test_there_are_enough_checks_and_their_names_are_their_own() -> None:
-    """No two checks write the same record."""
+def test_no_two_checks_write_the_same_record() -> None:
+    """All checks are found, and their record names are unique."""
     names = [name for check in CHECKS.values() for name in check.record_names]
 
     assert len(CHECKS) >= 30
@@ -49,29 +49,29 @@ def test_there_are_enough_checks_and_their_names_are_their_own() -> None:
 
 
 def rows() -> str:
-    """Return the table of the manual."""
+    """Return the tables of the manual."""
     lines = ["| area | check | passes where | reads | needs |", "|---|---|---|---|---|"]
     for check in catalogue.all_checks():
         records = "" if not check.records else " (" + ", ".join(f"`{name}`" for name in check.records) + ")"
         lines.append(f"| {check.area} | `{check.name}`{records} | {check.meaning} | {check.reads} | {', '.join(check.needs)} |")
     expected = [f"| `{name}` | {entry['type']} | {entry['meaning']} |" for name, entry in table("expected").items()]
-    return "\n".join([*lines, "", "What `--expect-json` may say:", "", "| key | type | meaning |", "|---|---|---|", *expected]) + "\n"
+    return "\n".join([*lines, "", "Keys of `--expect-json`:", "", "| key | type | meaning |", "|---|---|---|", *expected]) + "\n"
 
 
 def test_the_manual_lists_every_check_and_expectation() -> None:
-    """The table of docs/node-checks.md is what the catalogue says."""
+    """The tables of docs/node-checks.md are generated from the catalogue."""
     text = MANUAL.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    wanted = f"{before}{BEGIN}\n{rows()}\n{END}{after}"
+    expected = f"{before}{BEGIN}\n{rows()}\n{END}{after}"
     if os.environ.get("PRIMUS_UPDATE_GOLDEN"):
-        MANUAL.write_text(wanted)
+        MANUAL.write_text(expected)
 
-    assert MANUAL.read_text() == wanted
+    assert MANUAL.read_text() == expected
 
 
 def test_every_option_of_the_program_is_in_the_help_of_the_task() -> None:
-    """`primus-cli tasks` names what can be said; --sysfs is for tests and tools."""
+    """Except --sysfs, which is for tests and tools."""
     options = {option for action in preflight._parser()._actions for option in action.option_strings if option.startswith("--")}
     task = (ROOT / "primus_bootstrap/launch/tasks/preflight.py").read_text()
 

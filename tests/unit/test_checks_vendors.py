@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.checks.vendors: one record a GPU, whatever a neighbour does not say; and no check has a copy of it."""
+"""primus_bootstrap.launch.checks.vendors: one record per GPU; and no two checks contain the same function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from primus_bootstrap.launch.checks import nvidia, vendors
-from primus_bootstrap.launch.checks.model import CannotTellError, passed
+from primus_bootstrap.launch.checks.model import UnavailableError, passed
 
 if TYPE_CHECKING:
     import pytest
@@ -18,48 +18,48 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.detect.gpus import Gpu
 
 
-class Found:
-    """GPUs of both vendors, by address."""
+class FakeNode:
+    """A node with GPUs of both vendors."""
 
     def __init__(self, **addresses: list[str]) -> None:
-        """Keep them by vendor."""
+        """Store the addresses by vendor."""
         self.addresses = addresses
 
     def gpus_of(self, vendor: str) -> list[Any]:
-        """Return those of one vendor."""
+        """Return the GPUs of one vendor."""
         return [type("Gpu", (), {"address": address}) for address in self.addresses.get(vendor, [])]
 
 
 def _amd(_node: Node, gpu: Gpu) -> Verdict:
-    if gpu.address == "mute":
-        raise CannotTellError("it says nothing", fix="ask again")
+    if gpu.address == "a0":
+        raise UnavailableError("no value", fix="read it again")
     return passed(device=gpu.address)
 
 
-def test_a_gpu_that_says_nothing_is_unknown_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the reason, what to do, and where it would have stood; nvidia-smi is asked only where there is one of its GPUs."""
-    asked: list[object] = []
+def test_a_gpu_without_a_value_is_unknown_and_the_others_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has reason, fix and source. nvidia-smi runs only on nodes with NVIDIA GPUs."""
+    queries: list[object] = []
 
     def query(node: object) -> tuple[Any, ...]:
-        asked.append(node)
-        return (type("Smi", (), {"address": "n1"}),)
+        queries.append(node)
+        return (type("SmiGpu", (), {"address": "n1"}),)
 
     monkeypatch.setattr(nvidia, "query", query)
-    look = vendors.each_gpu(_amd, lambda one: passed(device=one.address), amd_source="the driver")
-    alone = list(look(cast("Node", Found(amd=["mute", "a1"]))))
-    none_asked = not asked
-    both = list(look(cast("Node", Found(amd=["a1"], nvidia=["n1"]))))
+    check = vendors.check_each_gpu(_amd, lambda one: passed(device=one.address), amd_source="the driver")
+    amd_only = list(check(cast("Node", FakeNode(amd=["a0", "a1"]))))
+    queries_on_amd = len(queries)
+    both = list(check(cast("Node", FakeNode(amd=["a1"], nvidia=["n1"]))))
 
-    assert [(one.device, one.verdict, one.reason, one.fix, one.source) for one in alone] == [
-        ("mute", "unknown", "it says nothing", "ask again", "the driver"),
+    assert [(one.device, one.verdict, one.reason, one.fix, one.source) for one in amd_only] == [
+        ("a0", "unknown", "no value", "read it again", "the driver"),
         ("a1", "pass", "", "", ""),
     ]
-    assert none_asked
+    assert queries_on_amd == 0
     assert [one.device for one in both] == ["a1", "n1"]
 
 
-def test_no_two_checks_have_a_function_in_common() -> None:
-    """What several checks do has one place."""
+def test_no_two_checks_contain_the_same_function() -> None:
+    """Code that several checks need is in a shared module."""
     where: dict[str, list[str]] = defaultdict(list)
     for path in sorted(Path(vendors.__file__).parent.rglob("*.py")):
         for node in ast.parse(path.read_text("utf-8")).body:
@@ -67,4 +67,4 @@ def test_no_two_checks_have_a_function_in_common() -> None:
                 where[ast.dump(ast.Module(node.body, []))].append(f"{path.parent.name}/{path.name}:{node.name}")
 
     assert len(where) > 100
-    assert [places for places in where.values() if len(places) > 1] == []
+    assert [functions for functions in where.values() if len(functions) > 1] == []

@@ -1,11 +1,9 @@
-"""What one node shows of itself without load: one small file a check, each run in a process of its own that is killed where it hangs.
+"""The node checks: they read the state of one node without load and change nothing. Each check runs in its own process with a time limit.
 
-Checks observe and never change: they read sysfs, procfs and the kernel log, and ask tools only for what no file says.
-
-    gpu/ network/ host/ job/   one module a check, each with `CHECK = Check(...)`; the folder is the check's area
-    model.py                   what a check is, what it gets, and the records that it gives
-    ask.py nvidia.py pcie.py   what several checks share
-    expected.py data.py        what the inventory expects of the node; limits with their sources (data/checks)
-    catalogue.py runner.py     which checks there are; running them
-    program.py                 the task `preflight` and `primus-cli preflight`
+gpu/ network/ host/ job/     one module per check with `CHECK = Check(...)`; the folder is the check's area
+model.py                     the types `Check` and `Node`, and functions that build verdicts
+tools.py nvidia.py pcie.py   code that several checks share
+expected.py limits.py        the expected values of a node; limits with their sources (data/checks)
+catalogue.py runner.py       find, select and run checks
+preflight.py                 the task `preflight` and the command `primus-cli preflight`
 """

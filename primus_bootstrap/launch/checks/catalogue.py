@@ -1,4 +1,4 @@
-"""Which checks there are, and which of them a command line means. A new check is a module in one of the areas."""
+"""Find all checks and select some by patterns. To add a check, add a module to the folder of its area."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.checks.model import PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from primus_bootstrap.launch.checks.model import Check
 
@@ -21,7 +21,7 @@ AREAS = ("gpu", "network", "host", "job")
 
 
 def all_checks() -> tuple[Check, ...]:
-    """Return every check, by area and name."""
+    """Return every check, sorted by area and name."""
     found: list[Check] = []
     for area in AREAS:
         package = importlib.import_module(f"primus_bootstrap.launch.checks.{area}")
@@ -31,39 +31,37 @@ def all_checks() -> tuple[Check, ...]:
 
 
 def select(checks: Sequence[Check], patterns: str) -> tuple[tuple[Check, ...], frozenset[str]]:
-    """Return the checks and the names of the records that a list like `gpu_*,!gpu_idle` means; an empty one means all.
+    """Return the checks, and the names of their records, that match a list of patterns like `gpu_*,!gpu_idle`.
 
-    A pattern means an area, a check or a record, with or without `preflight_`.
+    A pattern matches areas, checks and records, with or without `preflight_`. `!` excludes. An empty list selects all.
 
     Raises:
-        UsageError: A pattern means nothing.
+        UsageError: A pattern matches nothing.
     """
-    asked = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    words = {word for check in checks for word in (check.area, check.name, *check.record_names)}
-    for pattern in asked:
-        if not any(_matches(pattern, word) for word in words):
-            raise UsageError(f"--checks: {pattern} means no check", fix=did_you_mean(_bare(pattern), words))
-    wanted = [pattern for pattern in asked if not pattern.startswith("!")]
-    unwanted = [pattern for pattern in asked if pattern.startswith("!")]
+    given = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    known = {word for check in checks for word in (check.area, check.name, *check.record_names)}
+    for pattern in given:
+        if not any(_matches(pattern, word) for word in known):
+            raise UsageError(f"--checks: no check matches {pattern}", fix=did_you_mean(_without_prefix(pattern), known))
+    included = [pattern for pattern in given if not pattern.startswith("!")]
+    excluded = [pattern for pattern in given if pattern.startswith("!")]
     names: set[str] = set()
-    chosen: list[Check] = []
+    selected: list[Check] = []
     for check in checks:
-        kept = {name for name in check.record_names if _means(check, name, wanted, default=True) and not _means(check, name, unwanted)}
-        if kept:
-            chosen.append(check)
-            names |= kept
-    return tuple(chosen), frozenset(names)
+        records = {name for name in check.record_names if (not included or _any(check, name, included)) and not _any(check, name, excluded)}
+        if records:
+            selected.append(check)
+            names |= records
+    return tuple(selected), frozenset(names)
 
 
-def _means(check: Check, name: str, patterns: Collection[str], *, default: bool = False) -> bool:
-    if not patterns:
-        return default
-    return any(_matches(pattern, word) for pattern in patterns for word in (check.area, check.name, name))
+def _any(check: Check, record: str, patterns: Sequence[str]) -> bool:
+    return any(_matches(pattern, word) for pattern in patterns for word in (check.area, check.name, record))
 
 
 def _matches(pattern: str, word: str) -> bool:
-    return fnmatchcase(word, _bare(pattern))
+    return fnmatchcase(word, _without_prefix(pattern))
 
 
-def _bare(pattern: str) -> str:
+def _without_prefix(pattern: str) -> str:
     return pattern.removeprefix("!").removeprefix(PREFIX)

@@ -1,4 +1,4 @@
-"""What the inventory expects of a node: --expect-json, and below it what /etc/primus/gpu.json recorded when the host was set up."""
+"""Read the expected values of a node from the command line, --expect-json, and /etc/primus/gpu.json (recorded when the host was set up)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.detect import sysfs
 
 _TYPES: dict[str, tuple[type, ...]] = {"number": (int, float), "text": (str,), "switch": (bool,), "texts": (dict,)}
-
-
 _RECORD = f"/{FACTS}"
 
 
 @dataclass(frozen=True)
 class RecordedPort:
-    """An RDMA port as gpu.json has it: whether training uses it, why or why not, and its rate then (None: it could not be read)."""
+    """An RDMA port in gpu.json: whether training uses it, the reason, and its rate at that time (None: not readable)."""
 
     chosen: bool
     reason: str
@@ -35,9 +33,13 @@ class RecordedPort:
 
 @dataclass(frozen=True)
 class Expected:
-    """Expectations by name (data/checks/expected.yml) with where each comes from. `problem` says why gpu.json told nothing.
+    """The expected values of a node.
 
-    `ports` are the RDMA ports by name (`mlx5_0:1`), none where gpu.json records none.
+    Attributes:
+        values: The values by name; data/checks/expected.yml lists the names.
+        origins: The source of each value.
+        problem: Why gpu.json could not be read, or an empty string.
+        ports: The RDMA ports in gpu.json by name (`mlx5_0:1`).
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -46,33 +48,33 @@ class Expected:
     ports: Mapping[str, RecordedPort] = field(default_factory=dict)
 
     def get(self, name: str) -> Any:
-        """Return what is expected, None where nothing is."""
+        """Return the expected value, or None."""
         return self.values.get(name)
 
     def source(self, name: str) -> str:
-        """Return who expects it, an empty string where nobody does."""
+        """Return the source of an expected value, or an empty string."""
         return self.origins.get(name, "")
 
     def stated(self, name: str) -> Any:
-        """Return what somebody expects who did not only record what there was; None where nobody does."""
+        """Return the expected value if a person stated it; None if it was only recorded in gpu.json."""
         return None if self.source(name) == _RECORD else self.get(name)
 
     @property
     def training_ports(self) -> Mapping[str, RecordedPort]:
-        """The RDMA ports that training uses, none where that is not recorded."""
+        """The recorded RDMA ports that training uses."""
         return {name: port for name, port in self.ports.items() if port.chosen}
 
 
 def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | None = None) -> Expected:
-    """Return the expectations: flags over the file over what gpu.json recorded.
+    """Return the expected values: `flags` override `file`, which overrides gpu.json.
 
     Args:
-        host: The root below which etc/primus/gpu.json lies.
+        host: The root that contains etc/primus/gpu.json.
         file: A JSON file, `-` for standard input, empty for none.
-        flags: Expectations of the command line.
+        flags: Values from the command line; None is ignored.
 
     Raises:
-        UsageError: The file is no JSON object with known names and fitting values.
+        UsageError: The file is not a JSON object, or it has an unknown name or a value of the wrong type.
     """
     recorded = _recorded(host.path(FACTS))
     layers: list[tuple[str, Mapping[str, Any]]] = [(_RECORD, recorded.values)]
@@ -88,7 +90,7 @@ def read_expected(host: sysfs.Host, file: str = "", flags: Mapping[str, Any] | N
 
 
 def _recorded(path: Path) -> Expected:
-    """Return what gpu.json recorded; `problem` is why it tells nothing although it is there."""
+    """Return the values in gpu.json. `problem` is set if the file exists and cannot be used."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -96,7 +98,7 @@ def _recorded(path: Path) -> Expected:
     except (OSError, ValueError) as error:
         return Expected(problem=f"{path} cannot be read: {error}")
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        return Expected(problem=f"{path} is no {SCHEMA}")
+        return Expected(problem=f"{path} does not have the schema {SCHEMA}")
     if data.get("verdict") != "ok":
         return Expected()
     ports = {
@@ -109,19 +111,20 @@ def _recorded(path: Path) -> Expected:
 
 
 def _parsed(file: str) -> dict[str, Any]:
-    fix = f"give a JSON object with {', '.join(table('expected'))}"
+    fix = f"pass a JSON object with some of these keys: {', '.join(table('expected'))}"
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
         data = json.loads(text)
     except (OSError, ValueError) as error:
         raise UsageError(f"--expect-json {file}: {error}", fix=fix) from error
     if not isinstance(data, dict):
-        raise UsageError(f"--expect-json {file}: no JSON object", fix=fix)
+        raise UsageError(f"--expect-json {file}: not a JSON object", fix=fix)
     for name, value in data.items():
         entry = table("expected").get(name)
         if entry is None:
-            raise UsageError(f"--expect-json {file}: nothing is called {name}", fix=did_you_mean(name, table("expected")))
+            raise UsageError(f"--expect-json {file}: unknown key {name}", fix=did_you_mean(name, table("expected")))
         wrong = not isinstance(value, _TYPES[entry["type"]]) or (isinstance(value, bool) and entry["type"] != "switch")
         if value is not None and wrong:
-            raise UsageError(f"--expect-json {file}: {name} is {value!r}, no {entry['type']}", fix=str(entry["meaning"]))
+            fix = f"give a {entry['type']}: {entry['meaning']}"
+            raise UsageError(f"--expect-json {file}: {name} is {value!r}, not a {entry['type']}", fix=fix)
     return {name: value for name, value in data.items() if value is not None}

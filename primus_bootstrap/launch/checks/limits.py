@@ -1,4 +1,4 @@
-"""Limits, and the messages of the kernel that mean something: data/checks, each with its source."""
+"""Read the data of the checks: data/checks/*.yml."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit; its unit is in its name."""
+    """One limit. Its name contains the unit."""
 
     value: Any
     source: str
@@ -23,12 +23,12 @@ class Limit:
 
 @cache
 def table(name: str) -> Mapping[str, Any]:
-    """Return one file of data/checks."""
+    """Return the content of one file of data/checks."""
     text = pkgutil.get_data("primus_bootstrap.launch", f"data/checks/{name}.yml")
     return dict(yaml.safe_load(text or b""))
 
 
 def limit(name: str) -> Limit:
-    """Return one limit."""
+    """Return one entry of limits.yml."""
     entry = table("limits")[name]
     return Limit(entry["value"], entry["source"])

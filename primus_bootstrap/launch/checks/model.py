@@ -1,4 +1,4 @@
-"""What a check is, what it gets, and how it says what it found."""
+"""The types of a check and its input, and functions that build verdicts and read files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.core.errors import UnknownError
 from primus_bootstrap.core.verdicts import FAIL, PASS, SKIPPED, UNKNOWN, Verdict
 from primus_bootstrap.launch.checks.expected import Expected
 from primus_bootstrap.launch.detect import gpus, sysfs
@@ -24,25 +25,22 @@ _CONTAINERS = {
     ".singularity.d": "Apptainer",
     "run/secrets/kubernetes.io": "Kubernetes",
 }
-MACHINE, GPU, AMD, NVIDIA, RDMA = "a machine of its own", "a GPU", "an AMD GPU", "an NVIDIA GPU", "an RDMA device"
+MACHINE, GPU, AMD, NVIDIA, RDMA = "no container", "a GPU", "an AMD GPU", "an NVIDIA GPU", "an RDMA device"
+
+_SEE_KERNEL_LOG = "see `journalctl -k` for messages of the device's driver"
 
 
-_SEE = "see `journalctl -k` for what its driver says"
+class UnavailableError(UnknownError):
+    """A value that a check needs is not available; the verdict is `unknown`."""
 
-
-class CannotTellError(Exception):
-    """What a check needs cannot be had: the verdict is unknown, with this reason."""
-
-    def __init__(self, reason: str, *, fix: str = _SEE) -> None:
-        """Keep the reason and what to do about it."""
-        super().__init__(reason)
-        self.reason = reason
-        self.fix = fix
+    def __init__(self, what: str, *, fix: str = _SEE_KERNEL_LOG) -> None:
+        """Store the reason and the fix."""
+        super().__init__(what, fix=fix)
 
 
 @dataclass(frozen=True)
 class Node:
-    """The node that is looked at: its files, what is expected of it, and the environment for tools."""
+    """The node under test: its files, the expected values, and the environment for tools."""
 
     host: sysfs.Host
     expected: Expected = field(default_factory=Expected)
@@ -52,7 +50,7 @@ class Node:
 
     @cached_property
     def gpu_findings(self) -> GpuFindings:
-        """What the PCI bus says of GPUs."""
+        """The GPUs on the PCI bus."""
         return gpus.find_gpus(self.host)
 
     def gpus_of(self, vendor: str) -> tuple[Gpu, ...]:
@@ -68,14 +66,21 @@ class Node:
 class Check:
     """One check.
 
-    `name` makes the record `preflight_<name>`; a check that answers several questions at once names its records in `records`. `needs`
-    are the things without which it is skipped. `timeout_s` is when it is killed.
+    Attributes:
+        name: A check with one record writes `preflight_<name>`.
+        meaning: What a pass means.
+        reads: The sources that the check reads.
+        run: Returns the verdicts.
+        needs: Prerequisites; without one of them the check is skipped.
+        records: Names of the records, without prefix, if there are several.
+        timeout_s: Time limit; the runner then kills the check.
+        area: Set by the catalogue.
     """
 
     name: str
     meaning: str
     reads: str
-    look: Callable[[Node], Iterable[Verdict]]
+    run: Callable[[Node], Iterable[Verdict]]
     needs: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
     timeout_s: float = 10.0
@@ -83,48 +88,48 @@ class Check:
 
     @property
     def record_names(self) -> tuple[str, ...]:
-        """The names of the records that this check gives, without the prefix."""
+        """The names of this check's records, without the prefix."""
         return self.records or (self.name,)
 
 
-def judged(*, good: bool, reason: str, fix: str, **fields: str) -> Verdict:
-    """Return a pass or a fail; a pass has no reason and nothing to mend."""
-    return Verdict(verdict=PASS, **_named(fields)) if good else Verdict(verdict=FAIL, reason=reason, fix=fix, **_named(fields))
+def pass_or_fail(*, good: bool, reason: str, fix: str, **fields: str) -> Verdict:
+    """Return a pass, or a fail with reason and fix."""
+    return Verdict(verdict=PASS, **_unnamed(fields)) if good else Verdict(verdict=FAIL, reason=reason, fix=fix, **_unnamed(fields))
 
 
 def passed(**fields: str) -> Verdict:
     """Return a pass."""
-    return Verdict(verdict=PASS, **_named(fields))
+    return Verdict(verdict=PASS, **_unnamed(fields))
 
 
-def unknown(reason: str, *, fix: str = _SEE, **fields: str) -> Verdict:
+def unknown(reason: str, *, fix: str = _SEE_KERNEL_LOG, **fields: str) -> Verdict:
     """Return an unknown."""
-    return Verdict(verdict=UNKNOWN, reason=reason, fix=fix, **_named(fields))
+    return Verdict(verdict=UNKNOWN, reason=reason, fix=fix, **_unnamed(fields))
 
 
 def skipped(reason: str, **fields: str) -> Verdict:
     """Return a skipped."""
-    return Verdict(verdict=SKIPPED, reason=reason, **_named(fields))
+    return Verdict(verdict=SKIPPED, reason=reason, **_unnamed(fields))
 
 
-def _named(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The runner names check and host."""
+def _unnamed(fields: Mapping[str, str]) -> dict[str, Any]:
+    """Add empty names: the runner fills in check and host."""
     return {"check": "", "host": "", **fields}
 
 
-def container(node: Node) -> str:
-    """Return whose container this is, an empty string on a machine of its own."""
+def container_engine(node: Node) -> str:
+    """Return the engine of the container that this process runs in, or an empty string outside containers."""
     named = sysfs.read_text(node.host.path("run", "systemd", "container"))
     if named is not None:
-        return named or "some"
+        return named or "unknown"
     return next((kind for path, kind in _CONTAINERS.items() if node.host.path(path).exists()), "")
 
 
-def missing(check: Check, node: Node) -> Verdict | None:
-    """Return why a check has nothing to look at here, None where it has."""
-    kind = container(node) if MACHINE in check.needs else ""
-    if kind:
-        return skipped(f"it is the machine's below this {kind} container")
+def prerequisite_verdict(check: Check, node: Node) -> Verdict | None:
+    """Return a skipped or unknown if a prerequisite of the check is missing, else None."""
+    engine = container_engine(node) if MACHINE in check.needs else ""
+    if engine:
+        return skipped(f"this check runs on the host only, not in a container ({engine})")
     if {GPU, AMD, NVIDIA} & set(check.needs):
         found = node.gpu_findings
         if found.problems and not found.gpus:
@@ -133,47 +138,47 @@ def missing(check: Check, node: Node) -> Verdict | None:
             return skipped(found.reason or "no GPU on the PCI bus")
         vendor = "amd" if AMD in check.needs else "nvidia" if NVIDIA in check.needs else ""
         if vendor and not node.gpus_of(vendor):
-            return skipped(f"no GPU of {vendor.upper()} on the PCI bus")
-    if RDMA in check.needs and not listed(node.host.path("sys", "class", "infiniband")):
+            return skipped(f"no {vendor.upper()} GPU on the PCI bus")
+    if RDMA in check.needs and not list_names(node.host.path("sys", "class", "infiniband")):
         return skipped("no RDMA device")
     return None
 
 
-def listed(path: Path) -> tuple[str, ...]:
-    """Return the sorted names in a folder, none where it is not there.
+def list_names(path: Path) -> tuple[str, ...]:
+    """Return the sorted names in a folder, or nothing if it does not exist.
 
     Raises:
-        CannotTellError: It is there and cannot be read.
+        UnavailableError: The folder exists and cannot be read.
     """
     try:
         return tuple(sorted(os.listdir(path)))  # noqa: PTH208 - the same call for a path that is a link to a folder
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise CannotTellError(f"{path} cannot be read: {error.strerror}", fix="run it as root") from error
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}", fix="run as root") from error
 
 
-def text_of(path: Path) -> str:
-    """Return what a file says.
+def require_text(path: Path) -> str:
+    """Return the content of a file without surrounding white space.
 
     Raises:
-        CannotTellError: It cannot be read.
+        UnavailableError: The file cannot be read.
     """
     try:
         return path.read_text("utf-8", "replace").strip()
     except OSError as error:
-        fix = "run it as root" if isinstance(error, PermissionError) else _SEE
-        raise CannotTellError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
+        fix = "run as root" if isinstance(error, PermissionError) else _SEE_KERNEL_LOG
+        raise UnavailableError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
 
 
-def number_of(path: Path) -> int:
+def require_number(path: Path) -> int:
     """Return the number in a file.
 
     Raises:
-        CannotTellError: It cannot be read, or holds none.
+        UnavailableError: The file cannot be read, or contains no number.
     """
-    text = text_of(path)
+    text = require_text(path)
     try:
         return int(text)
     except ValueError as error:
-        raise CannotTellError(f"{path} holds no number: {text[:60]!r}") from error
+        raise UnavailableError(f"{path} contains no number: {text[:60]!r}") from error

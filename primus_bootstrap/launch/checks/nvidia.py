@@ -1,7 +1,4 @@
-"""What nvidia-smi says of NVIDIA GPUs: the one place that knows its XML.
-
-The names of elements are those of `nvidia-smi -q -x` of drivers 470 to 580; where a newer driver renamed one, both names are asked for.
-"""
+"""Read the XML of `nvidia-smi -q -x`, drivers 470 to 580. Where a newer driver renamed an element, callers pass both names."""
 
 from __future__ import annotations
 
@@ -10,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from primus_bootstrap.launch.checks.ask import ask
-from primus_bootstrap.launch.checks.model import CannotTellError
+from primus_bootstrap.launch.checks.model import UnavailableError
+from primus_bootstrap.launch.checks.tools import run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,13 +16,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 SOURCE = "nvidia-smi -q -x"
-TIMEOUT_S = 30.0  # without persistence mode every call starts the driver on each GPU anew
-_NOT_THERE = ("n/a", "not supported", "requested functionality has been deprecated")
+TIMEOUT_S = 30.0  # without persistence mode each call initializes the driver on every GPU
+_NOT_AVAILABLE = ("n/a", "not supported", "requested functionality has been deprecated")
 
 
 @dataclass(frozen=True)
-class Smi:
-    """One GPU as nvidia-smi describes it."""
+class SmiGpu:
+    """The output of nvidia-smi for one GPU."""
 
     address: str
     serial: str
@@ -33,65 +30,70 @@ class Smi:
     driver: str
 
     def text(self, *paths: str) -> str | None:
-        """Return the text of the first of some elements that there is; None where the GPU does not have it.
+        """Return the text of the first element that exists, or None if this GPU does not support the value.
 
         Raises:
-            CannotTellError: There is none of these elements, or it holds an error.
+            UnavailableError: None of the elements exists, or its text is an error.
         """
         for path in paths:
             found = self.element.findtext(path)
             if found is None:
                 continue
             text = found.strip().strip("[]")
-            if text.lower() in _NOT_THERE:
+            if text.lower() in _NOT_AVAILABLE:
                 return None
             if not text or "err" in text.lower() or text.lower().startswith(("unknown", "gpu requires reset")):
-                raise CannotTellError(f"nvidia-smi says {text!r} for {path} of {self.address}", fix=f"nvidia-smi -q -i {self.address}")
+                raise UnavailableError(f"nvidia-smi reports {path} of {self.address} as {text!r}", fix=self._query)
             return text
-        raise CannotTellError(f"nvidia-smi says nothing of {' or '.join(paths)} of {self.address}", fix=f"nvidia-smi -q -i {self.address}")
+        raise UnavailableError(f"nvidia-smi does not report {' or '.join(paths)} of {self.address}", fix=self._query)
 
     def number(self, *paths: str) -> float | None:
-        """Return the number in an element's text (`45 C`), None where the GPU does not have it.
+        """Return the number in an element's text (`45 C`), or None if this GPU does not support the value.
 
         Raises:
-            CannotTellError: It holds no number.
+            UnavailableError: The text is an error or contains no number.
         """
         text = self.text(*paths)
         if text is None:
             return None
         match = re.match(r"-?\d+(?:\.\d+)?", text)
         if match is None:
-            raise CannotTellError(f"nvidia-smi says {text!r} for {paths[0]} of {self.address}: no number")
+            raise UnavailableError(f"nvidia-smi reports {paths[0]} of {self.address} as {text!r}, which is no number", fix=self._query)
         return float(match[0])
 
-    def below(self, *paths: str) -> Iterator[tuple[str, str]]:
-        """Yield name and text of the elements below the first of some elements that there is."""
+    @property
+    def _query(self) -> str:
+        return f"nvidia-smi -q -i {self.address}"
+
+    def children(self, *paths: str) -> Iterator[tuple[str, str]]:
+        """Yield name and text of the children of the first element that exists."""
         found = next((element for path in paths if (element := self.element.find(path)) is not None), None)
         for element in () if found is None else found:
             yield element.tag, (element.text or "").strip()
 
 
-def query(node: Node) -> tuple[Smi, ...]:
-    """Ask nvidia-smi for everything.
+def query(node: Node) -> tuple[SmiGpu, ...]:
+    """Return the output of nvidia-smi for every GPU.
 
     Raises:
-        CannotTellError: It gave no answer, or one about other GPUs than the PCI bus shows.
+        UnavailableError: nvidia-smi failed, or did not report a GPU that is on the PCI bus.
     """
-    text = ask(node.environment, ["nvidia-smi", "-q", "-x"], install="the NVIDIA driver")
+    text = run_tool(node.environment, ["nvidia-smi", "-q", "-x"], install="the NVIDIA driver")
     try:
-        root = ET.fromstring(text)  # noqa: S314 - what the driver's own tool printed
+        root = ET.fromstring(text)  # noqa: S314 - output of the driver's own tool
     except ET.ParseError as error:
-        raise CannotTellError(f"nvidia-smi printed something else than XML: {error}", fix="run `nvidia-smi -q -x` by hand") from error
+        raise UnavailableError(f"the output of nvidia-smi is not XML: {error}", fix="run `nvidia-smi -q -x` and read its output") from error
     driver = (root.findtext("driver_version") or "").strip()
-    found = tuple(Smi(_address(item.get("id", "")), _serial(item), item, driver) for item in root.findall("gpu"))
+    found = tuple(SmiGpu(_address(item.get("id", "")), _serial(item), item, driver) for item in root.findall("gpu"))
     absent = sorted({gpu.address for gpu in node.gpus_of("nvidia")} - {gpu.address for gpu in found})
     if not found or absent:
-        raise CannotTellError(f"nvidia-smi does not show {', '.join(absent) or 'any GPU'}", fix="see `journalctl -k` for its Xid; reboot")
+        fix = "see `journalctl -k | grep Xid`, then reboot the node"
+        raise UnavailableError(f"nvidia-smi does not report {', '.join(absent) or 'any GPU'}", fix=fix)
     return found
 
 
 def _address(text: str) -> str:
-    """Return 00000000:1B:00.0 as sysfs writes it."""
+    """Convert 00000000:1B:00.0 to the notation of sysfs."""
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest}"
 
@@ -99,6 +101,6 @@ def _address(text: str) -> str:
 def _serial(item: ET.Element) -> str:
     for name in ("serial", "uuid"):
         text = (item.findtext(name) or "").strip()
-        if text and text.strip("[]").lower() not in _NOT_THERE:
+        if text and text.strip("[]").lower() not in _NOT_AVAILABLE:
             return text
     return ""

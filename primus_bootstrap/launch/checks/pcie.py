@@ -1,4 +1,4 @@
-"""The PCI Express link of a device: its width and speed against what both its ends can do."""
+"""Read the PCI Express link of a device: its current width and speed, and the maximum of both ends."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import CannotTellError, text_of
+from primus_bootstrap.launch.checks.model import UnavailableError, require_text
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SOURCE = "max_link_width and max_link_speed of both ends; Linux drivers/pci/pci-sysfs.c"
-FIX = "reseat the card or its riser; see the slot's settings in the firmware and `lspci -vv`"
+FIX = "reseat the card or its riser; check the slot's settings in the firmware and `lspci -vv`"
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link now, and what the weaker of its two ends can do (lanes, GT/s)."""
+    """The current width (lanes) and speed (GT/s) of a link, and the maximum that both ends support."""
 
     width: int
     max_width: int
@@ -30,7 +30,7 @@ def read_link(device: Path) -> Link:
     """Read the link of a PCI device.
 
     Raises:
-        CannotTellError: sysfs does not say.
+        UnavailableError: sysfs does not report it.
     """
     width, max_width = (_width(device / f"{which}_link_width") for which in ("current", "max"))
     speed, max_speed = (_speed(device / f"{which}_link_speed") for which in ("current", "max"))
@@ -42,16 +42,16 @@ def read_link(device: Path) -> Link:
 
 
 def _width(path: Path) -> int:
-    text = text_of(path)
-    # 255 is what the kernel says of a link that it cannot read, 0 of one that is down (pci-sysfs.c, pcie_capability_read_word).
+    text = require_text(path)
+    # The kernel reports 255 for a link that it cannot read and 0 for a link that is down (pci-sysfs.c, pcie_capability_read_word).
     if not text.isdecimal() or int(text) in (0, 255):
-        raise CannotTellError(f"{path} holds no width: {text[:60]!r}", fix="see that the device answers: lspci -vv")
+        raise UnavailableError(f"{path} contains no width: {text[:60]!r}", fix="check that the device responds: lspci -vv")
     return int(text)
 
 
 def _speed(path: Path) -> float:
-    text = text_of(path)
+    text = require_text(path)
     match = re.match(r"(\d+(?:\.\d+)?) GT/s", text)
     if match is None:
-        raise CannotTellError(f"{path} holds no speed: {text[:60]!r}", fix="see that the device answers: lspci -vv")
+        raise UnavailableError(f"{path} contains no speed: {text[:60]!r}", fix="check that the device responds: lspci -vv")
     return float(match[1])

@@ -1,10 +1,13 @@
-"""The task `preflight` and the verb `primus-cli preflight`: look at this node, and say what was found as verdict records.
+"""Check this node and print verdict records: the task `preflight` and the command `primus-cli preflight`.
 
     primus-cli preflight [--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]
-    primus-cli RUNTIME … -- preflight …      the same on every node of a run; records are kept in the run folder
+    primus-cli RUNTIME … -- preflight …      the same on every node of a run; the records are also written to the run folder
 
-Exit codes: 0 everything passed or was skipped, 4 something failed or is unknown, 2 the words are wrong, 3 the records are printed and could
-not be kept in the run folder.
+Exit codes:
+    0   every check passed or was skipped
+    2   wrong arguments
+    3   the records were printed, but could not be written to the run folder
+    4   a check failed or is unknown
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Check
 
-_NOT_MET = 4
+_FAILED = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,46 +60,46 @@ def _run(options: argparse.Namespace) -> int:
     root = sysfs.Host(options.sysfs)
     expected = read_expected(root, options.expect_json, {"gpus": options.expect_gpus})
     node = Node(root, expected, dict(os.environ), Path(run_dir or "."), options.min_free_gib)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     records = [record for record in run_checks(checks, node, host) if record.check[len(PREFIX) :] in names]
     document = json.dumps({"verdicts": [record.to_json() for record in records]}) + "\n"
-    sys.stdout.write(document if options.json else "".join(_shown(record) for record in records) + _summary(records))
+    sys.stdout.write(document if options.json else "".join(_format(record) for record in records) + _summary(records))
     if run_dir:
-        _keep(Path(run_dir, f"preflight-{host}.jsonl"), records)
-    return _NOT_MET if any(record.verdict in (FAIL, UNKNOWN) for record in records) else 0
+        _save(Path(run_dir, f"preflight-{host}.jsonl"), records)
+    return _FAILED if any(record.verdict in (FAIL, UNKNOWN) for record in records) else 0
 
 
-def _keep(path: Path, records: Sequence[Verdict]) -> None:
-    """Write the records, all or none.
+def _save(path: Path, records: Sequence[Verdict]) -> None:
+    """Write the records to a file in the run folder.
 
     Raises:
-        PlanError: The run folder is not there, cannot be written, or is full.
+        PlanError: The file could not be written.
     """
     try:
         write_atomic(path, "".join(json.dumps(record.to_json()) + "\n" for record in records), mode=0o644)
     except OSError as error:
-        fix = "make the folder, and see that its disk has room (df -h, df -i) and that you may write there; or leave RUN_DIR unset"
-        raise PlanError(f"the records cannot be kept in {path}: {error.strerror or error}", fix=fix) from error
+        fix = f"create {path.parent}, check its permissions and free space (df -h, df -i), or unset RUN_DIR"
+        raise PlanError(f"the records could not be written to {path}: {error.strerror or error}", fix=fix) from error
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
-    """Leave by the way that ends the checks which still run."""
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
+    """Raise SystemExit, so that run_checks kills the running checks."""
     sys.exit(128 + number)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="primus-cli preflight", description="Look at this node; change nothing.", allow_abbrev=False)
-    parser.add_argument("--list", action="store_true", help="print the checks and run none")
+    parser = argparse.ArgumentParser(prog="primus-cli preflight", description="Check this node without changing it.", allow_abbrev=False)
+    parser.add_argument("--list", action="store_true", help="list the checks without running them")
     parser.add_argument("--json", action="store_true", help='print {"verdicts": [record, …]}')
+    parser.add_argument("--checks", default="", metavar="GLOB,!GLOB", help="areas, checks or records to run; ! excludes (default: all)")
+    parser.add_argument("--expect-json", default="", metavar="FILE", help="expected values of this node; - reads standard input")
     parser.add_argument(
-        "--checks", default="", metavar="GLOB,!GLOB", help="areas, checks or records to run and to leave out (default: all)"
+        "--expect-gpus", type=int, metavar="N", help="expected number of GPUs (default: the number in /etc/primus/gpu.json)"
     )
-    parser.add_argument("--expect-json", default="", metavar="FILE", help="what the inventory expects of this node; - is standard input")
-    parser.add_argument("--expect-gpus", type=int, metavar="N", help="how many GPUs this node should have (default: what was recorded)")
     parser.add_argument(
-        "--min-free-gib", type=float, default=10.0, metavar="N", help="free space that the run folder needs (GiB, default: 10)"
+        "--min-free-gib", type=float, default=10.0, metavar="N", help="free space required in the run folder (GiB, default: 10)"
     )
-    parser.add_argument("--sysfs", type=Path, default=Path("/"), metavar="ROOT", help="the root of sys/ and proc/ (default: /)")
+    parser.add_argument("--sysfs", type=Path, default=Path("/"), metavar="ROOT", help="folder that contains sys/ and proc/ (default: /)")
     return parser
 
 
@@ -118,7 +121,7 @@ def _listing(checks: Sequence[Check], names: frozenset[str], *, as_json: bool) -
     return "".join(f"{check.area:8}{check.name:23}{check.meaning}\n" for check in checks)
 
 
-def _shown(record: Verdict) -> str:
+def _format(record: Verdict) -> str:
     name = record.check + (f" {record.device}" if record.device else "")
     line = f"{record.verdict:8}{name}: {record.found} {record.unit} {record.reason}"
     text = " ".join(line[8:].split())

@@ -1,4 +1,4 @@
-"""Run checks, each in a process of its own, several at a time: what hangs is killed with everything it started, and is `unknown`."""
+"""Run checks in parallel, each in its own process. A check that exceeds its time limit is killed with its children and is `unknown`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, NoReturn
 from primus_bootstrap.core import child_processes
 from primus_bootstrap.core.verdicts import FAIL, PASS, UNKNOWN, Verdict
 from primus_bootstrap.launch.checks import model
-from primus_bootstrap.launch.checks.model import PREFIX, CannotTellError
+from primus_bootstrap.launch.checks.model import PREFIX, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from primus_bootstrap.launch.checks.model import Check, Node
 
-# How many at a time: vendor tools answer one another slowly, and a hanging one should not hold the others up.
-_AT_A_TIME = 8
-_GONE_S = 2.0  # how long a killed check, or one that has answered, may take to be gone
+_PARALLEL = 8
+_EXIT_S = 2.0  # how long a process may take to exit after its answer or after SIGKILL
 _CRASHED = 70  # EX_SOFTWARE of sysexits.h
 _READ_BYTES = 65536
 _SERIALS = PREFIX + "gpu_serial"
@@ -31,7 +30,7 @@ _SERIALS = PREFIX + "gpu_serial"
 
 @dataclass
 class _Running:
-    """A check that has been started."""
+    """A running check. `began` and `deadline` are monotonic times, `started` is in seconds since the epoch."""
 
     check: Check
     pid: int
@@ -39,19 +38,19 @@ class _Running:
     deadline: float
     began: float
     started: float
-    said: bytearray = field(default_factory=bytearray)
-    answered: bool = False
+    output: bytearray = field(default_factory=bytearray)
+    closed: bool = False
 
 
 def run_checks(checks: Sequence[Check], node: Node, host: str) -> tuple[Verdict, ...]:
-    """Return the records of the checks, in the checks' order."""
+    """Run the checks on this node; return their records in the order of the checks."""
     waiting = list(enumerate(checks))
     running: dict[int, _Running] = {}
     found: dict[int, tuple[Verdict, ...]] = {}
     selector = selectors.DefaultSelector()
     try:
         while waiting or running:
-            while waiting and len(running) < _AT_A_TIME:
+            while waiting and len(running) < _PARALLEL:
                 index, check = waiting.pop(0)
                 running[index] = _start(check, node)
                 selector.register(running[index].descriptor, selectors.EVENT_READ, index)
@@ -72,17 +71,17 @@ def _start(check: Check, node: Node) -> _Running:
     pid = child_processes.fork()
     if pid == 0:
         os.close(reader)
-        _answer(check, node, writer)
+        _run_in_child(check, node, writer)
     os.close(writer)
     now = time.monotonic()
     return _Running(check, pid, reader, now + check.timeout_s, now, time.time())
 
 
-def _answer(check: Check, node: Node, writer: int) -> NoReturn:
-    """Look, write the records, and end: nothing of the caller's runs on in this copy of it."""
+def _run_in_child(check: Check, node: Node, writer: int) -> NoReturn:
+    """Write the records, or the traceback, to the pipe and exit without running the caller's code in this child."""
     code, text = _CRASHED, ""
     try:
-        text = json.dumps([record.to_json() for record in look(check, node)])
+        text = json.dumps([record.to_json() for record in run_check(check, node)])
         code = 0
     finally:
         remaining = (text or traceback.format_exc()).encode()
@@ -91,27 +90,27 @@ def _answer(check: Check, node: Node, writer: int) -> NoReturn:
         os._exit(code)
 
 
-def look(check: Check, node: Node) -> tuple[Verdict, ...]:
-    """Look in this process; what cannot be had is unknown, for each record of the check."""
+def run_check(check: Check, node: Node) -> tuple[Verdict, ...]:
+    """Run a check in this process. If a prerequisite or a value is missing, every record of the check has that reason."""
     try:
-        reason = model.missing(check, node)
-        if reason is None:
-            return tuple(check.look(node))
-    except CannotTellError as error:
-        reason = model.unknown(error.reason, fix=error.fix)
-    return tuple(replace(reason, check=name) for name in check.record_names)
+        verdict = model.prerequisite_verdict(check, node)
+        if verdict is None:
+            return tuple(check.run(node))
+    except UnavailableError as error:
+        verdict = model.unknown(error.what, fix=error.fix)
+    return tuple(replace(verdict, check=name) for name in check.record_names)
 
 
 def _ready(selector: selectors.BaseSelector, running: dict[int, _Running]) -> list[int]:
-    """Wait for what has said everything or has had its time; return which."""
-    patience = min(one.deadline for one in running.values()) - time.monotonic()
+    """Wait for checks that closed their pipe or passed their deadline; return their indices."""
+    wait_s = min(one.deadline for one in running.values()) - time.monotonic()
     done: list[int] = []
-    for key, _ in selector.select(max(patience, 0.0)):
+    for key, _ in selector.select(max(wait_s, 0.0)):
         one = running[key.data]
-        said = os.read(one.descriptor, _READ_BYTES)
-        one.said += said
-        if not said:
-            one.answered = True
+        output = os.read(one.descriptor, _READ_BYTES)
+        one.output += output
+        if not output:
+            one.closed = True
             done.append(key.data)
     now = time.monotonic()
     done.extend(index for index, one in running.items() if one.deadline <= now and index not in done)
@@ -119,42 +118,42 @@ def _ready(selector: selectors.BaseSelector, running: dict[int, _Running]) -> li
 
 
 def _finish(one: _Running, host: str) -> tuple[Verdict, ...]:
-    """Collect the process and return its records."""
-    code = child_processes.wait_for(one.pid, _GONE_S) if one.answered else None
+    """Wait for the process, or kill it; return its records."""
+    code = child_processes.wait_for(one.pid, _EXIT_S) if one.closed else None
     reason = ""
     if code is None:
-        gone = child_processes.kill_session(one.pid, _GONE_S)
-        reason = f"it gave no answer within {one.check.timeout_s:g} s and " + (
-            "was killed" if gone else f"cannot be killed (process {one.pid} waits in the kernel): it is left"
+        killed = child_processes.kill_session(one.pid, _EXIT_S)
+        reason = f"no answer within {one.check.timeout_s:g} s; the check " + (
+            "was killed" if killed else f"cannot be killed, because process {one.pid} waits in the kernel"
         )
     os.close(one.descriptor)
-    records = _read(one, code) if not reason else None
+    records = _parse(one, code) if not reason else None
     if records is None:
-        words = one.said.decode("utf-8", "replace").strip().splitlines() or ["it said nothing"]
-        ending = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else str(code)
-        reason = reason or f"the check ended with {ending}: {words[-1][:200]}"
-        fix = f"run it alone: primus-cli preflight --checks {one.check.name}; see `journalctl -k`"
+        lines = one.output.decode("utf-8", "replace").strip().splitlines() or ["no output"]
+        ending = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+        reason = reason or f"the check ended with {ending}: {lines[-1][:200]}"
+        fix = f"run this check alone: primus-cli preflight --checks {one.check.name}; see `journalctl -k`"
         records = tuple(Verdict(name, "", UNKNOWN, reason=reason, fix=fix) for name in one.check.record_names)
     seconds = round(time.monotonic() - one.began, 3)
-    return tuple(replace(_tidy(record, one.check), host=host, started=one.started, seconds=seconds) for record in records)
+    return tuple(replace(_complete(record, one.check), host=host, started=one.started, seconds=seconds) for record in records)
 
 
-def _tidy(record: Verdict, check: Check) -> Verdict:
-    """Name a record; a pass has no reason, and only what is to be mended has a fix."""
+def _complete(record: Verdict, check: Check) -> Verdict:
+    """Add the name; remove the reason of a pass, and the fix if there is nothing to do."""
     name = PREFIX + (record.check or check.record_names[0]).removeprefix(PREFIX)
     reason = "" if record.verdict == PASS else record.reason
     return replace(record, check=name, reason=reason, fix=record.fix if record.verdict in (FAIL, UNKNOWN) else "")
 
 
-def _read(one: _Running, code: int | None) -> tuple[Verdict, ...] | None:
-    """Return what a check said, None where that are no records. A check that says nothing at all has not looked."""
+def _parse(one: _Running, code: int | None) -> tuple[Verdict, ...] | None:
+    """Return the records of a check, or None if it failed or returned no record."""
     if code != 0:
         return None
-    records = tuple(Verdict(**data) for data in json.loads(one.said))
+    records = tuple(Verdict(**data) for data in json.loads(one.output))
     return records or None
 
 
 def _with_serials(records: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Give every record of a GPU the serial number that the check gpu_serial found for it."""
+    """Add the serial number from gpu_serial to every record of a GPU."""
     serials = {record.device: record.serial for record in records if record.check == _SERIALS}
     return tuple(replace(record, serial=record.serial or serials.get(record.device, "")) for record in records)

@@ -1,1 +1,1 @@
-"""Checks of the GPUs: one module a check."""
+"""Checks of the GPUs; one module per check."""

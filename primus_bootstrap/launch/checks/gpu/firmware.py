@@ -1,4 +1,4 @@
-"""Do all GPUs of one kind have the same firmware, and the expected one?"""
+"""Check that all GPUs with the same PCI id have the same firmware, and the expected version."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, Check, judged, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
@@ -16,24 +16,25 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.gpus import Gpu
 
-_FIX = "bring all GPUs to one version of the vendor's firmware"
+_FIX = "update all GPUs to the same version with the vendor's firmware tool"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
-    kinds: dict[str, dict[str, str]] = defaultdict(dict)
+def _check(node: Node) -> Iterator[Verdict]:
+    by_device_id: dict[str, dict[str, str]] = defaultdict(dict)
     for gpu in node.gpu_findings.gpus:
         version = _amd(node, gpu) if gpu.vendor == "amd" else _nvidia(node, gpu)
         if version:
-            kinds[gpu.device_id][gpu.address] = version
+            by_device_id[gpu.device_id][gpu.address] = version
         else:
-            yield unknown("the driver shows no firmware version", device=gpu.address, fix="see preflight_gpu_driver")
-    wanted = node.expected.get("gpu_firmware")
-    for versions in kinds.values():
-        usual = wanted or Counter(versions.values()).most_common(1)[0][0]
-        source = node.expected.source("gpu_firmware") or "what most of the node's GPUs have"
+            yield unknown("the driver reports no firmware version", device=gpu.address, fix="see preflight_gpu_driver")
+    stated = node.expected.get("gpu_firmware")
+    for versions in by_device_id.values():
+        expected = stated or Counter(versions.values()).most_common(1)[0][0]
+        source = node.expected.source("gpu_firmware") or "the most frequent version on the node's GPUs"
+        reason = "not the expected version" if stated else "not the version of the node's other GPUs"
         for address, version in versions.items():
-            reason = "not the expected version" if wanted else "other than the node's other GPUs"
-            yield judged(good=version == usual, reason=reason, fix=_FIX, device=address, expected=usual, found=version, source=source)
+            fields = {"device": address, "expected": expected, "found": version, "source": source}
+            yield pass_or_fail(good=version == expected, reason=reason, fix=_FIX, **fields)
 
 
 def _amd(node: Node, gpu: Gpu) -> str:
@@ -48,8 +49,8 @@ def _nvidia(node: Node, gpu: Gpu) -> str:
 
 CHECK = Check(
     "gpu_firmware",
-    "All GPUs of one kind have the same video BIOS, and the expected one.",
+    "All GPUs with the same PCI id have the same video BIOS, and the expected version.",
     "AMD: vbios_version in sysfs; NVIDIA: /proc/driver/nvidia/gpus",
-    _look,
+    _check,
     needs=(GPU,),
 )

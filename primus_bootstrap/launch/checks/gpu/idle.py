@@ -1,4 +1,4 @@
-"""Is the memory of every GPU free? What a program of an earlier job still holds makes the next one fail or slow."""
+"""Check that the memory of every GPU is free. Processes left over from an earlier job make the next job fail or run slowly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _MIB = 2**20
-_FIX = "see who holds it (amd-smi process, nvidia-smi, fuser /dev/kfd /dev/nvidia*) and end it"
+_FIX = "list the processes (amd-smi process, nvidia-smi, fuser /dev/kfd /dev/nvidia*) and end those that are left over"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpus_of("amd"):
         used = sysfs.read_int(node.pci(gpu.address) / "mem_info_vram_used")
-        yield _record(gpu.address, "", None if used is None else used / _GIB)
+        yield _verdict(gpu.address, "", None if used is None else used / _GIB)
     for one in nvidia.query(node) if node.gpus_of("nvidia") else ():
         try:
             mib = one.number("fb_memory_usage/used")
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, device=one.address, serial=one.serial)
+        except UnavailableError as error:
+            yield unknown(error.what, fix=error.fix, device=one.address, serial=one.serial)
             continue
-        yield _record(one.address, one.serial, None if mib is None else mib * _MIB / _GIB)
+        yield _verdict(one.address, one.serial, None if mib is None else mib * _MIB / _GIB)
 
 
-def _record(device: str, serial: str, used_gib: float | None) -> Verdict:
+def _verdict(device: str, serial: str, used_gib: float | None) -> Verdict:
     most = limit("gpu_memory_in_use_gib")
     fields = {"device": device, "serial": serial, "expected": f"<= {most.value:g}", "unit": "GiB", "source": most.source}
     if used_gib is None:
-        return unknown("the driver does not say how much memory is in use", fix="see preflight_gpu_driver", **fields)
-    return judged(good=used_gib <= most.value, reason="a program holds memory", fix=_FIX, found=f"{used_gib:.2f}", **fields)
+        return unknown("the driver does not report the memory in use", fix="see preflight_gpu_driver", **fields)
+    return pass_or_fail(good=used_gib <= most.value, reason="GPU memory is in use", fix=_FIX, found=f"{used_gib:.2f}", **fields)
 
 
 CHECK = Check(
     "gpu_idle",
-    "No program holds memory of a GPU.",
+    "No process uses GPU memory.",
     "AMD: mem_info_vram_used in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    _check,
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -1,4 +1,4 @@
-"""Are all GPUs cut up in the same way, and in the expected one: AMD's compute partitions, NVIDIA's MIG?"""
+"""Check that all GPUs have the same partition mode, and the expected one: AMD's compute partitions, NVIDIA's MIG."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
     from primus_bootstrap.launch.checks.model import Node
 
-_FIX = "amd-smi set --compute-partition, or nvidia-smi -mig, on a drained node"
+_FIX = "drain the node and set the mode: amd-smi set --compute-partition, or nvidia-smi -mig"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     modes: dict[str, tuple[str, str]] = {}
     for gpu in node.gpus_of("amd"):
         path = node.pci(gpu.address)
@@ -27,30 +27,31 @@ def _look(node: Node) -> Iterator[Verdict]:
     for one in nvidia.query(node) if node.gpus_of("nvidia") else ():
         try:
             modes[one.address] = (one.text("mig_mode/current_mig") or "", one.serial)
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, device=one.address, serial=one.serial)
+        except UnavailableError as error:
+            yield unknown(error.what, fix=error.fix, device=one.address, serial=one.serial)
     yield from _compared(node, modes)
 
 
 def _compared(node: Node, modes: dict[str, tuple[str, str]]) -> Iterator[Verdict]:
-    wanted = node.expected.get("gpu_partition")
+    stated = node.expected.get("gpu_partition")
     usual = Counter(mode for mode, _ in modes.values() if mode).most_common(1)
     for address, (mode, serial) in modes.items():
-        if not mode and (wanted is None and not usual):
-            yield skipped("this GPU cannot be cut up", device=address, serial=serial)
+        if not mode and (stated is None and not usual):
+            yield skipped("this GPU has no partition modes", device=address, serial=serial)
             continue
-        expected = wanted or usual[0][0]
+        expected = stated or usual[0][0]
         fields = {"device": address, "serial": serial, "expected": expected, "found": mode or "none"}
-        source = node.expected.source("gpu_partition") or "what most of the node's GPUs have"
+        source = node.expected.source("gpu_partition") or "the most frequent mode on the node's GPUs"
+        reason = "not the expected mode" if stated else "not the mode of the node's other GPUs"
         good = mode == expected or mode.split()[:1] == [expected]
-        yield judged(good=good, reason="another mode", fix=_FIX, source=source, **fields)
+        yield pass_or_fail(good=good, reason=reason, fix=_FIX, source=source, **fields)
 
 
 CHECK = Check(
     "gpu_partition",
-    "All GPUs are in the same partition or MIG mode, and in the expected one.",
+    "All GPUs have the same partition or MIG mode, and the expected one.",
     "AMD: current_compute_partition in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    _check,
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

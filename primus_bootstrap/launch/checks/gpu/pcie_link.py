@@ -1,4 +1,4 @@
-"""Does every GPU have all lanes of its PCI Express link, and its speed? An idle GPU may lower the speed: that alone is never a fail."""
+"""Check width and speed of every GPU's PCI Express link. A lower speed fails only under load: idle GPUs may lower it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia, pcie
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, passed, skipped, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, pass_or_fail, passed, skipped, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _WIDTH, _SPEED = "gpu_pcie_width", "gpu_pcie_speed"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpu_findings.gpus:
         if gpu.virtual:
             for name in (_WIDTH, _SPEED):
-                yield _named(skipped("a virtual function has no link of its own", device=gpu.address), name)
+                yield _named(skipped("a virtual function has no link", device=gpu.address), name)
             continue
         try:
             link = pcie.read_link(node.pci(gpu.address))
-        except CannotTellError as error:
+        except UnavailableError as error:
             for name in (_WIDTH, _SPEED):
-                yield _named(unknown(error.reason, fix=error.fix, device=gpu.address), name)
+                yield _named(unknown(error.what, fix=error.fix, device=gpu.address), name)
             continue
         fields = {
             "device": gpu.address,
@@ -39,8 +39,8 @@ def _look(node: Node) -> Iterator[Verdict]:
             "unit": "lanes",
             "source": pcie.SOURCE,
         }
-        reason = f"{link.width} of {link.max_width} lanes"
-        yield _named(judged(good=link.width >= link.max_width, reason=reason, fix=pcie.FIX, **fields), _WIDTH)
+        reason = f"the link uses {link.width} of {link.max_width} lanes"
+        yield _named(pass_or_fail(good=link.width >= link.max_width, reason=reason, fix=pcie.FIX, **fields), _WIDTH)
         yield _named(_speed(node, gpu, link), _SPEED)
 
 
@@ -50,13 +50,12 @@ def _speed(node: Node, gpu: Gpu, link: pcie.Link) -> Verdict:
         return passed(**fields)
     try:
         busy = _busy_percent(node, gpu)
-    except CannotTellError as error:
-        return unknown(
-            f"lower than the link can do, which is normal for an idle GPU; how busy it is: {error.reason}", fix=error.fix, **fields
-        )
+    except UnavailableError as error:
+        reason = f"the link is slower than its maximum, which is normal for an idle GPU; the load is not known: {error.what}"
+        return unknown(reason, fix=error.fix, **fields)
     if busy < limit("gpu_busy_percent").value:
-        return skipped(f"the GPU is idle ({busy:g} % busy) and may lower its link's speed; judged under load", **fields)
-    return judged(good=False, reason=f"slower than both ends can do, at {busy:g} % load", fix=pcie.FIX, **fields)
+        return skipped(f"the GPU is idle ({busy:g} % load) and may lower the speed of its link; this is checked under load only", **fields)
+    return pass_or_fail(good=False, reason=f"the link is slower than its maximum at {busy:g} % load", fix=pcie.FIX, **fields)
 
 
 def _busy_percent(node: Node, gpu: Gpu) -> float:
@@ -67,7 +66,7 @@ def _busy_percent(node: Node, gpu: Gpu) -> float:
         found = one.number("utilization/gpu_util")
         busy = None if found is None else int(found)
     if busy is None:
-        raise CannotTellError("the driver does not say")
+        raise UnavailableError("the driver does not report it")
     return busy
 
 
@@ -77,9 +76,9 @@ def _named(record: Verdict, name: str) -> Verdict:
 
 CHECK = Check(
     "gpu_pcie",
-    "The PCIe link of every GPU has the width and speed that both its ends can do.",
-    "current_link_* and max_link_* in sysfs; how busy the GPU is",
-    _look,
+    "The PCIe link of every GPU has the maximum width and speed of both its ends.",
+    "current_link_* and max_link_* in sysfs; the GPU's load",
+    _check,
     needs=(GPU,),
     records=(_WIDTH, _SPEED),
     timeout_s=nvidia.TIMEOUT_S,

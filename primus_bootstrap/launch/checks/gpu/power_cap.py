@@ -1,12 +1,12 @@
-"""May every GPU draw the power that it was made for? A cap that somebody left lowered makes a slow GPU that nothing else explains."""
+"""Check that no GPU has a power cap below its default. A lowered cap makes a GPU slow without any other sign."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, CannotTellError, Check, judged, listed, number_of, skipped, unknown
-from primus_bootstrap.launch.checks.vendors import each_gpu
+from primus_bootstrap.launch.checks.model import GPU, Check, UnavailableError, list_names, pass_or_fail, require_number, skipped, unknown
+from primus_bootstrap.launch.checks.vendors import check_each_gpu
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
@@ -19,37 +19,39 @@ _NVIDIA = "nvidia-smi -q -d POWER: default power limit"
 
 def _amd(node: Node, gpu: Gpu) -> Verdict:
     folder = node.pci(gpu.address) / "hwmon"
-    monitor = next(iter(listed(folder)), "")
-    names = listed(folder / monitor) if monitor else ()
+    monitor = next(iter(list_names(folder)), "")
+    names = list_names(folder / monitor) if monitor else ()
     if gpu.virtual or (monitor and "power1_cap" not in names):
-        return skipped("the driver shows no power cap for this GPU", device=gpu.address)
-    cap, default = (number_of(folder / monitor / name) / 1e6 for name in ("power1_cap", "power1_cap_default"))
-    return _record(gpu.address, "", cap, default, "amd-smi set --power-cap", _AMD)
+        return skipped("the driver reports no power cap for this GPU", device=gpu.address)
+    cap, default = (require_number(folder / monitor / name) / 1e6 for name in ("power1_cap", "power1_cap_default"))
+    return _verdict(gpu.address, "", cap, default, "amd-smi set --power-cap", _AMD)
 
 
-def _nvidia(one: nvidia.Smi) -> Verdict:
+def _nvidia(one: nvidia.SmiGpu) -> Verdict:
     try:
         cap, default = (
             one.number(f"gpu_power_readings/{name}", f"power_readings/{old}")
             for name, old in (("current_power_limit", "power_limit"), ("default_power_limit", "default_power_limit"))
         )
-    except CannotTellError as error:
-        return unknown(error.reason, fix=error.fix, device=one.address, serial=one.serial, source=_NVIDIA)
+    except UnavailableError as error:
+        return unknown(error.what, fix=error.fix, device=one.address, serial=one.serial, source=_NVIDIA)
     if cap is None or default is None:
-        return skipped("this GPU has no power cap that can be set", device=one.address, serial=one.serial)
-    return _record(one.address, one.serial, cap, default, "nvidia-smi -pl", _NVIDIA)
+        return skipped("this GPU has no adjustable power cap", device=one.address, serial=one.serial)
+    return _verdict(one.address, one.serial, cap, default, "nvidia-smi -pl", _NVIDIA)
 
 
-def _record(device: str, serial: str, cap: float, default: float, command: str, source: str) -> Verdict:  # noqa: PLR0913, PLR0917
+def _verdict(device: str, serial: str, cap: float, default: float, command: str, source: str) -> Verdict:  # noqa: PLR0913, PLR0917
     fields = {"device": device, "serial": serial, "expected": f">= {default:g}", "found": f"{cap:g}", "unit": "W", "source": source}
-    return judged(good=cap >= default, reason="the power cap is lowered", fix=f"give it its default again: {command}", **fields)
+    return pass_or_fail(
+        good=cap >= default, reason="the power cap is below the default", fix=f"restore the default: {command} {default:g}", **fields
+    )
 
 
 CHECK = Check(
     "gpu_power_cap",
-    "Every GPU may draw its default power.",
+    "No GPU has a power cap below its default.",
     "AMD: hwmon in sysfs; NVIDIA: nvidia-smi",
-    each_gpu(_amd, _nvidia, amd_source=_AMD),
+    check_each_gpu(_amd, _nvidia, amd_source=_AMD),
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

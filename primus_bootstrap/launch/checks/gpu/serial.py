@@ -1,4 +1,4 @@
-"""Does every GPU say who it is, and each something else? History and quarantine go by serial number, not by slot."""
+"""Check that every GPU has a unique serial number: history and quarantine identify GPUs by serial number, not by slot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks import nvidia
-from primus_bootstrap.launch.checks.model import GPU, Check, judged, unknown
+from primus_bootstrap.launch.checks.model import GPU, Check, pass_or_fail, unknown
 from primus_bootstrap.launch.detect import sysfs
 
 if TYPE_CHECKING:
@@ -16,25 +16,24 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 _SOURCE = "AMD: serial_number, else unique_id (https://docs.kernel.org/gpu/amdgpu/driver-misc.html); NVIDIA: serial, else UUID"
+_FIX = "compare with `amd-smi static --asic` or `nvidia-smi -q`"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     serials = {gpu.address: _amd(node, gpu.address) for gpu in node.gpus_of("amd")}
     if node.gpus_of("nvidia"):
         serials.update({one.address: one.serial for one in nvidia.query(node)})
-    met = Counter(serials.values())
+    counts = Counter(serials.values())
     for address, serial in serials.items():
-        fields = {"device": address, "serial": serial, "expected": "one of its own", "found": serial, "source": _SOURCE}
+        fields = {"device": address, "serial": serial, "expected": "a unique serial number", "found": serial, "source": _SOURCE}
         if not serial:
-            yield unknown("the driver shows no serial number", fix="see `amd-smi static --asic` or `nvidia-smi -q`", **fields)
+            yield unknown("the driver reports no serial number", fix=_FIX, **fields)
             continue
-        yield judged(
-            good=met[serial] == 1, reason="another GPU has the same", fix="see `amd-smi static --asic` or `nvidia-smi -q`", **fields
-        )
+        yield pass_or_fail(good=counts[serial] == 1, reason="another GPU has the same serial number", fix=_FIX, **fields)
 
 
 def _amd(node: Node, address: str) -> str:
-    """Return the serial number; a die that has none of its own says zeros."""
+    """Return the serial number. A die without one reports zeros."""
     for name in ("serial_number", "unique_id"):
         text = sysfs.read_text(node.pci(address) / name) or ""
         if text.strip("0"):
@@ -44,9 +43,9 @@ def _amd(node: Node, address: str) -> str:
 
 CHECK = Check(
     "gpu_serial",
-    "Every GPU has a serial number of its own.",
+    "Every GPU has a unique serial number.",
     "AMD: serial_number and unique_id in sysfs; NVIDIA: nvidia-smi",
-    _look,
+    _check,
     needs=(GPU,),
     timeout_s=nvidia.TIMEOUT_S,
 )

@@ -1,1 +1,1 @@
-"""Checks of the machine around the GPUs: one module a check."""
+"""Checks of the host: memory, disks, clock and kernel; one module per check."""

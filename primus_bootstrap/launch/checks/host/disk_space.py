@@ -1,4 +1,4 @@
-"""Is there room, and are there inodes, where programs write on this machine?"""
+"""Check the free space and free inodes of the host's file systems."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, skipped, unknown
+from primus_bootstrap.launch.checks.model import MACHINE, Check, pass_or_fail, skipped, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,27 +17,26 @@ if TYPE_CHECKING:
 _GIB = 2**30
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     space, inodes = limit("free_space_gib"), limit("free_inodes_percent")
     for path in limit("local_paths").value:
         try:
             state = os.statvfs(node.host.path(path.lstrip("/")))
         except FileNotFoundError:
-            yield skipped("there is no such folder", device=path)
+            yield skipped("this folder does not exist", device=path)
             continue
         except OSError as error:
-            yield unknown(f"{path} does not answer: {error.strerror}", device=path, fix=f"see `mount` and `journalctl -k` for {path}")
+            yield unknown(f"{path} cannot be read: {error.strerror}", device=path, fix=f"see `mount` and `journalctl -k` for {path}")
             continue
         free = state.f_bavail * state.f_frsize / _GIB
-        # btrfs and some network file systems have no fixed number of inodes and say 0.
+        # btrfs and some network file systems have no fixed number of inodes and report 0.
         percent = 100 * state.f_favail / state.f_files if state.f_files else 100.0
         good = free >= space.value and percent >= inodes.value
         expected = f">= {space.value} GiB, >= {inodes.value} % of the inodes"
         found = f"{free:.1f} GiB, {percent:.0f} % of the inodes"
         source = f"{space.source}; {inodes.source}"
-        yield judged(
-            good=good, reason=f"{found} free", fix=f"free space below {path}", device=path, expected=expected, found=found, source=source
-        )
+        fields = {"device": path, "expected": expected, "found": found, "source": source}
+        yield pass_or_fail(good=good, reason=f"{found} free", fix=f"remove files below {path}", **fields)
 
 
-CHECK = Check("disk_space", "There is room on the machine's own file systems.", "statvfs", _look, needs=(MACHINE,))
+CHECK = Check("disk_space", "The host's file systems have free space and inodes.", "statvfs", _check, needs=(MACHINE,))

@@ -1,4 +1,4 @@
-"""Do all processors run under the expected frequency governor? Every one is looked at, not the first."""
+"""Check that every processor uses the expected frequency governor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.kernel_settings import FIX, wanted
-from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, listed, skipped, text_of
+from primus_bootstrap.launch.checks.kernel_settings import FIX, expected_value
+from primus_bootstrap.launch.checks.model import MACHINE, Check, list_names, pass_or_fail, require_text, skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     folder = node.host.path("sys", "devices", "system", "cpu")
-    paths = [folder / name / "cpufreq" / "scaling_governor" for name in listed(folder) if re.fullmatch(r"cpu\d+", name)]
-    met = Counter(text_of(path) for path in paths if path.exists())
-    if not met:
-        yield skipped("the firmware or the hypervisor sets the processors' frequency")
+    paths = [folder / name / "cpufreq" / "scaling_governor" for name in list_names(folder) if re.fullmatch(r"cpu\d+", name)]
+    counts = Counter(require_text(path) for path in paths if path.exists())
+    if not counts:
+        yield skipped("the firmware or the hypervisor controls the processors' frequency")
         return
-    expected, source = wanted(node, "cpu_governor")
-    found = ", ".join(f"{count} x {name}" for name, count in sorted(met.items()))
-    others = sum(count for name, count in met.items() if name != expected)
-    yield judged(good=not others, reason=f"{others} processors have another", fix=FIX, expected=str(expected), found=found, source=source)
+    expected, source = expected_value(node, "cpu_governor")
+    found = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
+    others = sum(count for name, count in counts.items() if name != expected)
+    yield pass_or_fail(
+        good=not others, reason=f"{others} processors use another governor", fix=FIX, expected=str(expected), found=found, source=source
+    )
 
 
-CHECK = Check("cpu_governor", "All processors run under the expected frequency governor.", "cpufreq in sysfs", _look, needs=(MACHINE,))
+CHECK = Check("cpu_governor", "Every processor uses the expected frequency governor.", "cpufreq in sysfs", _check, needs=(MACHINE,))

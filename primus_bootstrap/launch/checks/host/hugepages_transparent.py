@@ -1,12 +1,12 @@
-"""Are transparent huge pages set as expected?"""
+"""Check the setting of transparent huge pages."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.kernel_settings import compare
-from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, skipped, text_of
+from primus_bootstrap.launch.checks.kernel_settings import compare_setting
+from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, require_text, skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,17 +15,21 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     path = node.host.path("sys", "kernel", "mm", "transparent_hugepage", "enabled")
     if not path.exists():
         yield skipped("this kernel has no transparent huge pages")
         return
-    match = re.search(r"\[(\w+)\]", text_of(path))  # always [madvise] never
+    match = re.search(r"\[(\w+)\]", require_text(path))  # always [madvise] never
     if match is None:
-        raise CannotTellError(f"{path} marks no choice")
-    yield compare(node, "transparent_hugepages", match[1], reason=f"transparent huge pages are {match[1]}")
+        raise UnavailableError(f"{path} does not mark the active setting")
+    yield compare_setting(node, "transparent_hugepages", match[1], reason=f"transparent huge pages are {match[1]}")
 
 
 CHECK = Check(
-    "transparent_hugepages", "Transparent huge pages are set as expected.", "/sys/kernel/mm/transparent_hugepage", _look, needs=(MACHINE,)
+    "transparent_hugepages",
+    "Transparent huge pages have the expected setting.",
+    "/sys/kernel/mm/transparent_hugepage",
+    _check,
+    needs=(MACHINE,),
 )

@@ -1,10 +1,10 @@
-"""Does an IOMMU translate what the GPUs read and write? Pass-through (identity) costs nothing; translation slows peer-to-peer."""
+"""Check that the IOMMU does not translate the GPUs' addresses: translation slows peer-to-peer traffic, pass-through (identity) does not."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import GPU, MACHINE, CannotTellError, Check, judged, passed, text_of, unknown
+from primus_bootstrap.launch.checks.model import GPU, MACHINE, Check, UnavailableError, pass_or_fail, passed, require_text, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +18,7 @@ _SOURCE = (
 )
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     for gpu in node.gpu_findings.gpus:
         fields = {"device": gpu.address, "expected": "identity or none", "source": _SOURCE}
         group = node.pci(gpu.address) / "iommu_group"
@@ -26,12 +26,12 @@ def _look(node: Node) -> Iterator[Verdict]:
             yield passed(found="no IOMMU", **fields)
             continue
         try:
-            kind = text_of(group / "type")
-        except CannotTellError as error:
-            yield unknown(error.reason, fix=error.fix, **fields)
+            kind = require_text(group / "type")
+        except UnavailableError as error:
+            yield unknown(error.what, fix=error.fix, **fields)
             continue
-        fix = "put iommu=pt on the kernel's command line (baseline_kernel_arguments) and reboot"
-        yield judged(good=kind == "identity", reason=f"the IOMMU translates ({kind})", fix=fix, found=kind, **fields)
+        fix = "add iommu=pt to the kernel's command line (baseline_kernel_arguments) and reboot"
+        yield pass_or_fail(good=kind == "identity", reason=f"the IOMMU translates addresses ({kind})", fix=fix, found=kind, **fields)
 
 
-CHECK = Check("iommu", "No IOMMU translates what the GPUs read and write.", "iommu_group in sysfs", _look, needs=(MACHINE, GPU))
+CHECK = Check("iommu", "The IOMMU does not translate the GPUs' addresses.", "iommu_group in sysfs", _check, needs=(MACHINE, GPU))

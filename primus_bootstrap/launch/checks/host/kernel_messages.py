@@ -1,4 +1,4 @@
-"""What has the kernel said of broken hardware since boot? One record for each kind of message in data/checks/kernel_messages.yml."""
+"""Search the kernel log for messages about faulty hardware; one record per kind in data/checks/kernel_messages.yml."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.launch.checks.limits import table
-from primus_bootstrap.launch.checks.model import MACHINE, CannotTellError, Check, judged
+from primus_bootstrap.launch.checks.model import MACHINE, Check, UnavailableError, pass_or_fail
 from primus_bootstrap.launch.detect import sysfs
 from primus_bootstrap.launch.diagnose import kernel_log
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 _HOUR_S = 3600
-_QUOTED = 160  # characters of a line that a record quotes
-_FIX = "run `journalctl -k -b` and `dmesg` as root and see why they give nothing"
+_QUOTED = 160  # characters of a line that a reason quotes
+_FIX = "run `journalctl -k -b` and `dmesg` as root and read their errors"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     hours = node.expected.get("kernel_log_hours") or 0
     since = time.time() - hours * _HOUR_S if hours else 0.0
     lines = kernel_log.read(since)
     if isinstance(lines, str):
-        raise CannotTellError(f"the kernel log cannot be read: {lines}", fix=_FIX)
+        raise UnavailableError(f"the kernel log cannot be read: {lines}", fix=_FIX)
     if not lines and not hours:
-        raise CannotTellError("the kernel log has no line of this boot", fix=_FIX)
+        raise UnavailableError("the kernel log has no lines of this boot", fix=_FIX)
     window = f"{hours:g} h" if hours else f"{_uptime_h(node):.0f} h since boot"
     for name, kind in table("kernel_messages").items():
-        yield replace(judge_lines([text for _, text in lines], kind, window), check=f"kernel_{name}")
+        yield replace(check_lines([text for _, text in lines], kind, window), check=f"kernel_{name}")
 
 
-def judge_lines(lines: Sequence[str], kind: Mapping[str, Any], window: str) -> Verdict:
-    """Judge the lines by one kind of message."""
+def check_lines(lines: Sequence[str], kind: Mapping[str, Any], window: str) -> Verdict:
+    """Count the lines that match one kind of message."""
     patterns = [re.compile(pattern) for pattern in kind["patterns"]]
     hits = [line for line in lines if any(pattern.search(line) for pattern in patterns)]
     most = int(kind.get("most", 0))
-    reason = f"{len(hits)} x in {window}, the last: {hits[-1].strip()[:_QUOTED]}" if hits else ""
+    reason = f"{len(hits)} lines in {window}; the last: {hits[-1].strip()[:_QUOTED]}" if hits else ""
     found = f"{len(hits)} of {len(lines)}"
     fields = {"expected": f"<= {most}", "found": found, "unit": "lines", "source": kind["source"]}
-    return judged(good=len(hits) <= most, reason=reason, fix=kind["fix"], **fields)
+    return pass_or_fail(good=len(hits) <= most, reason=reason, fix=kind["fix"], **fields)
 
 
 def _uptime_h(node: Node) -> float:
@@ -54,9 +54,9 @@ def _uptime_h(node: Node) -> float:
 
 CHECK = Check(
     "kernel_log",
-    "The kernel has said nothing of broken hardware since boot.",
+    "The kernel has reported no faulty hardware since boot.",
     "journalctl --dmesg, else /dev/kmsg",
-    _look,
+    _check,
     needs=(MACHINE,),
     records=tuple(f"kernel_{name}" for name in table("kernel_messages")),
     timeout_s=60.0,

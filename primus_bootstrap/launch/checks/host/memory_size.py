@@ -1,4 +1,4 @@
-"""Does the kernel see all the memory that is fitted?"""
+"""Check that the kernel sees all of the installed memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import CannotTellError, Check, judged, skipped, text_of
+from primus_bootstrap.launch.checks.model import Check, UnavailableError, pass_or_fail, require_text, skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 _KIB_IN_GIB = 1 << 20
 
 
-def _look(node: Node) -> Iterator[Verdict]:
-    match = re.search(r"^MemTotal:\s*(\d+) kB", text_of(node.host.path("proc", "meminfo")), re.MULTILINE)
+def _check(node: Node) -> Iterator[Verdict]:
+    match = re.search(r"^MemTotal:\s*(\d+) kB", require_text(node.host.path("proc", "meminfo")), re.MULTILINE)
     if match is None:
-        raise CannotTellError("/proc/meminfo has no MemTotal")
-    gib, wanted = int(match[1]) / _KIB_IN_GIB, node.expected.get("ram_gib")
-    if wanted is None:
-        yield skipped("nobody said how much is fitted (ram_gib)", found=f"{gib:.1f}", unit="GiB")
+        raise UnavailableError("/proc/meminfo has no MemTotal")
+    gib, expected = int(match[1]) / _KIB_IN_GIB, node.expected.get("ram_gib")
+    if expected is None:
+        yield skipped("no memory size is expected (ram_gib)", found=f"{gib:.1f}", unit="GiB")
         return
     reserved = limit("memory_reserved_percent")
-    least = wanted * (1 - reserved.value / 100)
+    least = expected * (1 - reserved.value / 100)
     source = f"{node.expected.source('ram_gib')}, less {reserved.value} % ({reserved.source})"
-    reason = f"{wanted - gib:.0f} GiB of {wanted:g} are missing"
-    fix = "see `dmidecode -t memory` and the BMC's event log for a DIMM that was switched off; reseat or replace it"
-    yield judged(good=gib >= least, reason=reason, fix=fix, expected=f">= {least:.1f}", found=f"{gib:.1f}", unit="GiB", source=source)
+    reason = f"{expected - gib:.0f} GiB of {expected:g} GiB are missing"
+    fix = "see `dmidecode -t memory` and the BMC's event log for a disabled DIMM; reseat or replace it"
+    yield pass_or_fail(good=gib >= least, reason=reason, fix=fix, expected=f">= {least:.1f}", found=f"{gib:.1f}", unit="GiB", source=source)
 
 
-CHECK = Check("memory_size", "The kernel sees the memory that is fitted.", "MemTotal in /proc/meminfo", _look)
+CHECK = Check("memory_size", "The kernel sees the installed memory.", "MemTotal in /proc/meminfo", _check)

@@ -1,11 +1,11 @@
-"""Does the kernel move pages between NUMA nodes behind the programs' backs?"""
+"""Check the setting of automatic NUMA balancing, with which the kernel moves pages between NUMA nodes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.kernel_settings import compare
-from primus_bootstrap.launch.checks.model import MACHINE, Check, number_of, skipped
+from primus_bootstrap.launch.checks.kernel_settings import compare_setting
+from primus_bootstrap.launch.checks.model import MACHINE, Check, require_number, skipped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> Iterator[Verdict]:
+def _check(node: Node) -> Iterator[Verdict]:
     path = node.host.path("proc", "sys", "kernel", "numa_balancing")
     if not path.exists():
         yield skipped("this kernel has no NUMA balancing")
         return
-    found = "on" if number_of(path) else "off"
-    yield compare(node, "numa_balancing", found, reason=f"NUMA balancing is {found}")
+    found = "on" if require_number(path) else "off"
+    yield compare_setting(node, "numa_balancing", found, reason=f"NUMA balancing is {found}")
 
 
-CHECK = Check("numa_balancing", "NUMA balancing is off, or as expected.", "/proc/sys/kernel/numa_balancing", _look, needs=(MACHINE,))
+CHECK = Check(
+    "numa_balancing", "NUMA balancing is off, or has the expected setting.", "/proc/sys/kernel/numa_balancing", _check, needs=(MACHINE,)
+)

@@ -1,11 +1,11 @@
-"""Is swap off?"""
+"""Check that swap is off."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.kernel_settings import FIX, wanted
-from primus_bootstrap.launch.checks.model import MACHINE, Check, judged, text_of
+from primus_bootstrap.launch.checks.kernel_settings import FIX, expected_value
+from primus_bootstrap.launch.checks.model import MACHINE, Check, pass_or_fail, require_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> Iterator[Verdict]:
-    areas = [line.split()[0] for line in text_of(node.host.path("proc", "swaps")).splitlines()[1:] if line.strip()]
-    allowed, source = wanted(node, "swap")
+def _check(node: Node) -> Iterator[Verdict]:
+    areas = [line.split()[0] for line in require_text(node.host.path("proc", "swaps")).splitlines()[1:] if line.strip()]
+    allowed, source = expected_value(node, "swap")
     found, expected = ", ".join(areas) or "off", "on or off" if allowed else "off"
-    yield judged(good=bool(allowed) or not areas, reason="swap is on", fix=FIX, expected=expected, found=found, source=source)
+    yield pass_or_fail(
+        good=bool(allowed) or not areas, reason=f"swap is on: {', '.join(areas)}", fix=FIX, expected=expected, found=found, source=source
+    )
 
 
-CHECK = Check("swap", "Swap is off, or as expected.", "/proc/swaps", _look, needs=(MACHINE,))
+CHECK = Check("swap", "Swap is off, or expected.", "/proc/swaps", _check, needs=(MACHINE,))

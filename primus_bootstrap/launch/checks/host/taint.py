@@ -1,10 +1,10 @@
-"""Has the kernel marked itself as damaged since boot?"""
+"""Check the kernel's taint flags that report damage."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check, judged, number_of
+from primus_bootstrap.launch.checks.model import Check, pass_or_fail, require_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 _SOURCE = "https://docs.kernel.org/admin-guide/tainted-kernels.html"
-# Only what is damage: a proprietary, unsigned or out-of-tree driver taints as well, and is what most GPU hosts have.
+# Only the flags for damage: proprietary, unsigned and out-of-tree drivers also taint the kernel, and most GPU hosts use them.
 _DAMAGE = {4: "machine check (M)", 5: "bad page (B)", 7: "oops (D)", 14: "soft lockup (L)"}
 
 
-def _look(node: Node) -> Iterator[Verdict]:
-    tainted = number_of(node.host.path("proc", "sys", "kernel", "tainted"))
+def _check(node: Node) -> Iterator[Verdict]:
+    tainted = require_number(node.host.path("proc", "sys", "kernel", "tainted"))
     bad = [meaning for bit, meaning in _DAMAGE.items() if tainted >> bit & 1]
     fields = {"expected": "no damage", "found": f"{tainted} ({', '.join(bad) or 'no damage'})", "source": _SOURCE}
-    fix = "see `journalctl -k` for what happened, and reboot"
-    yield judged(good=not bad, reason=f"the kernel is damaged: {', '.join(bad)}", fix=fix, **fields)
+    fix = "see `journalctl -k` for the event, and reboot"
+    yield pass_or_fail(good=not bad, reason=f"the kernel's taint flags report {', '.join(bad)}", fix=fix, **fields)
 
 
-CHECK = Check("kernel_taint", "The kernel has not marked itself as damaged.", "/proc/sys/kernel/tainted", _look)
+CHECK = Check("kernel_taint", "The kernel's taint flags report no damage.", "/proc/sys/kernel/tainted", _check)

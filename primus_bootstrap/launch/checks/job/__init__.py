@@ -1,1 +1,1 @@
-"""Checks of what a run needs of its node, in a container as well: one module a check."""
+"""Checks of the prerequisites of a run, also in containers; one module per check."""

@@ -1,4 +1,4 @@
-"""How many GPUs are on the PCI bus?"""
+"""Check the number of GPUs on the PCI bus."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> list[Verdict]:
+def _check(node: Node) -> list[Verdict]:
     if node.expected.problem and node.expected.get("gpus") is None:
-        return [unknown(f"how many there should be: {node.expected.problem}", fix="apply the phase gpu again, which writes the file")]
+        return [unknown(f"the expected number is not known: {node.expected.problem}", fix="apply the phase gpu, which writes the file")]
     return [node_preflight.gpu_count(node.host.root, node.expected.get("gpus"), node.expected.source("gpus"))]
 
 
-CHECK = Check("gpus", "As many GPUs are on the PCI bus as expected, all of one known model.", "PCI ids in sysfs", _look)
+CHECK = Check("gpus", "The expected number of GPUs is on the PCI bus, all of one known model.", "PCI ids in sysfs", _check)

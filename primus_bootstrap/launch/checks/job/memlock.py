@@ -1,4 +1,4 @@
-"""May a program lock memory without limit, as RDMA needs?"""
+"""Check that a program can lock unlimited memory, as RDMA requires."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> list[Verdict]:
+def _check(node: Node) -> list[Verdict]:
     return [node_preflight.locked_memory(has_rdma=any(port.state == "ACTIVE" for port in nics.read_ports(node.host)))]
 
 
-CHECK = Check("memlock", "Memory can be locked without limit, where there is RDMA.", "getrlimit", _look)
+CHECK = Check("memlock", "On nodes with RDMA, the limit of locked memory is unlimited.", "getrlimit", _check)

@@ -1,4 +1,4 @@
-"""Can the name of node 0 be resolved?"""
+"""Check that the name of node 0 can be resolved."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> list[Verdict]:
+def _check(node: Node) -> list[Verdict]:
     return [node_preflight.way_to_node_0(node.environment)]
 
 
-CHECK = Check("node_0", "The name of node 0 can be resolved.", "MASTER_ADDR and the name service", _look)
+CHECK = Check("node_0", "The name of node 0 can be resolved.", "MASTER_ADDR and the name service", _check)

@@ -1,4 +1,4 @@
-"""May a program open as many files as data loaders and collectives need?"""
+"""Check that the limit of open files is high enough for data loaders and collectives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import resource
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.launch.checks.limits import limit
-from primus_bootstrap.launch.checks.model import Check, judged
+from primus_bootstrap.launch.checks.model import Check, pass_or_fail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(_node: Node) -> Iterator[Verdict]:
+def _check(_node: Node) -> Iterator[Verdict]:
     least = limit("open_files")
     found = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     good = found == resource.RLIM_INFINITY or found >= least.value
     fields = {"expected": f">= {least.value}", "found": str(found), "unit": "files", "source": least.source}
-    yield judged(
-        good=good, reason="too few files may be open", fix="apply the phase baseline, or in a container --ulimit nofile=65535", **fields
-    )
+    fix = "apply the phase baseline; for a container, pass --ulimit nofile=65535"
+    yield pass_or_fail(good=good, reason="the limit of open files is too low", fix=fix, **fields)
 
 
-CHECK = Check("open_files", "A program may open as many files as it needs.", "getrlimit", _look)
+CHECK = Check("open_files", "The limit of open files is high enough.", "getrlimit", _check)

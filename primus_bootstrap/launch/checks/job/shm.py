@@ -1,4 +1,4 @@
-"""Is shared memory large enough?"""
+"""Check the size of shared memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> list[Verdict]:
+def _check(node: Node) -> list[Verdict]:
     return [node_preflight.shared_memory(node.host.root)]
 
 
-CHECK = Check("shm", "Shared memory is large enough for data loaders and collectives.", "statvfs of /dev/shm", _look)
+CHECK = Check("shm", "Shared memory is large enough for data loaders and collectives.", "statvfs of /dev/shm", _check)

@@ -1,4 +1,4 @@
-"""Has the run folder room?"""
+"""Check the free space in the run folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(node: Node) -> list[Verdict]:
+def _check(node: Node) -> list[Verdict]:
     return [node_preflight.free_space(node.run_dir, node.min_free_gib)]
 
 
-CHECK = Check("space", "The run folder has room.", "statvfs of the run folder", _look)
+CHECK = Check("space", "The run folder has enough free space.", "statvfs of the run folder", _check)

@@ -1,4 +1,4 @@
-"""Has this Python torch?"""
+"""Check that torch is installed in this Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
 
 
-def _look(_node: Node) -> list[Verdict]:
+def _check(_node: Node) -> list[Verdict]:
     return [node_preflight.torch_version()]
 
 
-CHECK = Check("torch", "The run's Python has torch.", "the packages of this Python", _look)
+CHECK = Check("torch", "torch is installed in the run's Python.", "the packages of this Python", _check)

@@ -1,1 +1,1 @@
-"""Checks of the RDMA devices and network links: one module a check."""
+"""Checks of RDMA devices and network links; one module per check."""

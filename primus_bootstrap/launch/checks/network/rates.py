@@ -1,7 +1,8 @@
-"""Do the RDMA ports that training uses run at the expected rate, or at that of their like?
+"""Check the rate of the RDMA ports that training uses.
 
-gpu.json names them. A port beside them may be slower by build, for storage or for the front end: it is said, and fails nobody. One of the
-same device model may be a port of training that had lost speed before anybody recorded it: what else is known decides, or it is unknown.
+gpu.json lists these ports. Other ports, for storage or the front end, may be slower by design; the check reports them and does not fail.
+A slower port of the same device model may be a training port that was already degraded when gpu.json was written. If the other data do
+not decide it, its verdict is `unknown`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import RDMA, Check, judged, skipped, unknown
-from primus_bootstrap.launch.checks.rdma import kind_of, ports_up
+from primus_bootstrap.launch.checks.model import RDMA, Check, pass_or_fail, skipped, unknown
+from primus_bootstrap.launch.checks.rdma import active_ports, port_model
 from primus_bootstrap.launch.detect.nics import near_ports
 
 if TYPE_CHECKING:
@@ -20,100 +21,102 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.checks.model import Node
     from primus_bootstrap.launch.detect.nics import Port
 
-_RATE, _BESIDE = "rdma_rate", "rdma_rate_beside"
-_FIX = "look at cable, transceiver and the switch port's speed; a port that lost lanes runs at a part of its rate"
-_FIX_DOUBT = f"if training should use it, {_FIX}; if it is for something else, name it in gpu_env_nic_deny"
-# How nics.choose_ports begins where the rate alone spoke against a port; all its other reasons say what a port is.
+_RATE, _OTHER = "rdma_rate", "rdma_rate_beside"
+_FIX = "check cable, transceiver and the switch port's speed; a port with lost lanes runs at a fraction of its rate"
+_FIX_UNCLEAR = f"if training should use this port, {_FIX}; if not, add it to gpu_env_nic_deny"
+# The start of the reason with which nics.choose_ports rejects a port because of its rate alone.
 _SLOWER = "not in the fastest group"
 
 
-def _look(node: Node) -> Iterator[Verdict]:
-    ports = ports_up(node)
-    found = list(_by_record(node, ports) if node.expected.training_ports else _by_likes(node, ports))
+def _check(node: Node) -> Iterator[Verdict]:
+    ports = active_ports(node)
+    found = list(_by_record(node, ports) if node.expected.training_ports else _by_model(node, ports))
     yield from found
-    if not any(record.check == _BESIDE for record in found):
-        yield _beside(skipped("every port is judged as one of training"))
+    if not any(record.check == _OTHER for record in found):
+        yield _other(skipped("every port is checked as a training port"))
     yield from _fast_enough(node, ports)
 
 
 def _by_record(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
-    """Judge the ports that training uses; say of the others why they are not judged."""
+    """Check the ports that training uses according to gpu.json; report why the other ports are not checked."""
     recorded, training = node.expected.ports, node.expected.training_ports
     used = [port for port in ports if port.name in training]
-    wanted = node.expected.get("rdma_rate_gbit_per_s")
-    # What was recorded counts too: all of them may have lost speed since.
+    expected = node.expected.get("rdma_rate_gbit_per_s")
+    # Include the recorded rates, because all ports may have become slower since.
     best = max([*map(_rate, used), *(port.rate_gbit_per_s or 0.0 for port in training.values())])
-    least = best if wanted is None else wanted
+    least = best if expected is None else expected
     source = node.expected.source("rdma_rate_gbit_per_s") or "the fastest port that training uses, now and in /etc/primus/gpu.json"
-    kinds = {kind_of(node, port) for port in used}
+    models = {port_model(node, port) for port in used}
     slow = []
     for port in ports:
         reason = recorded[port.name].reason if port.name in recorded else _SLOWER
         if port in used:
-            yield _judged(port, least, source)
-        elif reason.startswith(_SLOWER) and kind_of(node, port) in kinds and 0 < _rate(port) < least:
+            yield _compare(port, least, source)
+        elif reason.startswith(_SLOWER) and port_model(node, port) in models and 0 < _rate(port) < least:
             slow.append(port)
         else:
-            why = "it was not there when the host was set up" if port.name not in recorded else reason
-            yield _beside(skipped(f"training does not use it: {why}", **_fields(port, least, source)))
-    yield from _doubted(node, slow, [port for port in used if _rate(port) >= least], ports, least)
+            why = "it did not exist when the host was set up" if port.name not in recorded else reason
+            yield _other(skipped(f"training does not use this port: {why}", **_fields(port, least, source)))
+    yield from _check_slower(node, slow, [port for port in used if _rate(port) >= least], ports, least)
 
 
-def _by_likes(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
-    """Judge ports of which nobody recorded what they are for: those of one device model by the fastest of them."""
-    wanted = node.expected.get("rdma_rate_gbit_per_s")
-    for kind in dict.fromkeys(kind_of(node, port) for port in ports):
-        alike = [port for port in ports if kind_of(node, port) == kind]
+def _by_model(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
+    """Compare ports without a record with the fastest port of the same device model."""
+    expected = node.expected.get("rdma_rate_gbit_per_s")
+    for model in dict.fromkeys(port_model(node, port) for port in ports):
+        alike = [port for port in ports if port_model(node, port) == model]
         best = max(map(_rate, alike))
-        # Ports beside those of training are slower by build: the kind as a whole is.
-        least = wanted if wanted is not None and best >= wanted else best
-        source = node.expected.source("rdma_rate_gbit_per_s") if least == wanted else "the fastest port of the same device model"
+        # If no port of a model reaches the expected rate, the model is slower by design.
+        least = expected if expected is not None and best >= expected else best
+        source = node.expected.source("rdma_rate_gbit_per_s") if least == expected else "the fastest port of the same device model"
         slow = [port for port in alike if 0 < _rate(port) < least]
-        yield from (_judged(port, least, source) for port in alike if port not in slow)
-        yield from _doubted(node, slow, [port for port in alike if _rate(port) >= least], ports, least)
+        yield from (_compare(port, least, source) for port in alike if port not in slow)
+        yield from _check_slower(node, slow, [port for port in alike if _rate(port) >= least], ports, least)
 
 
-def _judged(port: Port, least: float, source: str) -> Verdict:
+def _compare(port: Port, least: float, source: str) -> Verdict:
     fields = _fields(port, least, source)
     if port.rate_gbit_per_s is None:
-        return unknown("its rate cannot be read", fix="see `dmesg` for its driver", **fields)
-    return judged(good=port.rate_gbit_per_s >= least, reason=f"it runs at {port.rate_gbit_per_s:g} Gbit/s", fix=_FIX, **fields)
+        return unknown("its rate cannot be read", fix="see `dmesg` for messages of its driver", **fields)
+    return pass_or_fail(good=port.rate_gbit_per_s >= least, reason=f"the port runs at {port.rate_gbit_per_s:g} Gbit/s", fix=_FIX, **fields)
 
 
-def _doubted(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Iterator[Verdict]:
-    """Judge ports that are slower than those of training of the same model: by build, or by a fault that was there before the record.
+def _check_slower(node: Node, slow: Sequence[Port], fast: Sequence[Port], ports: Sequence[Port], least: float) -> Iterator[Verdict]:
+    """Check ports that are slower than training ports of the same model: by design, or degraded before gpu.json was written.
 
     Args:
         node: The node.
-        slow: The ports in doubt.
-        fast: The ports of training, or of the same model, that run at the full rate.
+        slow: The slower ports.
+        fast: The training ports, or ports of the same model, that run at the full rate.
         ports: All ports.
-        least: That rate (Gbit/s).
+        least: The full rate (Gbit/s).
     """
     rate, count = node.expected.get("rdma_rate_gbit_per_s"), node.expected.stated("rdma_ports")
     missing = 0 if rate is None or count is None else count - sum(_rate(port) >= rate for port in ports)
     for port in slow:
         fields = _fields(port, least, "the faster ports of the same device model")
-        runs = f"it runs at {port.rate_gbit_per_s:g} Gbit/s"
+        runs = f"the port runs at {port.rate_gbit_per_s:g} Gbit/s"
         if count is not None and len(fast) >= count:
-            yield _beside(skipped(f"{runs}; {len(fast)} ports of its model run at {least:g}, and {count:g} are expected", **fields))
+            reason = f"{runs}; {len(fast)} ports of its model run at {least:g} Gbit/s, and {count:g} are expected"
+            yield _other(skipped(reason, **fields))
         elif len(slow) <= missing:
-            yield judged(good=False, reason=f"{runs}, and {missing:g} ports of {rate:g} are missing", fix=_FIX, **fields)
-        elif _stands_in(node, port, fast):
-            yield unknown(f"{runs}, and it is the only port beside a GPU, where most GPUs have a faster one", fix=_FIX_DOUBT, **fields)
+            yield pass_or_fail(good=False, reason=f"{runs}; {missing:g} ports of {rate:g} Gbit/s are missing", fix=_FIX, **fields)
+        elif _is_only_port_of_a_gpu(node, port, fast):
+            reason = f"{runs}, and it is the only port near one GPU; most GPUs have a faster one"
+            yield unknown(reason, fix=_FIX_UNCLEAR, **fields)
         else:
-            yield _beside(unknown(f"{runs}: by build, or it has lost speed; nobody said", fix=_FIX_DOUBT, **fields))
+            yield _other(unknown(f"{runs}, by design or because it is degraded", fix=_FIX_UNCLEAR, **fields))
 
 
-def _stands_in(node: Node, port: Port, fast: Sequence[Port]) -> bool:
-    """Return whether a GPU has this port behind its PCIe switch and no fast one, while most GPUs have a fast one."""
+def _is_only_port_of_a_gpu(node: Node, port: Port, fast: Sequence[Port]) -> bool:
+    """Return whether a GPU shares a PCIe switch with this port and no fast port, while most GPUs share one with a fast port."""
     gpus = node.gpu_findings.gpus
     bare = [gpu for gpu in gpus if near_ports(gpu, fast)[1] != "pcie"]
     return 2 * len(bare) < len(gpus) and any(near_ports(gpu, [port])[1] == "pcie" for gpu in bare)
 
 
 def _fast_enough(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
-    """Judge that there are as many ports of the expected rate as ports are expected."""
+    """Check that the expected number of ports has the expected rate."""
     rate, count = node.expected.get("rdma_rate_gbit_per_s"), node.expected.get("rdma_ports")
     if rate is None:
         return
@@ -125,7 +128,7 @@ def _fast_enough(node: Node, ports: Sequence[Port]) -> Iterator[Verdict]:
         "unit": f"ports of {rate:g} Gbit/s",
         "source": node.expected.source("rdma_rate_gbit_per_s"),
     }
-    yield judged(good=fast >= least, reason=f"{fast} ports run at {rate:g} Gbit/s or more", fix=_FIX, **fields)
+    yield pass_or_fail(good=fast >= least, reason=f"{fast} ports run at {rate:g} Gbit/s or more", fix=_FIX, **fields)
 
 
 def _rate(port: Port) -> float:
@@ -137,15 +140,15 @@ def _fields(port: Port, least: float, source: str) -> dict[str, str]:
     return {"device": port.name, "expected": f">= {least:g}", "found": found, "unit": "Gbit/s", "source": source}
 
 
-def _beside(record: Verdict) -> Verdict:
-    return replace(record, check=_BESIDE)
+def _other(record: Verdict) -> Verdict:
+    return replace(record, check=_OTHER)
 
 
 CHECK = Check(
     "rdma_rate",
-    "Every RDMA port that training uses runs at the expected rate, or at that of its like; none beside them is in doubt.",
+    "Every RDMA port that training uses runs at the expected rate, or at the rate of its device model; no other port may be degraded.",
     "rate in /sys/class/infiniband; /etc/primus/gpu.json",
-    _look,
+    _check,
     needs=(RDMA,),
-    records=(_RATE, _BESIDE),
+    records=(_RATE, _OTHER),
 )
