@@ -17,7 +17,7 @@ from primus_bootstrap import content
 from primus_bootstrap.core import verdicts
 from primus_bootstrap.launch.detect import gpus, profiles, verify_env
 
-DATA = Path(gpus.__file__).parent / "data"
+DATA = Path(gpus.__file__).parents[1] / "data"
 ROLE = content.roles_dir() / "gpu_env"
 SECTIONS = [(file, name) for file in ("base", "vendors", "models", "networks") for name in profiles.profile_data(file)]
 FACTS = {"socket_interface", "nccl_socket_interface", "hca_list", "gid_index"}

@@ -15,7 +15,7 @@ from primus_bootstrap.inventory.schema import specs
 # What other roles include or read; no role of its own.
 INTERNAL = {"_common", "kube_common"}
 ROLES = sorted(folder.name for folder in content.roles_dir().iterdir() if folder.is_dir() and folder.name not in INTERNAL)
-KUBESPRAY = Path(specs.__file__).parent / "data" / "kubespray_variables.yml"
+KUBESPRAY = Path(specs.__file__).parents[1] / "data" / "kubespray_variables.yml"
 # Of Ansible's own words for an option; `required_if` and the like stand beside them.
 TYPES = {"str", "int", "float", "bool", "list", "dict", "path", "raw"}
 
