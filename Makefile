@@ -1,4 +1,4 @@
-# The two commands of the README are `make lab` and `make test`; both do all set-up themselves.
+# The README's two commands are `make lab` and `make test`. Both install what they need.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
@@ -7,40 +7,40 @@ BIN := $(VENV)/bin
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf clean
+.PHONY: help setup setup-tests lab lab-down lint lint-changed test test-quick test-unit test-contract test-integration test-all all-faults all-job-faults all-units all-workloads all-kubernetes all-scenarios test-lab test-kubernetes molecule perf docs changelog clean
 
-help: ## Show the targets
+help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 16
 
-setup: ## Install distribution packages, .venv and the package (quick when nothing is missing)
+setup: ## Install distribution packages, .venv and the package (skipped if nothing is missing)
 	@tools/setup.sh
 
 setup-tests:
 	@tools/setup.sh tests
 
-lab: setup ## Bring up three local hosts and make them a cluster: inventory/lab/hosts.yaml
+lab: setup ## Start three local hosts and apply inventory/lab/hosts.yaml to them
 	@$(BIN)/primus-bootstrap lab up
 	@$(BIN)/primus-bootstrap apply inventory/lab/hosts.yaml --yes
 
 lab-down: setup ## Remove the local hosts
 	@$(BIN)/primus-bootstrap lab down
 
-# Tiers, cheapest first; CONTRIBUTING.md has what each may do and how long it may take.
+# Test tiers, cheapest first. CONTRIBUTING.md lists what each may do and its time budget.
 UNIT := $(BIN)/pytest tests/unit -n auto
 CONTRACT := $(BIN)/pytest tests/contract tests/golden tests/packaging -n auto --dist loadfile
 INTEGRATION := $(BIN)/pytest tests/integration -n auto --dist loadfile
 
-lint: setup-tests ## All linters on everything: ruff, mypy, import-linter, yamllint, ansible-lint
+lint: setup-tests ## Run all linters on all files: ruff, mypy, import-linter, yamllint, ansible-lint
 	tools/lint.sh all
 
-test-quick: setup-tests ## While writing: linters on what changed, unit and contract tests (at most 3 minutes)
+test-quick: setup-tests ## Lint changed files, run unit and contract tests (at most 3 minutes)
 	tools/lint.sh quick
 	$(UNIT)
 	$(CONTRACT)
 
-# Two parts at a time: the lab waits for its hosts, the others want a core. What fails does not keep the others from being seen.
-# tests/workloads has a process of its own: torch and Ansible each patch the interpreter in ways that the other does not bear.
-test: setup-tests ## What must hold on every commit (the aim: 15 minutes on two cores)
+# Two parts run at a time: the lab tests mostly wait for their hosts, the other parts need a core. A failure does not stop the others.
+# tests/workloads runs in its own process, because torch and Ansible patch the interpreter in incompatible ways.
+test: setup-tests ## Run the tests that every commit must pass (target: 15 minutes on two cores)
 	$(MAKE) --keep-going --jobs=2 test-lab lint-changed test-unit test-contract all-workloads test-integration test-kubernetes
 	tools/molecule.sh changed
 
@@ -62,15 +62,14 @@ test-lab:
 test-kubernetes:
 	$(BIN)/pytest tests/kubernetes
 
-# The faults on the labs wait for other hosts most of the time, so that they run beside each other and the rest beside them; the benchmarks
-# want the machine to themselves. The longest parts begin first, so that none is left alone at the end. What has passed on this code before
-# is left out, so that a run which was cut off goes on: REST= runs everything.
+# Fault tests on labs mostly wait for hosts, so they run beside each other and beside the rest. Benchmarks run alone at the end.
+# The longest parts start first. Tests that passed on this commit are skipped, so that an interrupted run continues; REST= runs all.
 REST = $(if $(shell git status --porcelain),,--rest)
-test-all: setup-tests ## Every scenario, every fault, every benchmark; goes on where it was cut off (REST= begins anew)
+test-all: setup-tests ## Run every scenario, fault and benchmark; continues an interrupted run (REST= starts over)
 	$(MAKE) --keep-going --jobs=3 all-faults all-scenarios all-job-faults all-kubernetes all-units all-workloads lint
 	$(BIN)/pytest $(REST) --all-faults tests/perf $(MEASURES)
 
-# How fast six hosts are is judged there; other work on the same processors would be judged with it.
+# This test measures six hosts and needs the processors to itself.
 MEASURES := tests/lab/test_bench_six_on_lab.py
 
 all-faults:
@@ -93,11 +92,17 @@ all-kubernetes:
 all-scenarios:
 	tools/molecule.sh $(if $(REST),rest,all)
 
-molecule: setup-tests ## One role's scenarios: make molecule ROLE=baseline
+molecule: setup-tests ## Run one role's scenarios: make molecule ROLE=baseline
 	tools/molecule.sh $(ROLE)
 
-perf: setup-tests ## The benchmarks, with their table
+perf: setup-tests ## Run the benchmarks and print their table
 	$(BIN)/pytest tests/perf -s
 
-clean: ## Remove what setup and the tools made in this folder
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .ansible .cache
+docs: setup-tests ## Build the documentation site: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+changelog: setup-tests ## Print the changelog of the next release
+	$(BIN)/towncrier build --draft
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .ansible .cache
