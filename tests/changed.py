@@ -1,4 +1,4 @@
-"""Which files differ from the main branch: a test that takes long runs where one of its files does."""
+"""The files that differ from the main branch. A long test runs if one of its files is among them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 ROOT = Path(__file__).parent.parent
-# What every test stands on.
+# A change in one of these concerns every test.
 _ALWAYS = ("constraints.txt", "pyproject.toml", "ansible.cfg", "primus_bootstrap/core", "tests/conftest.py", "tests/changed.py")
 
 
 def changed_files() -> tuple[str, ...] | None:
-    """Return the changed files as paths from the root, new ones too; None where there is nothing to compare with."""
+    """Return the changed and new files as paths from the root; None if there is no commit to compare with."""
     done = subprocess.run([str(ROOT / "tools/changed.sh")], capture_output=True, text=True, check=False, timeout=60)
     return tuple(done.stdout.splitlines()) if done.returncode == 0 else None
 
 
 def concerns(changed: Iterable[str], paths: Sequence[str]) -> bool:
-    """Return whether one of the changed files is one of these paths or lies below one, or is one that concerns every test."""
+    """Return whether a changed file is one of these paths, lies below one, or concerns every test."""
     wanted = [path.rstrip("/") for path in (*paths, *_ALWAYS)]
     return any(file == path or file.startswith(f"{path}/") for file in changed for path in wanted)

@@ -1,7 +1,7 @@
-"""`--rest`: leave out what has passed on this code before, so that a run of hours which was cut off goes on where it was.
+"""`--rest`: skip tests that passed on the same code before, so that a long run continues after an interruption.
 
-Each pass of a committed tree is a line of a file in the cache folder. It holds until a file changes that could matter to that test;
-text and other tests do not. Without `--rest` nothing is read or written.
+Each pass is recorded with its commit in the cache folder. It is valid until a file changes that can affect the test; documents and
+other tests cannot. Without `--rest` the record is neither read nor written.
 """
 
 from __future__ import annotations
@@ -22,28 +22,30 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
 ROOT = Path(__file__).parent.parent
-_BOOK = "passed.jsonl"
-# Text, and what runs or judges tests rather than being tested; roles/*/molecule is tools/molecule.sh's.
-_UNSEEN = re.compile(r"\.md$|^docs/|^\.ci/|^Makefile$|^\.config/molecule/|^roles/[^/]+/molecule/|^tools/molecule\.sh$|^tests/resume\.py$")
+_RECORD = "passed.jsonl"
+# Documents, and files that run tests; tools/molecule.sh handles roles/*/molecule.
+_IRRELEVANT = re.compile(
+    r"\.md$|^docs/|^\.ci/|^Makefile$|^\.config/molecule/|^roles/[^/]+/molecule/|^tools/molecule\.sh$|^tests/resume\.py$"
+)
 _HEAD = pytest.StashKey[str]()
-_LEFT_OUT = pytest.StashKey[list[str]]()
-_SEEN = pytest.StashKey[list[tuple[str, float]]]()
+_SKIPPED = pytest.StashKey[list[str]]()
+_PHASES = pytest.StashKey[list[tuple[str, float]]]()
 
 
 def matters(changed: str, test: str) -> bool:
-    """Return whether a change of a file could change what a test finds; both are paths from the root."""
-    if _UNSEEN.search(changed):
+    """Return whether a change of a file can affect a test; both are paths from the root."""
+    if _IRRELEVANT.search(changed):
         return False
-    # What tests share may be shared across folders; a file of tests is imported by none that --rest is for.
+    # Helper modules of tests may be shared between folders. Test modules are not imported by others.
     return changed == test or not re.search(r"^tests/.*/test_[^/]*\.py$", changed)
 
 
-def still_hold(passes: Mapping[str, str], changed_since: Mapping[str, list[str] | None]) -> set[str]:
-    """Return the tests whose pass still holds.
+def valid_passes(passes: Mapping[str, str], changed_since: Mapping[str, list[str] | None]) -> set[str]:
+    """Return the tests whose recorded pass is still valid.
 
     Args:
-        passes: The commit on which each test passed last, by its id.
-        changed_since: The files that differ from each commit now; None where that cannot be told.
+        passes: Commit of the last pass, by test id.
+        changed_since: Files that differ from each commit; None if unknown.
     """
     found = set()
     for test, commit in passes.items():
@@ -59,7 +61,7 @@ def _git(*words: str) -> str | None:
 
 
 def _committed() -> str | None:
-    """Return the commit that the tree is, or None where it has changes of its own."""
+    """Return the commit of the tree, or None if it has uncommitted changes."""
     return str(_git("rev-parse", "HEAD")).strip() if _git("status", "--porcelain") == "" else None
 
 
@@ -70,56 +72,58 @@ def _changed_since(commit: str) -> list[str] | None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that `make test-all` gives."""
-    parser.addoption("--rest", action="store_true", help="leave out what has passed on this code before, and note what passes now")
+    """Add `--rest`, which `make test-all` uses."""
+    parser.addoption("--rest", action="store_true", help="skip tests that passed on the same code before, and record passes")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Learn which commit this is; a tree with changes of its own has no name, so that nothing can be noted of it."""
+    """Determine the commit; passes cannot be recorded for a tree with uncommitted changes."""
     if not config.getoption("--rest"):
         return
     head = _committed()
     if head is None:
-        raise pytest.UsageError("--rest wants a committed tree: a pass is noted by its commit. fix: commit, or run without --rest")
+        raise pytest.UsageError(
+            "--rest needs a tree without uncommitted changes, because passes are recorded by commit. fix: commit, or run without --rest"
+        )
     config.stash[_HEAD] = head
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests whose pass still holds."""
-    if _HEAD not in config.stash or not (book := cache_dir() / _BOOK).exists():
+    """Deselect the tests whose recorded pass is still valid."""
+    if _HEAD not in config.stash or not (record_file := cache_dir() / _RECORD).exists():
         return
-    notes = {note["test"]: note for note in map(json.loads, book.read_text(encoding="utf-8").splitlines())}
-    passes = {test: note["commit"] for test, note in notes.items()}
-    held = still_hold(passes, {commit: _changed_since(commit) for commit in set(passes.values())})
-    out = [item for item in items if item.nodeid in held]
-    items[:] = [item for item in items if item.nodeid not in held]
+    records = {record["test"]: record for record in map(json.loads, record_file.read_text(encoding="utf-8").splitlines())}
+    passes = {test: record["commit"] for test, record in records.items()}
+    valid = valid_passes(passes, {commit: _changed_since(commit) for commit in set(passes.values())})
+    out = [item for item in items if item.nodeid in valid]
+    items[:] = [item for item in items if item.nodeid not in valid]
     config.hook.pytest_deselected(items=out)
-    left_out = [notes[item.nodeid] for item in out]
-    config.stash[_LEFT_OUT] = ["passed at {at} on {commit:.12} in {seconds} s: {test}".format_map(note) for note in left_out]
+    skipped = [records[item.nodeid] for item in out]
+    config.stash[_SKIPPED] = ["passed at {at} on {commit:.12} in {seconds} s: {test}".format_map(record) for record in skipped]
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Say what is left out, and since when it has passed."""
-    return config.stash.get(_LEFT_OUT, [])
+    """List the deselected tests with time and commit of their pass."""
+    return config.stash.get(_SKIPPED, [])
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Call it a success when nothing is left to run."""
+    """Exit with 0 if all tests were deselected."""
     if _HEAD in session.config.stash and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
         session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note a test that passed, the end of its fixtures included."""
+    """Record a test that passed, including its teardown."""
     report = yield
-    seen = item.stash.setdefault(_SEEN, [])
-    seen.append((report.outcome, report.duration))
+    phases = item.stash.setdefault(_PHASES, [])
+    phases.append((report.outcome, report.duration))
     head = item.config.stash.get(_HEAD, None)
-    # Somebody may have changed files while it ran.
-    if call.when == "teardown" and head and {outcome for outcome, _ in seen} == {"passed"} and _committed() == head:
-        note = {"test": item.nodeid, "commit": head, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
-        with (cache_dir() / _BOOK).open("a", encoding="utf-8") as book:
-            book.write(json.dumps({**note, "seconds": round(sum(seconds for _, seconds in seen))}) + "\n")
+    # Compare again: files may have changed while the test ran.
+    if call.when == "teardown" and head and {outcome for outcome, _ in phases} == {"passed"} and _committed() == head:
+        record = {"test": item.nodeid, "commit": head, "at": time.strftime("%Y-%m-%d %H:%M", time.gmtime())}
+        with (cache_dir() / _RECORD).open("a", encoding="utf-8") as record_file:
+            record_file.write(json.dumps({**record, "seconds": round(sum(seconds for _, seconds in phases))}) + "\n")
     return report

@@ -1,4 +1,4 @@
-"""The inventories that the project ships: those that git knows, not the folders that somebody keeps beside them."""
+"""The inventories that the project ships: the tracked ones, without folders that a user keeps beside them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def inventory_files(pattern: str = "*/hosts.yaml") -> list[Path]:
-    """Return the shipped files below `inventory/` that match a pattern; all of them where this is no checkout."""
+    """Return the tracked files below `inventory/` that match a pattern; all files if this is not a git checkout."""
     folder = content.topologies_dir()
     found = sorted(path for path in folder.glob(pattern) if ".primus" not in path.parts)
     listed = subprocess.run(["git", "-C", str(folder), "ls-files", "-z"], capture_output=True, text=True, timeout=60, check=False)

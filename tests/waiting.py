@@ -1,7 +1,7 @@
-"""How long a test waits for what must come: one limit for all of them.
+"""Waiting for a condition, with one time limit for all tests.
 
-It is far above what anything takes, since other work may keep a disk from answering for a minute. A test that passes never waits it
-out. Where the time is what is promised, a test gives its own limit.
+The limit is far above normal durations, because another process can block a disk for a minute. A test that checks a duration
+passes its own limit.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ LIMIT_S = 180.0
 _T = TypeVar("_T")
 
 
-def until(comes: Callable[[], _T], what: object = "it", limit_s: float = LIMIT_S, every_s: float = 0.05) -> _T:
-    """Wait until something answers with what counts as true, and return that; the test fails where it never does.
+def until(condition: Callable[[], _T], what: object = "it", limit_s: float = LIMIT_S, every_s: float = 0.05) -> _T:
+    """Call `condition` until it returns a true value, and return that value; fail after the limit.
 
     Args:
-        comes: The question; an answer that is false or empty is asked for again.
-        what: What is waited for, to name where it does not come; called for the words where it can be.
-        limit_s: The longest wait in seconds.
-        every_s: The pause between two questions in seconds.
+        condition: Called until its result is true.
+        what: Description for the failure message, or a function that returns it.
+        limit_s: Time limit in seconds.
+        every_s: Pause between two calls in seconds.
     """
     deadline = time.monotonic() + limit_s
-    while not (answer := comes()):
+    while not (answer := condition()):
         assert time.monotonic() < deadline, f"not after {limit_s:g} s: {what() if callable(what) else what}"
         time.sleep(every_s)
     return answer
 
 
 def listens(address: str, port: int) -> bool:
-    """Return whether a connection to a port is taken."""
+    """Return whether a port accepts connections."""
     with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1):
         return True
     return False

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Print the files that differ from the main branch, one a line: committed, not committed and new ones.
-#   tools/changed.sh [COMMIT]   compare with this commit instead
-# On main itself the comparison is with the commit before the last merge. Ends with 1 where there is nothing to compare with.
+# Print the files that differ from the main branch, one per line: committed, uncommitted and untracked files.
+#   tools/changed.sh [COMMIT]   compare with COMMIT instead
+# On main itself, compare with the first parent of HEAD. Exits with 1 if there is no commit to compare with.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
 # Run the linters.
-#   tools/lint.sh all       everything: `make lint`, and part of `make test-all`
-#   tools/lint.sh changed   part of `make test`: files that differ from the main branch. Types and imports are checked
-#                           everywhere, since a change here can break a file there; their caches make that quick.
-#   tools/lint.sh quick     as changed, without ansible-lint: part of `make test-quick`
-# Every linter runs, also when another has found something. Ends with 1 if one did.
-# Caches: ~/.cache/primus-bootstrap/lint. A pass of ansible-lint is kept under the contents of the role that passed.
+#   tools/lint.sh all       all files: `make lint` and `make test-all`
+#   tools/lint.sh changed   files that differ from the main branch: `make test`. Types and imports are checked in all
+#                           files, because a change can break another file; caches keep that fast.
+#   tools/lint.sh quick     like changed, without ansible-lint: `make test-quick`
+# All linters run, even if one fails. Exits with 1 if one failed.
+# Caches: ~/.cache/primus-bootstrap/lint. ansible-lint results are cached by the contents of the role.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 MODE=${1:-all}
 case $MODE in
     all | changed | quick) ;;
-    *) printf 'lint.sh: %s is no mode\n  fix: tools/lint.sh all, changed or quick\n' "$MODE" >&2; exit 2 ;;
+    *) printf 'lint.sh: unknown mode %s\n  fix: tools/lint.sh all, changed or quick\n' "$MODE" >&2; exit 2 ;;
 esac
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/lint
 PATH=$PWD/.venv/bin:$PATH
 status=0
 mkdir -p "$CACHE/ansible"
 
-# Run a linter, print how long it took and what it found, and go on.
+# Run a linter; print its findings and duration.
 lint() {
     local started=$SECONDS found name=$1
     [ "$name" != ruff ] || name="ruff $2"
@@ -32,16 +32,16 @@ lint() {
     fi
 }
 
-# The files that differ and still exist; all files where nothing can be compared.
+# Print the changed files that exist; all files if there is nothing to compare with.
 files() {
     if [ "$MODE" = all ]; then git ls-files --cached --others --exclude-standard; else tools/changed.sh 2> /dev/null || git ls-files; fi |
         sort -u | while read -r file; do [ ! -f "$file" ] || printf '%s\n' "$file"; done
 }
 
-# The parts that ansible-lint is run on: a role each, and all playbooks and inventories together.
+# ansible-lint runs on one role at a time, and on all playbooks and all inventories together.
 ansible_parts() { sed -nE -e 's,^(roles/[^/]+)/.*,\1,p' -e 's,^(playbooks)/.*,\1,p' -e 's,^(inventory)/.*,\1,p' -e 's,^constraints\.txt$|^\.ansible-lint$,every,p' | sort -u; }
 every_part() { echo playbooks; echo inventory; ls -d roles/*; }
-# What the verdict on a part depends on: its files, the options of all roles, the linter's version and settings.
+# Cache key of one part: its files, the options of all roles, the linter's version and settings.
 part_key() { { echo "$1"; cat .ansible-lint ansible.cfg constraints.txt; git ls-files --cached --others --exclude-standard "$1" roles/*/meta/argument_specs.yml | xargs -d '\n' sha256sum 2> /dev/null; } | sha256sum | cut -d' ' -f1; }
 
 lint_ansible() {

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Run the Molecule scenarios of roles on two local hosts, Debian 12 and 13.
 #   tools/molecule.sh all | rest | changed | ROLE...
-# rest: all but the roles that have passed on this code before (each pass is noted with its commit in the cache folder).
-# changed: the roles that differ from the main branch (all of them where that cannot be told).
-# Every role starts on fresh hosts; its scenarios follow each other on them, default first. With PRIMUS_MOLECULE_KEEP=1
-# the hosts are taken as they are and left running, which is quicker while writing a role.
+# rest: all roles except those that passed on the same code before (each pass is recorded with its commit in the cache folder).
+# changed: the roles that differ from the main branch (all roles if there is nothing to compare with).
+# Each role gets fresh hosts and runs its scenarios on them, default first. PRIMUS_MOLECULE_KEEP=1 reuses the existing
+# hosts and leaves them running, which is faster while writing a role.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,33 +14,33 @@ LIMIT_S=${PRIMUS_MOLECULE_LIMIT_S:-900}
 FOLDER=$PWD/.cache/molecule/$LAB
 BIN=$PWD/.venv/bin
 PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/primus-bootstrap/molecule
-# What every role's scenarios stand on: a change there tests them all.
+# A change in one of these tests all roles.
 SHARED='^(\.config/molecule/|primus_bootstrap/lab/|constraints\.txt|roles/_common/)'
 
 die() { printf 'molecule.sh: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 
 all_roles() { find roles -mindepth 4 -maxdepth 4 -path '*/molecule/*/molecule.yml' 2> /dev/null | cut -d/ -f2 | sort -u; }
 
-# The roles that stand on a role: their tasks or their scenarios include it.
+# Print the roles whose tasks or scenarios include a role.
 users_of() { grep -rlE "^ +(name: |ansible.builtin.(include|import)_role: *\{name: )$1( *[,}]|\$)" roles --include='*.yml' | cut -d/ -f2 | sort -u; }
 
-# The roles that differ from a commit (from the main branch without one), and those that stand on them.
+# Print the roles that differ from a commit (default: the main branch), and the roles that include them.
 roles_since() {
     local files role
     files=$(tools/changed.sh "$@") || return 1
     if grep -qE "$SHARED" <<< "$files"; then
-        echo 'molecule: what all scenarios share changed; all roles' >&2
+        echo 'molecule: a shared file changed; testing all roles' >&2
         all_roles
         return
     fi
-    # gpu_env and primus_cli ship and run primus_bootstrap/launch, primus_cli the workloads too; jobs are watched by launch/watch.
+    # gpu_env and primus_cli install primus_bootstrap/launch, and primus_cli also the workloads; launch/watch runs the watchers.
     files=$(sed -n -e 's,^roles/\([^/]*\)/.*,\1,p' -e 's,^primus_bootstrap/launch/safe_files.py$,juicefs\nprimus_cli\nprimus_exporter\nprimus_watch,p' -e 's,^primus_bootstrap/launch/watch/.*,primus_cli\nprimus_watch\nworkload,p' -e 's,^primus_bootstrap/launch/.*,gpu_env\nprimus_cli,p' -e 's,^workloads/.*,primus_cli,p' <<< "$files" | sort -u)
     comm -12 <(all_roles) <({ echo "$files"; for role in $files; do users_of "$role"; done; } | sort -u)
 }
 
 changed_roles() {
     roles_since && return
-    echo 'molecule: nothing to compare with; all roles' >&2
+    echo 'molecule: no commit to compare with; testing all roles' >&2
     all_roles
 }
 
@@ -55,7 +55,7 @@ remaining_roles() {
     done
 }
 
-# A tree with changes of its own has no name, so that nothing can be noted of it.
+# With uncommitted changes there is no commit to record.
 note_pass() {
     [ -z "$(git status --porcelain)" ] || return 0
     mkdir -p "$PASSED" && echo "$(git rev-parse HEAD) at $(date -u '+%F %R') in $2 s" > "$PASSED/$1"
@@ -70,17 +70,17 @@ run_scenario() {
         printf 'molecule: %-24s pass  %4d s\n' "$role/$scenario" $((SECONDS - started))
     else
         sed 's/^/    /' "$log" | tail -n 60
-        printf 'molecule: %-24s FAIL  %4d s, all of it in %s\n' "$role/$scenario" $((SECONDS - started)) "$log"
+        printf 'molecule: %-24s FAIL  %4d s, full log: %s\n' "$role/$scenario" $((SECONDS - started)) "$log"
         return 1
     fi
 }
 
 run_role() {
     local role=$1 scenario failed=0 started=$SECONDS
-    # What Molecule remembers (`prepared`) is about hosts that are gone.
+    # Remove Molecule's state (`prepared`) of the previous hosts.
     [ -n "$KEEP" ] || { lab down > /dev/null 2>&1; rm -rf "$FOLDER/tmp"; }
-    lab up --nodes 2 --release all --bare > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts do not come up' 'see the lines above'; }
-    # `default` first: an alternative then also shows that the role changes what is there.
+    lab up --nodes 2 --release all --bare > "$FOLDER/lab.log" 2>&1 || { cat "$FOLDER/lab.log" >&2; die 'the hosts did not start' 'see the lines above'; }
+    # `default` runs first, so that the alternative also tests the change from one to the other.
     for scenario in default $(cd "roles/$role/molecule" && ls -d -- */molecule.yml | cut -d/ -f1 | grep -vx default); do
         run_scenario "$role" "$scenario" || failed=1
     done
@@ -88,7 +88,7 @@ run_role() {
     return $failed
 }
 
-[ $# -gt 0 ] || die 'which roles?' 'tools/molecule.sh all, rest, changed, or the names of roles'
+[ $# -gt 0 ] || die 'no role given' 'tools/molecule.sh all, rest, changed, or role names'
 [ -x "$BIN/molecule" ] || die 'molecule is not installed' 'make setup'
 case $1 in
     all) roles=$(all_roles) ;;
@@ -103,7 +103,7 @@ done
 
 mkdir -p "$FOLDER"
 exec 9> "$FOLDER/molecule.lock"
-flock --timeout 3600 9 || die "another run has held $FOLDER/molecule.lock for an hour" 'end it, or choose another lab: PRIMUS_MOLECULE_LAB=name'
+flock --timeout 3600 9 || die "another run has held $FOLDER/molecule.lock for an hour" 'stop it, or use another lab: PRIMUS_MOLECULE_LAB=name'
 export PRIMUS_MOLECULE_HOSTS=$FOLDER/hosts.yaml PATH=$BIN:$PATH
 [ -n "$KEEP" ] || trap 'lab down > /dev/null 2>&1 9>&-' EXIT
 status=0

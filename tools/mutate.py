@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Break random places of the code, one after another, and say which of them the tests notice.
+"""Mutation check: break random places of the code one at a time, and report which of them the tests notice.
 
     tools/mutate.py [--count 20] [--seed N] [--least 18] [--tests "tests/unit tests/contract tests/golden"] [--then tests/integration]
 
-It works in a copy of the committed tree, so nothing here changes. A place is one operator, condition or small number of the package;
-how long something waits is left alone, since a second more breaks nothing. The unit tests that name the module run first, then those of
-integration that do, then `--tests`, then `--then`; each stops at its first failure. `--place FILE:LINE` breaks what is on that line
-instead. It ends with 1 where fewer places than `--least` were noticed.
+It works in a clone of the committed tree. A place is one operator, condition or small number of the package; durations are not
+changed. The unit and contract tests that import the module run first, then the integration tests that import it, then `--tests`,
+then `--then`; each run stops at its first failure. `--place FILE:LINE` breaks the places on that line instead. Exits with 1 if fewer
+places than `--least` were noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT_S = 1800
-# Numbers that count or choose. Larger ones are mostly limits and widths, of which one more breaks nothing.
+# Only small numbers are changed. Larger ones are mostly limits and widths, where one more makes no difference.
 _LARGEST = 2
 _WAITS = re.compile(r"timeout|_s\b|_S\b|every|sleep", re.IGNORECASE)
 _COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -44,7 +44,7 @@ _COMPARE: dict[type[ast.cmpop], tuple[str, str]] = {
 
 
 class Place(NamedTuple):
-    """One change of one line: columns are those of the line's characters."""
+    """One change of one line. `start` and `end` are byte offsets in the line."""
 
     file: str
     line: int
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 def places_of(file: str, text: str) -> list[Place]:
-    """Return every place of a module that can be broken."""
+    """Return all places of a module that can be broken."""
     lines = text.splitlines()
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -90,8 +90,8 @@ def broken(text: str, place: Place) -> str:
 
 
 def choose(root: Path, count: int, seed: int) -> list[Place]:
-    """Return random places of the package, at most one of a module."""
-    random_of = random.Random(seed)  # noqa: S311 - a choice, no secret
+    """Return random places of the package, at most one per module."""
+    random_of = random.Random(seed)  # noqa: S311 - not used for secrets
     modules = sorted(path for path in (root / "primus_bootstrap").rglob("*.py"))
     random_of.shuffle(modules)
     chosen: list[Place] = []
@@ -109,7 +109,7 @@ def places_on(root: Path, given: str) -> list[Place]:
 
 
 def fails(copy: Path, tests: list[str]) -> bool:
-    """Run the tests in the copy; return whether one failed or they did not end in time."""
+    """Run the tests in the copy; return whether one failed or they timed out."""
     try:
         command = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-x", "-n", "2", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -119,7 +119,7 @@ def fails(copy: Path, tests: list[str]) -> bool:
 
 
 def tests_that_name(copy: Path, module: str, *tiers: str) -> list[str]:
-    """Return the test files of some tiers that import a module of the package: what these do not see, others seldom do."""
+    """Return the test files of some tiers that import a module."""
     dotted = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     package, _, name = dotted.rpartition(".")
     named = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
@@ -127,8 +127,8 @@ def tests_that_name(copy: Path, module: str, *tiers: str) -> list[str]:
     return sorted(str(path.relative_to(copy)) for path in files if named.search(path.read_text("utf-8")))
 
 
-def notice(copy: Path, place: Place, runs: Iterable[list[str]]) -> bool:
-    """Break a place in the copy, run the tests there, and mend it again; return whether a test failed."""
+def is_noticed(copy: Path, place: Place, runs: Iterable[list[str]]) -> bool:
+    """Break a place in the copy, run the tests, and restore it; return whether a test failed."""
     path = copy / place.file
     text = path.read_text("utf-8")
     path.write_text(broken(text, place), "utf-8")
@@ -139,20 +139,20 @@ def notice(copy: Path, place: Place, runs: Iterable[list[str]]) -> bool:
 
 
 def main() -> int:
-    """Break, test and count."""
+    """Run the mutation check."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=20, help="how many places (default: 20)")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="choose the same places again")
-    parser.add_argument("--place", action="append", default=[], metavar="FILE:LINE", help="break this line; may be given several times")
-    parser.add_argument("--least", type=int, default=18, help="how many must be noticed (default: 18)")
+    parser.add_argument("--count", type=int, default=20, help="number of places (default: 20)")
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="seed of the random choice")
+    parser.add_argument("--place", action="append", default=[], metavar="FILE:LINE", help="break this line; repeatable")
+    parser.add_argument("--least", type=int, default=18, help="required number of noticed places (default: 18)")
     parser.add_argument("--tests", default="tests/unit tests/contract tests/golden", help="folders and options for pytest")
-    parser.add_argument("--then", default="tests/integration", help="the same, for what these do not notice; may be empty")
+    parser.add_argument("--then", default="tests/integration", help="tests for places that the others do not notice; may be empty")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="primus-mutate-") as folder:
         copy = Path(folder) / "copy"
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(copy)], check=True, timeout=600)
         if fails(copy, options.tests.split()):
-            print(f"mutate.py: the tests fail in a copy where nothing is broken\n  fix: see pytest {options.tests} here", file=sys.stderr)
+            print(f"mutate.py: the tests fail in an unchanged clone\n  fix: run pytest {options.tests}", file=sys.stderr)
             return 1
         chosen = [place for given in options.place for place in places_on(copy, given)] or choose(copy, options.count, options.seed)
         noticed = 0
@@ -160,7 +160,7 @@ def main() -> int:
             started = time.monotonic()
             near = tests_that_name(copy, place.file, "unit", "contract", "golden")
             far = tests_that_name(copy, place.file, "integration")
-            seen = notice(copy, place, (near, far, options.tests.split(), options.then.split()))
+            seen = is_noticed(copy, place, (near, far, options.tests.split(), options.then.split()))
             noticed += seen
             words = f"{place.file}:{place.line}: {place.old.strip()} -> {place.new.strip()}"
             print(f"{'noticed' if seen else 'MISSED '} {time.monotonic() - started:4.0f} s  {words}", flush=True)

@@ -1,26 +1,25 @@
 #!/usr/bin/env bash
-# All the set-up that `make lab` and `make test` need: distribution packages, .venv, the package and its pinned dependencies.
-#   tools/setup.sh         what the lab needs
-#   tools/setup.sh tests   also what only the tests call, and torch for the training programs
-# Does nothing, quickly, when nothing is missing. apt, pip and proxies are used as they are configured on this machine.
-#   PRIMUS_SETUP_PACKAGES=skip   leave the distribution's packages alone (without a container engine there is no lab)
+# Install what `make lab` and `make test` need: distribution packages, .venv, the package and its pinned dependencies.
+#   tools/setup.sh         for the lab
+#   tools/setup.sh tests   for the lab and the tests, including torch
+# Exits at once if nothing is missing. apt, pip and proxies are used as this machine configures them.
+#   PRIMUS_SETUP_PACKAGES=skip   install no distribution packages (the lab needs a container engine)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# make puts .venv first; the environment itself must be made by the machine's Python.
+# make puts .venv first in PATH, but .venv itself must be created with the machine's Python.
 PATH=${PATH//$PWD\/.venv\/bin:/}
-# Container engine and its network, image builder, and what the tests and the Makefile call.
+# Container engine and its network, image builder, and programs that the tests and the Makefile call.
 PACKAGES=(aardvark-dns ca-certificates git iproute2 iptables make mmdebstrap netavark nftables openssh-client podman runc uidmap)
-# sshd is started by tests on loopback, on ports of their own; visudo checks what a role writes.
 MODE=${1:-lab}
 STAMP=.venv/.primus-setup-$MODE
-# Docker, where it is there and answers, takes podman's place.
+# Not installed if Docker runs on this machine.
 PODMAN_PACKAGES=' aardvark-dns iptables netavark nftables podman runc uidmap '
 
 say() { printf 'setup: %s\n' "$*"; }
 die() { printf 'setup: %s\n  fix: %s\n' "$1" "$2" >&2; exit 3; }
 
-# What the result depends on: change any of it, and setup runs again.
+# Checksum of everything that the result depends on. If it changes, setup runs again.
 wanted_stamp() { { printf '%s\n' "$PWD" "${PRIMUS_SETUP_PACKAGES:-}"; cat pyproject.toml constraints.txt tools/setup.sh; } | sha256sum; }
 
 is_done() {
@@ -28,15 +27,15 @@ is_done() {
         { [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ] || { has_command mmdebstrap && { has_command podman || has_command docker; } && has_test_packages; }; }
 }
 
-# sbin too: not every user has it on the path.
+# Search sbin as well: not every user has it in PATH.
 has_command() { PATH=$PATH:/usr/sbin:/sbin command -v "$1" > /dev/null 2>&1; }
 
 has_test_packages() { [ "$MODE" != tests ] || { has_command sshd && has_command visudo && has_browser && has_kubernetes; }; }
 
-# Ubuntu has its browser as a snap only: there, the test that opens a page in it is skipped.
+# Ubuntu ships Chromium only as a snap; the browser test is skipped there.
 has_browser() { has_command chromium || grep -q '^ID=ubuntu' /etc/os-release; }
 
-# Debian 12 has the source of a Kubernetes and what builds it; elsewhere its tests are skipped, unless somebody names its programs.
+# Debian 12 has a Kubernetes source package and the compiler for it. Elsewhere the Kubernetes tests need KUBEBUILDER_ASSETS.
 has_kubernetes() {
     [ -n "${KUBEBUILDER_ASSETS:-}" ] || ! grep -q '^VERSION_CODENAME=bookworm' /etc/os-release ||
         { has_command etcd && has_command etcdctl && has_command gcc && [ -x /usr/lib/go-1.19/bin/go ]; }
@@ -46,7 +45,7 @@ is_installed() { [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# Print a Python that ansible-core 2.19 runs on and that can make environments.
+# Print a Python that ansible-core 2.19 supports and that has venv.
 find_python() {
     local candidate
     for candidate in python3 python3.11 python3.12 python3.13; do
@@ -72,7 +71,7 @@ missing_packages() {
     [ "$MODE" != tests ] || has_kubernetes || printf '%s\n' etcd-server etcd-client gcc golang-1.19-go libc6-dev xz-utils
 }
 
-# Debian 12 and 13 and Ubuntu 24.04 have a Python that is new enough under its own name; Ubuntu 22.04 has one beside it.
+# The default Python of Debian 12, Debian 13 and Ubuntu 24.04 is new enough. Ubuntu 22.04 needs the python3.11 package.
 python_packages() {
     if apt-cache show python3.11-venv > /dev/null 2>&1; then echo python3.11-venv; else echo python3-venv; fi
 }
@@ -81,14 +80,14 @@ install_packages() {
     local missing available=() package
     mapfile -t missing < <(missing_packages)
     [ ${#missing[@]} -gt 0 ] || return 0
-    [ "$(id -u)" = 0 ] || has_command sudo || die "these packages are missing, and there is neither root nor sudo: ${missing[*]}" \
-        "have root run: apt-get install ${missing[*]} (or go on without a lab: PRIMUS_SETUP_PACKAGES=skip)"
+    [ "$(id -u)" = 0 ] || has_command sudo || die "these packages are missing, and installing them needs root or sudo: ${missing[*]}" \
+        "run as root: apt-get install ${missing[*]} (or continue without a lab: PRIMUS_SETUP_PACKAGES=skip)"
     say "installing from the distribution: ${missing[*]}"
     [[ " ${missing[*]} " != *' openssh-server '* ]] || keep_stopped ssh.service ssh.socket
     [[ " ${missing[*]} " != *' etcd-server '* ]] || keep_stopped etcd.service
-    as_root apt-get update --quiet=2 || say 'apt-get update had errors; going on with the lists that are there'
+    as_root apt-get update --quiet=2 || say 'apt-get update failed in part; using the existing package lists'
     for package in "${missing[@]}"; do
-        # Ubuntu 22.04 has no netavark: its podman has a network of another kind.
+        # Ubuntu 22.04 has no netavark; its podman uses another network backend.
         if apt-cache show "$package" > /dev/null 2>&1; then available+=("$package"); fi
     done
     [ ${#available[@]} -gt 0 ] || die "apt knows none of these packages: ${missing[*]}" 'check the sources in /etc/apt, then run this again'
@@ -96,22 +95,22 @@ install_packages() {
         { tail -n 20 .cache/setup-apt.log >&2; die 'apt-get install failed' 'see the lines above and .cache/setup-apt.log'; }
 }
 
-# The tests want the program; this machine is not to start serving anything because of it.
+# The tests call the program; its service must not start on this machine.
 keep_stopped() {
     as_root mkdir -p /etc/systemd/system
     local unit
     for unit; do
         [ -e "/etc/systemd/system/$unit" ] || as_root ln -s /dev/null "/etc/systemd/system/$unit"
     done
-    say "for the tests only, and masked: $* (systemctl unmask $*, to use it yourself)"
+    say "masked, because only the tests use it: $* (to run it: systemctl unmask $*)"
 }
 
 make_environment() {
     local python
-    python=$(find_python) || die "no Python from 3.11 to 3.13 with venv is here ($(python3 --version 2>&1))" \
+    python=$(find_python) || die "no Python 3.11 to 3.13 with venv found ($(python3 --version 2>&1))" \
         'apt-get install python3-venv (Debian 12 and 13, Ubuntu 24.04) or python3.11-venv (Ubuntu 22.04)'
     if ! .venv/bin/python -c 'import pip' 2> /dev/null; then
-        say "making .venv with $("$python" --version)"
+        say "creating .venv with $("$python" --version)"
         rm -rf .venv
         "$python" -m venv .venv
     fi
@@ -121,37 +120,37 @@ make_environment() {
         wanted='.[dev,workloads]'
     fi
     say 'installing Python packages into .venv'
-    # Twice quiet: errors, no warnings.
+    # --quiet twice prints errors only.
     timeout 1800 .venv/bin/python -m pip install --quiet --quiet --disable-pip-version-check --editable "$wanted" --constraint constraints.txt ||
-        die 'pip could not install the packages' "see the lines above; pip's own settings (index, proxy, certificates) are used as they are"
+        die 'pip could not install the packages' 'see the lines above; check the index, proxy and certificate settings of pip'
 }
 
-# First and by itself: pip then takes the build that its index has for this machine, and nothing else can ask for another one.
+# Installed first and alone, so that no other package can pull in another build of torch.
 install_torch() {
     local torch attempt
     torch=$(grep '^torch==' constraints.txt)
     ! .venv/bin/python -m pip show --quiet torch 2> /dev/null || return 0
-    say "installing $torch (some 200 MB)"
+    say "installing $torch (about 200 MB)"
     for attempt in 1 2 3; do
         ! timeout 1800 .venv/bin/pip install "$torch" > .cache/setup-torch.log 2>&1 9>&- || return 0
         say "attempt $attempt of 3 failed: $(tail -n 1 .cache/setup-torch.log)"
         sleep $((attempt * 5))
     done
-    die "pip could not install $torch" "see .cache/setup-torch.log; pip's own settings (index, proxy, certificates) are used as they are"
+    die "pip could not install $torch" 'see .cache/setup-torch.log; check the index, proxy and certificate settings of pip'
 }
 
 ! is_done || exit 0
 mkdir -p .cache
 exec 9> .cache/setup.lock
-flock --timeout 1800 9 || die 'another setup has been running for half an hour' "end it: fuser $PWD/.cache/setup.lock"
+flock --timeout 1800 9 || die 'another setup has been running for 30 minutes' "find it with: fuser $PWD/.cache/setup.lock"
 ! is_done || exit 0
 if [ "${PRIMUS_SETUP_PACKAGES:-}" = skip ]; then
-    say "leaving the distribution's packages alone"
+    say "not installing distribution packages (PRIMUS_SETUP_PACKAGES=skip)"
 elif has_command apt-get && has_command dpkg-query; then
     install_packages
 else
-    die "the lab needs Debian or Ubuntu, and there is no apt here" \
-        'use a Debian 12 or 13 or Ubuntu 22.04 or 24.04 machine, or go on without a lab: PRIMUS_SETUP_PACKAGES=skip'
+    die "the lab needs Debian or Ubuntu; apt was not found" \
+        'use Debian 12, Debian 13, Ubuntu 22.04 or Ubuntu 24.04, or continue without a lab: PRIMUS_SETUP_PACKAGES=skip'
 fi
 make_environment
 wanted_stamp > "$STAMP"

@@ -46,5 +46,5 @@ def test_what_passed_is_left_out_of_the_next_run_until_code_changes(tmp_path: Pa
     assert second.startswith("1: 1 failed, 1 deselected")
     assert third.startswith("0: 1 passed, 1 deselected")
     assert fourth.startswith("0: 2 deselected")
-    assert "--rest wants a committed tree" in dirty
+    assert "--rest needs a tree without uncommitted changes" in dirty
     assert run().startswith("0: 2 passed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.resume import matters, still_hold
+from tests.resume import matters, valid_passes
 
 LAB = "tests/lab/test_apply.py"
 
@@ -37,4 +37,4 @@ def test_a_pass_holds_on_code_that_is_known_to_be_the_same() -> None:
     passes = {f"{LAB}::test_a": "same", f"{LAB}::test_b": "other", f"{LAB}::test_c": "gone"}
     changed: dict[str, list[str] | None] = {"same": ["README.md"], "other": ["roles/x/tasks/main.yml"], "gone": None}
 
-    assert still_hold(passes, changed) == {f"{LAB}::test_a"}
+    assert valid_passes(passes, changed) == {f"{LAB}::test_a"}
