@@ -79,7 +79,7 @@ NOT_EMPTY = Constraint("at least one entry", bool)
 
 def at_least(minimum: float, maximum: float = float("inf")) -> Constraint:
     """Return a constraint for numbers; both limits are allowed values."""
-    limits = f"from {minimum:g}" if maximum == float("inf") else f"from {minimum:g} to {maximum:g}"
+    limits = f"from {minimum}" if maximum == float("inf") else f"from {minimum} to {maximum}"
     return Constraint(f"a number {limits}", lambda value: minimum <= value <= maximum)
 
 
@@ -153,8 +153,9 @@ class _Reader:
         if kind is Path and isinstance(data, (str, Path)):
             return Path(data)
         accepted = (int, float) if kind is float else kind
-        is_boolean = isinstance(data, bool) and kind is not bool  # bool is a subclass of int
-        return data if isinstance(data, accepted) and not is_boolean else self._mismatch(kind, data, path)
+        if not isinstance(data, accepted) or (isinstance(data, bool) and kind is not bool):  # bool is a subclass of int
+            return self._mismatch(kind, data, path)
+        return data if kind is float else kind(data)  # Ansible's values are of subclasses
 
     def _choice(self, kind: Any, data: Any, path: str) -> Any:
         choices = get_args(kind)
@@ -188,6 +189,8 @@ class _Reader:
         is_open = kinds[-1] is Ellipsis
         if not isinstance(data, (list, tuple)) or not (is_open or len(data) == len(kinds)):
             return self._mismatch(kind, data, path)
+        if is_open and kinds[0] in _NAMES and {*map(type, data)} <= {kinds[0]}:
+            return tuple(data)  # fast: states name thousands of hosts
         items = enumerate(data)
         values = tuple(self.value(kinds[0 if is_open else number], item, f"{path}[{number}]") for number, item in items)
         return _INVALID if any(value is _INVALID for value in values) else values
@@ -214,7 +217,9 @@ class _Reader:
             return _INVALID
         made = kind(**given)
         for issue in made.issues() if hasattr(made, "issues") else ():
-            self.issues.append(replace(issue, path=_join(path, issue.path)))
+            where = _join(path, issue.path)
+            if not any(known.path.startswith(where) for known in self.issues):  # else it may follow from that mistake
+                self.issues.append(replace(issue, path=where))
         return made
 
     def _field(self, item: Field[Any], hint: Any, data: Mapping[Any, Any], path: str) -> Any:

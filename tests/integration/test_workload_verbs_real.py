@@ -295,7 +295,7 @@ def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: fo
     (found,) = json.loads(listed.stdout)["jobs"]
 
     assert (found["id"], found["phase"]) == (ID, "unknown")
-    assert "this is no state of a job" in found["reason"]
+    assert "not the state of a job" in found["reason"]
 
 
 def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None:

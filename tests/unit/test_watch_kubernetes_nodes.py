@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes
+from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes, Toleration
 from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import tolerations
 
@@ -24,7 +24,7 @@ def a_node(*taints: str, ready: bool = True, gpus: str = "8") -> dict[str, Any]:
 def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
     """Return what pods with eight GPUs ask for, and bear."""
     asked = {"cpu": "192", "amd.com/gpu": "8", **{name.replace("_", "/", 1): each for name, each in resources.items()}}
-    return Kubernetes("a", "b", resources=asked, tolerations=borne)
+    return Kubernetes("a", "b", resources=asked, tolerations=tuple(Toleration(**one) for one in borne))
 
 
 @pytest.mark.parametrize(

@@ -198,21 +198,21 @@ def test_a_field_that_the_server_dropped_is_named() -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"image": ""}, "kubernetes.image: ''"),
-        ({"namespace": "My_Jobs"}, "kubernetes.namespace: 'My_Jobs'"),
-        ({"form": "pod"}, "kubernetes.form: 'pod'"),
-        ({"storage": "jfs"}, "kubernetes.storage: 'jfs'"),
-        ({"host_network": "yes"}, "kubernetes.host_network: 'yes'"),
-        ({"resources": {"cpu": "many"}}, "kubernetes.resources: cpu: 'many'"),
-        ({"resources": []}, "kubernetes.resources is no table"),
-        ({"node_selector": {"pool": 1}}, "kubernetes.node_selector: pool: 1"),
-        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "kubernetes.tolerations[0]"),
-        ({"secrets": ["My Secret"]}, "kubernetes.secrets: 'My Secret'"),
-        ({"groups": ["render"]}, "kubernetes.groups: ['render']"),
-        ({"que": "a"}, "kubernetes.que: there is no such key"),
+        ({"image": ""}, "kubernetes.image: expected an image, found ''"),
+        ({"namespace": "My_Jobs"}, "kubernetes.namespace: expected a namespace, found 'My_Jobs'"),
+        ({"form": "pod"}, "kubernetes.form: expected one of auto, trainjob, jobset, indexed, ranks, found 'pod'"),
+        ({"storage": "jfs"}, "kubernetes.storage: expected an absolute path, found 'jfs'"),
+        ({"host_network": "yes"}, "kubernetes.host_network: expected true or false, found 'yes'"),
+        ({"resources": {"cpu": "many"}}, "kubernetes.resources.cpu: expected a quantity like 16Gi, as text, found 'many'"),
+        ({"resources": []}, "kubernetes.resources: expected a mapping"),
+        ({"node_selector": {"pool": 1}}, "kubernetes.node_selector.pool: expected text, found 1"),
+        ({"tolerations": [{"key": "a", "effect": "Never"}]}, "kubernetes.tolerations[0].effect"),
+        ({"secrets": ["My Secret"]}, "kubernetes.secrets[0]: expected a name of Kubernetes, found 'My Secret'"),
+        ({"groups": ["render"]}, "kubernetes.groups[0]: expected a whole number, found 'render'"),
+        ({"que": "a"}, "kubernetes.que: unknown key"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(given: dict[str, Any], what: str) -> None:
+def test_an_invalid_kubernetes_block_is_refused_with_its_path(given: dict[str, Any], what: str) -> None:
     """job.json is checked as a whole before anything runs."""
     with pytest.raises(UsageError) as refused:
         a_job(**given)
@@ -221,12 +221,12 @@ def test_what_cannot_be_is_refused_with_its_place(given: dict[str, Any], what: s
     assert refused.value.what.count("\n") == 0
 
 
-def test_a_job_of_another_target_has_no_pods() -> None:
-    """What only Kubernetes needs is refused elsewhere, and asked for here."""
+def test_the_kubernetes_block_belongs_to_the_target_kubernetes() -> None:
+    """Other targets refuse it, and this one requires it."""
     said = {"schema": "primus.job/1", "id": "try-0a1b2c", "name": "try", "user": "ada", "nodes": 1, "words": ["train"]}
     with pytest.raises(UsageError, match="kubernetes: the target is slurm"):
-        read_job(json.dumps({**said, "target": "slurm", "kubernetes": {}}), origin="job.json")
-    with pytest.raises(UsageError, match=r"kubernetes\.image"):
+        read_job(json.dumps({**said, "target": "slurm", "kubernetes": {"image": "a", "namespace": "b"}}), origin="job.json")
+    with pytest.raises(UsageError, match="kubernetes: missing"):
         read_job(json.dumps({**said, "target": "kubernetes"}), origin="job.json")
     with pytest.raises(ValueError, match="a job of slurm"):
         _ = read_job(json.dumps({**said, "target": "slurm"}), origin="job.json").pods

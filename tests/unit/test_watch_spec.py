@@ -16,7 +16,7 @@ from primus_bootstrap.core.errors import PrimusError
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import watch_program
 from primus_bootstrap.launch.watch.job_folder import JobFolder
-from primus_bootstrap.launch.watch.job_spec import read_job
+from primus_bootstrap.launch.watch.job_spec import parse_job, read_job
 from primus_bootstrap.launch.watch.loop import Watcher
 from primus_bootstrap.launch.watch.observation import Candidates
 
@@ -38,44 +38,44 @@ JOB: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
-        ({"nodez": 1}, "nodez: there is no such key; did you mean nodes?"),
-        ({"policy": {"lost_after": 1}}, "policy.lost_after: there is no such key; did you mean lost_after_s?"),
-        ({"nodes": 0}, "nodes: 0 is no whole number from 1 on"),
-        ({"nodes": True}, "nodes: True is no whole number"),
-        ({"nodes": 2}, "2 nodes are wanted, and there are 1 hosts with spares"),
-        ({"id": "../../etc"}, "id: '../../etc' is no text like"),
-        ({"words": []}, "words: there is no task"),
-        ({"words": ["a\0b"]}, "is no list of texts"),
-        ({"options": ["--nnodes=4"]}, "options: --nnodes=4 is given by the watcher"),
-        ({"options": ["--master_addr", "x"]}, "options: --master_addr is given by the watcher"),
-        ({"environment": {"A B": "1"}}, "environment.A B: needs a name"),
+        ({"nodez": 1}, "nodez: did you mean nodes?"),
+        ({"policy": {"lost_after": 1}}, "policy.lost_after: did you mean lost_after_s?"),
+        ({"nodes": 0}, "nodes: expected a number from 1 to 1000000000, found 0"),
+        ({"nodes": True}, "nodes: expected a whole number, found True"),
+        ({"nodes": 2}, "direct: the job needs 2 hosts, and direct names 1 with spares"),
+        ({"id": "../../etc"}, "id: expected a job id: the name, a dash and six hexadecimal digits, found '../../etc'"),
+        ({"words": []}, "words: expected a task, found []"),
+        ({"words": ["a\0b"]}, "words[0]: expected text without NUL characters"),
+        ({"options": ["--nnodes=4"]}, "options: the watcher sets --nnodes=4 itself"),
+        ({"options": ["--master_addr", "x"]}, "options: the watcher sets --master_addr itself"),
+        ({"environment": {"A B": "1"}}, "environment.A B: expected a variable name"),
         ({"target": "slurm"}, "direct: the target is slurm"),
         ({"direct": {"hosts": [{"name": "n1", "address": "-oProxyCommand=x"}], "ssh": SSH}}, "direct.hosts[0].address"),
         ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "spares": [{"name": "n1", "address": "b"}], "ssh": SSH}}, "more than once"),
-        ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "key": "/etc/x"}}, "direct.key: there is no such key"),
-        ({"policy": {"backoff_s": []}}, "policy.backoff_s: [] is no list of seconds"),
-        ({"left_out": "n1"}, "left_out is no list of hosts"),
-        ({"left_out": [{"host": "-x", "reason": "r"}]}, "left_out[0].host: '-x' is no text like"),
-        ({"left_out": [{"host": "n1", "why": "r"}]}, "left_out[0].why: there is no such key"),
-        ({"checkpoints": "runs"}, "checkpoints: 'runs' is no absolute path"),
+        ({"direct": {"hosts": [{"name": "n1", "address": "a"}], "key": "/etc/x"}}, "direct.key: unknown key"),
+        ({"policy": {"backoff_s": []}}, "policy.backoff_s: expected at least one entry"),
+        ({"left_out": "n1"}, "left_out: expected a list"),
+        ({"left_out": [{"host": "-x", "reason": "r"}]}, "left_out[0].host: expected a host name, found '-x'"),
+        ({"left_out": [{"host": "n1", "why": "r"}]}, "left_out[0].why: unknown key"),
+        ({"checkpoints": "runs"}, "checkpoints: expected an absolute path or an empty text, found 'runs'"),
     ],
 )
-def test_everything_that_is_wrong_is_said_with_its_place(changes: dict[str, Any], said: str) -> None:
-    """Before anything is contacted; a second mistake is not hidden by the first."""
+def test_all_mistakes_of_a_job_are_reported_with_their_paths(changes: dict[str, Any], expected: str) -> None:
+    """The first mistake does not hide the second."""
     with pytest.raises(PrimusError) as caught:
         read_job(json.dumps({**JOB, "grace_s": "long", **changes}), origin="job.json")
 
-    assert said in str(caught.value)
-    assert "job.json: grace_s: 'long' is no whole number" in str(caught.value)
+    assert expected in str(caught.value)
+    assert "job.json: grace_s: expected a whole number, found 'long'" in str(caught.value)
 
 
 @pytest.mark.parametrize("option", ["-N4", "--nodes=4", "--requeue", "--exclude=n1", "-o", "--array=1-4", "--partition=x"])
-def test_options_of_sbatch_that_the_watcher_gives_are_refused(option: str) -> None:
-    """Two of them would contradict each other."""
+def test_options_of_sbatch_that_the_watcher_sets_are_refused(option: str) -> None:
+    """Twice the same option would be a contradiction."""
     job = {**{key: value for key, value in JOB.items() if key != "direct"}, "target": "slurm", "slurm": {"options": [option]}}
-    with pytest.raises(PrimusError, match="given by the watcher"):
+    with pytest.raises(PrimusError, match="the watcher sets"):
         read_job(json.dumps(job), origin="job.json")
 
 
@@ -207,3 +207,14 @@ def test_a_folder_that_was_copied_is_no_job(tmp_path: Path) -> None:
     folder.path.rename(tmp_path / "b-000000")
     with pytest.raises(PrimusError, match="do not move or copy"):
         JobFolder(tmp_path / "b-000000").job()
+
+
+def test_a_job_is_written_as_it_is_read() -> None:
+    """job.json has only the block of its target, and no key of earlier releases."""
+    job = parse_job(JOB, origin="job.json")
+    data = job.to_json()
+
+    assert parse_job(data, origin="job.json") == job
+    assert data["direct"] == {"hosts": [{"name": "n1", "address": "10.0.0.1"}], "spares": []}
+    assert not {"slurm", "kubernetes", "created", "left_out"} & set(data)
+    assert "settle_s" not in data["policy"]

@@ -189,7 +189,7 @@ def _same(folder: JobFolder, job: Job) -> bool:
     """
     there = read_owned(folder.path.parent, job.id, ("job.json",))
     found = read_job(there.contents[0].decode("utf-8", "replace"), origin=str(folder.job_file))
-    if there.owner.pw_name == job.user and found.asked_for() == job.asked_for():
+    if there.owner.pw_name == job.user and found.request() == job.request():
         return False
     raise UsageError(f"{folder.path}: there is another job with this id", fix="choose another id")
 

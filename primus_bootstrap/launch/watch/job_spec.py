@@ -1,114 +1,174 @@
-"""job.json: what a job is. Written once when it is submitted, checked as a whole, never changed afterwards."""
+"""The content of job.json: one training job. It is written once, at submission, and checked as a whole before use."""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.core.suggestions import did_you_mean
+from primus_bootstrap.core.structured import NOT_EMPTY, Constraint, Issue, at_least, matching, read, readable
 from primus_bootstrap.launch.untrusted import parse_json
-from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes, read_kubernetes
+from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterator
 
 SCHEMA = "primus.job/1"
 DIRECT, SLURM, KUBERNETES = "direct", "slurm", "kubernetes"
 TARGETS = (DIRECT, SLURM, KUBERNETES)
-# Who chooses hosts in place of the watcher, by the name that people know.
+# Schedulers that choose the hosts instead of the watcher.
 PLATFORMS = {SLURM: "Slurm", KUBERNETES: "Kubernetes"}
 JOB_ID = re.compile(r"[a-z][a-z0-9-]{0,39}-[0-9a-f]{6}")
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-_ADDRESS = re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._%-]*")
-_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]*\$?")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*")
-# Given by the watcher, for each attempt anew.
-_OWN_OPTIONS = ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--nproc", "--nodes-from", "--output", "--grace")
-_OWN_SLURM = (
+# Keys of earlier releases. The broker alone decides how hosts and API servers are reached.
+_OLD_KEYS = ("direct.ssh", "kubernetes.kubeconfig")
+# The watcher sets these options for each attempt.
+_WATCHER_OPTIONS = ("--nnodes", "--node-rank", "--master-addr", "--master-port", "--nproc", "--nodes-from", "--output", "--grace")
+_WATCHER_SLURM_OPTIONS = (
     "--nodes", "--ntasks", "--ntasks-per-node", "--job-name", "--comment", "--exclude", "--output", "--open-mode", "--requeue",
     "--no-requeue", "--parsable", "--gpus-per-node", "--partition", "--array", "--wrap", "--wait",
 )  # fmt: skip
-_OWN_SLURM_SHORT = ("-N", "-n", "-J", "-x", "-o", "-p", "-a", "-W")
+_WATCHER_SLURM_SHORT_OPTIONS = ("-N", "-n", "-J", "-x", "-o", "-p", "-a", "-W")
 
 
+def _no_nul(value: str) -> bool:
+    return "\0" not in value
+
+
+def _number(minimum: int) -> Constraint:
+    return at_least(minimum, 10**9)
+
+
+Text = Annotated[str, Constraint("text without NUL characters", _no_nul)]
+HostName = Annotated[str, matching(re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*"), "a host name")]
+Address = Annotated[str, matching(re.compile(r"[A-Za-z0-9:][A-Za-z0-9:._%-]*"), "an address")]
+Account = Annotated[str, matching(re.compile(r"[a-z_][a-z0-9_-]*\$?"), "the name of an account")]
+VariableName = Annotated[str, matching(re.compile(r"[A-Za-z_]\w*"), "a variable name of letters, digits and _")]
+AbsolutePath = Annotated[Text, Constraint("an absolute path or an empty text", lambda value: value.startswith("/") or not value)]
+TargetName = Annotated[str, Constraint(f"one of {', '.join(TARGETS)}", TARGETS.__contains__)]
+Count = Annotated[int, _number(0)]
+
+
+@readable
 @dataclass(frozen=True)
 class Host:
-    """A host by its name in the inventory and the address that other hosts reach it by."""
+    """A host: its name in the inventory, and the address at which other hosts reach it."""
 
-    name: str
-    address: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as plain data."""
-        return {"name": self.name, "address": self.address}
+    name: HostName
+    address: Address
 
 
+@readable
 @dataclass(frozen=True)
 class Policy:
-    """When to start again, and when to give up; `_s` are seconds.
+    """When the watcher restarts a job, and when it gives up. Times are in seconds.
 
-    `max_restarts_without_progress` counts from the moment the step last moved forward; `max_restarts` in all, 0 means no limit. `backoff_s`
-    is the pause before the first, second, … restart without progress, the last one for all further. `progress_timeout_s` is the longest
-    time between two steps, `first_step_timeout_s` that before the first one of an attempt, 0 switches either off. A node that does not
-    answer is unknown for `lost_after_s`, then lost. When one node's launcher has failed, the others have `settle_s` to end by themselves
-    and to say why. A node that cannot read its lease on the shared storage for `lease_s` ends what it runs; the next attempt waits for it.
-    `hosts_timeout_s` is how long the job waits for enough hosts.
+    Attributes:
+        max_restarts_without_progress: Restarts in a row without a new step.
+        max_restarts: Restarts in total; 0: no limit.
+        backoff_s: Pause before the first, second, … restart without progress; the last value applies to all further restarts.
+        progress_timeout_s: Longest time between two steps; 0: no limit.
+        first_step_timeout_s: Longest time before the first step of an attempt; 0: no limit.
+        lost_after_s: Time without an answer after which a node counts as lost. Until then its state is unknown.
+        settle_s: Time that the other nodes get to end by themselves after one launcher has failed.
+        lease_s: A node that cannot read its lease for this long ends its launcher. The next attempt waits for that.
+        hosts_timeout_s: Longest time to wait for enough hosts.
     """
 
-    max_restarts_without_progress: int = 3
-    max_restarts: int = 0
-    backoff_s: tuple[int, ...] = (0, 10, 30, 60, 120, 300)
-    progress_timeout_s: int = 600
-    first_step_timeout_s: int = 1800
-    lost_after_s: int = 20
-    settle_s: int = 10
-    lease_s: int = 15
-    hosts_timeout_s: int = 3600
+    max_restarts_without_progress: Count = 3
+    max_restarts: Count = 0
+    backoff_s: Annotated[tuple[Count, ...], NOT_EMPTY] = (0, 10, 30, 60, 120, 300)
+    progress_timeout_s: Count = 600
+    first_step_timeout_s: Count = 1800
+    lost_after_s: Annotated[int, _number(5)] = 20
+    settle_s: Count = 10
+    lease_s: Annotated[int, _number(5)] = 15
+    hosts_timeout_s: Annotated[int, _number(1)] = 3600
 
 
+@readable
 @dataclass(frozen=True)
 class Direct:
-    """Hosts of workload_node; spares take the place of hosts that are lost. How they are reached is the broker's affair."""
+    """The block `direct`: hosts of workload_node, and spares that replace lost hosts."""
 
     hosts: tuple[Host, ...] = ()
     spares: tuple[Host, ...] = ()
 
+    def issues(self) -> Iterator[Issue]:
+        """Check that names and addresses are unique."""
+        hosts = (*self.hosts, *self.spares)
+        for label, values in (("name", [host.name for host in hosts]), ("address", [host.address for host in hosts])):
+            for value in sorted({value for value in values if values.count(value) > 1}):
+                yield Issue("", f"the {label} {value!r} occurs more than once", "name each host once")
 
+
+@readable
 @dataclass(frozen=True)
 class Slurm:
-    """A partition (empty: Slurm's default) and further options of sbatch."""
+    """The block `slurm`: a partition (empty: Slurm's default) and more options of sbatch."""
 
-    partition: str = ""
-    options: tuple[str, ...] = ()
+    partition: Text = ""
+    options: tuple[Text, ...] = ()
+
+    def issues(self) -> Iterator[Issue]:
+        """Check that no option contradicts one of the watcher's."""
+        for word in self.options:
+            if word.partition("=")[0] in _WATCHER_SLURM_OPTIONS or word.startswith(_WATCHER_SLURM_SHORT_OPTIONS):
+                yield Issue("options", f"the watcher sets {word} itself", f"remove {word}")
+            elif not word.startswith("-"):
+                yield Issue("options", f"{word!r} is not an option", "write --option=value as one entry")
 
 
+@readable
 @dataclass(frozen=True)
 class LeftOut:
-    """A host that was out of service when the job was submitted, and why; it comes back as other excluded hosts do."""
+    """A host that was out of service at submission, and the reason. The watcher treats it like any excluded host."""
 
-    host: str
-    reason: str
+    host: HostName
+    reason: Text
 
 
+@readable
 @dataclass(frozen=True)
 class Job:
-    """What job.json says. `processes_per_node` 0 means one a GPU; `checkpoints` empty means the trainer's default in the run folder."""
+    """A job, as in job.json.
 
-    id: str
-    name: str
-    user: str
-    target: str
-    nodes: int
-    words: tuple[str, ...]
-    created: str = ""
-    gpus_per_node: int = 0
-    processes_per_node: int = 0
-    options: tuple[str, ...] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    checkpoints: str = ""
-    grace_s: int = 120
+    Attributes:
+        id: The name, a dash and six hexadecimal digits.
+        name: The name that the user gave.
+        user: Account whose processes run.
+        target: Which scheduler starts the attempts, one of TARGETS.
+        nodes: Number of hosts.
+        words: The task of primus-cli and its arguments.
+        created: Written by earlier releases.
+        gpus_per_node: GPUs on each host.
+        processes_per_node: Ranks on each host; 0: one per GPU.
+        options: More options of `primus-cli direct`.
+        environment: Environment variables of the ranks.
+        checkpoints: Folder of the checkpoints; empty: the trainer's default in the run folder.
+        grace_s: Time for a checkpoint after SIGTERM, in seconds.
+        policy: The restart policy.
+        direct: Settings of the target direct.
+        slurm: Settings of the target slurm.
+        kubernetes: Settings of the target kubernetes, None for the others.
+        left_out: Hosts that were out of service at submission.
+    """
+
+    id: Annotated[str, matching(JOB_ID, "a job id: the name, a dash and six hexadecimal digits")]
+    name: Text
+    user: Account
+    target: TargetName
+    nodes: Annotated[int, _number(1)]
+    words: Annotated[tuple[Text, ...], Constraint("a task", bool)]
+    created: Text = ""
+    gpus_per_node: Count = 0
+    processes_per_node: Count = 0
+    options: tuple[Text, ...] = ()
+    environment: Mapping[VariableName, Text] = field(default_factory=dict)
+    checkpoints: AbsolutePath = ""
+    grace_s: Annotated[int, _number(1)] = 120
     policy: Policy = field(default_factory=Policy)
     direct: Direct = field(default_factory=Direct)
     slurm: Slurm = field(default_factory=Slurm)
@@ -117,19 +177,15 @@ class Job:
 
     @property
     def processes(self) -> int:
-        """Processes on a node; 0 leaves it to primus-cli."""
+        """Number of processes per node; 0: primus-cli decides."""
         return self.processes_per_node or self.gpus_per_node
-
-    def unit(self, attempt: int) -> str:
-        """Return the name of an attempt's systemd unit (without .service) and Slurm job."""
-        return f"primus-job-{self.id}-{attempt}"
 
     @property
     def pods(self) -> Kubernetes:
-        """What the pods of a job of Kubernetes have.
+        """The settings of a Kubernetes job.
 
         Raises:
-            ValueError: It is a job of another target.
+            ValueError: The job has another target.
         """
         if self.kubernetes is None:
             raise ValueError(f"{self.id} is a job of {self.target}")
@@ -137,191 +193,68 @@ class Job:
 
     @property
     def platform(self) -> str:
-        """Who chooses its hosts; empty where the watcher does."""
+        """Name of the scheduler that chooses the hosts; empty if the watcher does."""
         return PLATFORMS.get(self.target, "")
 
-    def asked_for(self) -> Job:
-        """Return it as its user asked for it: a submission that is repeated finds other hosts in service, and in another order."""
-        hosts, spares = (tuple(sorted(each, key=lambda host: host.name)) for each in (self.direct.hosts, self.direct.spares))
+    def unit(self, attempt: int) -> str:
+        """Return the name of an attempt's systemd unit (without .service) and Slurm job."""
+        return f"primus-job-{self.id}-{attempt}"
+
+    def issues(self) -> Iterator[Issue]:
+        """Check fields against each other."""
+        for word in self.options:
+            if word.replace("_", "-").partition("=")[0] in _WATCHER_OPTIONS or word == "--":
+                yield Issue("options", f"the watcher sets {word} itself", f"remove {word}")
+        blocks = {DIRECT: self.direct != Direct(), SLURM: self.slurm != Slurm(), KUBERNETES: self.kubernetes is not None}
+        for name, is_given in blocks.items():
+            if is_given and name != self.target:
+                yield Issue(name, f"the target is {self.target}", f"remove {name}, or set target: {name}")
+        if self.target == KUBERNETES and self.kubernetes is None:
+            yield Issue(KUBERNETES, "missing", "add kubernetes with image and namespace")
+        hosts = len(self.direct.hosts) + len(self.direct.spares)
+        if self.target == DIRECT and hosts < self.nodes:
+            yield Issue(
+                DIRECT, f"the job needs {self.nodes} hosts, and direct names {hosts} with spares", "name more hosts, or lower nodes"
+            )
+
+    def request(self) -> Job:
+        """Return the part that the user chose: a repeated submission may find other hosts in service, in another order."""
+        hosts, spares = (tuple(sorted(hosts, key=lambda host: host.name)) for hosts in (self.direct.hosts, self.direct.spares))
         return replace(self, left_out=(), direct=replace(self.direct, hosts=hosts, spares=spares))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of job.json. Keys that earlier releases may not know are written only if they are used."""
+        data = {"schema": SCHEMA, **json.loads(json.dumps(asdict(self)))}  # asdict keeps tuples
+        unused = [name for name in TARGETS if name != self.target]
+        unused += [name for name in ("created", "left_out") if not data[name]]
+        for name in unused:
+            del data[name]
+        if self.policy.settle_s == Policy.settle_s:
+            del data["policy"]["settle_s"]
+        if self.target == KUBERNETES:
+            data[KUBERNETES]["tolerations"] = [toleration.to_json() for toleration in self.pods.tolerations]
+            if not self.pods.spares:
+                del data[KUBERNETES]["spares"]
+        return data
+
+
+def parse_job(data: Any, *, origin: str) -> Job:
+    """Read a job from plain data.
+
+    Raises:
+        InvalidDataError: With all mistakes.
+    """
+    return read(Job, data, origin=origin, schema=SCHEMA, ignored=_OLD_KEYS)
 
 
 def read_job(text: str, *, origin: str) -> Job:
-    """Read a job.
+    """Read a job from the text of job.json.
 
     Raises:
-        UsageError: Something in it is wrong; all that is wrong is said.
+        UsageError: The text is not JSON, or the job has mistakes; all are reported.
     """
     try:
         data = parse_json(text)
     except ValueError as error:
-        raise UsageError(f"{origin}: this is no JSON: {error}", fix="write it again by `primus-bootstrap workload submit`") from error
-    reader = _Reader()
-    job = _job(reader, data)
-    if reader.problems:
-        what = "\n".join(f"{origin}: {problem}" for problem in reader.problems)
-        raise UsageError(what, fix="correct what is named, and submit the job again")
-    return job
-
-
-class _Reader:
-    """Takes typed values out of plain data and keeps every problem."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-
-    def table(self, data: Any, where: str, known: Iterable[str]) -> dict[str, Any]:
-        if not isinstance(data, dict):
-            self.problems.append(f"{where or 'the job'} is no table of keys")
-            return {}
-        choices = tuple(known)
-        for key in data:
-            if key not in choices:
-                self.problems.append(f"{_path(where, str(key))}: there is no such key; {did_you_mean(str(key), choices)}")
-        return {str(key): value for key, value in data.items()}
-
-    def text(self, data: Mapping[str, Any], where: str, key: str, *, pattern: re.Pattern[str] | None = None, default: str = "") -> str:
-        value = data.get(key, default)
-        if not isinstance(value, str) or "\0" in value or (pattern and not pattern.fullmatch(value)):
-            shape = f" like {pattern.pattern}" if pattern else ""
-            self.problems.append(f"{_path(where, key)}: {value!r} is no text{shape}")
-            return default
-        return value
-
-    def number(self, data: Mapping[str, Any], where: str, key: str, *, least: int, default: int = 0, most: int = 10**9) -> int:  # noqa: PLR0913
-        value = data.get(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            self.problems.append(f"{_path(where, key)}: {value!r} is no whole number from {least} on")
-            return default
-        return value
-
-    def words(self, data: Mapping[str, Any], where: str, key: str) -> tuple[str, ...]:
-        value = data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(word, str) and "\0" not in word for word in value):
-            self.problems.append(f"{_path(where, key)}: {value!r} is no list of texts")
-            return ()
-        return tuple(value)
-
-    def refuse(self, words: Iterable[str], where: str, own: Callable[[str], bool]) -> None:
-        for word in words:
-            if own(word):
-                self.problems.append(f"{where}: {word} is given by the watcher")
-
-
-def _path(where: str, key: str) -> str:
-    return f"{where}.{key}" if where else key
-
-
-def _job(reader: _Reader, raw: Any) -> Job:
-    data = reader.table(raw, "", ("schema", *Job.__dataclass_fields__))
-    if data.get("schema") != SCHEMA:
-        reader.problems.append(f"schema: {data.get('schema')!r}; this program reads {SCHEMA}")
-    job = Job(
-        id=reader.text(data, "", "id", pattern=JOB_ID),
-        name=reader.text(data, "", "name"),
-        user=reader.text(data, "", "user", pattern=_ACCOUNT),
-        created=reader.text(data, "", "created"),
-        target=reader.text(data, "", "target", pattern=re.compile("|".join(TARGETS))),
-        nodes=reader.number(data, "", "nodes", default=0, least=1),
-        gpus_per_node=reader.number(data, "", "gpus_per_node", default=0, least=0),
-        processes_per_node=reader.number(data, "", "processes_per_node", default=0, least=0),
-        words=reader.words(data, "", "words"),
-        options=reader.words(data, "", "options"),
-        environment=_environment(reader, data),
-        checkpoints=reader.text(data, "", "checkpoints"),
-        grace_s=reader.number(data, "", "grace_s", default=Job.grace_s, least=1),
-        policy=_policy(reader, data.get("policy", {})),
-        direct=_direct(reader, data.get("direct", {})),
-        slurm=_slurm(reader, data.get("slurm", {})),
-        kubernetes=read_kubernetes(reader, data.get(KUBERNETES, {})) if data.get("target") == KUBERNETES else None,
-        left_out=_left_out(reader, data),
-    )
-    if not job.words:
-        reader.problems.append("words: there is no task")
-    if job.checkpoints and not job.checkpoints.startswith("/"):
-        reader.problems.append(f"checkpoints: {job.checkpoints!r} is no absolute path")
-    reader.refuse(job.options, "options", lambda word: word.replace("_", "-").partition("=")[0] in _OWN_OPTIONS or word == "--")
-    for other in TARGETS:
-        if other != job.target and other in data:
-            reader.problems.append(f"{other}: the target is {job.target}")
-    if job.target == DIRECT:
-        _check_hosts(reader, job)
-    return job
-
-
-def _environment(reader: _Reader, data: Mapping[str, Any]) -> Mapping[str, str]:
-    found = data.get("environment", {})
-    if not isinstance(found, dict):
-        reader.problems.append("environment is no table of texts")
-        return {}
-    for name, value in found.items():
-        if not _VARIABLE.fullmatch(str(name)) or not isinstance(value, str) or "\0" in value:
-            reader.problems.append(f"environment.{name}: needs a name of letters, digits and _, and a text")
-    return {str(name): str(value) for name, value in found.items()}
-
-
-def _policy(reader: _Reader, raw: Any) -> Policy:
-    known = Policy.__dataclass_fields__
-    data = reader.table(raw, "policy", known)
-    least = {"lost_after_s": 5, "lease_s": 5, "hosts_timeout_s": 1}
-    default = Policy()
-    numbers = {
-        key: reader.number(data, "policy", key, default=getattr(default, key), least=least.get(key, 0))
-        for key in known
-        if key != "backoff_s"
-    }
-    pauses = data.get("backoff_s", list(default.backoff_s))
-    if not isinstance(pauses, list) or not pauses or not all(isinstance(item, int) and item >= 0 for item in pauses):
-        reader.problems.append(f"policy.backoff_s: {pauses!r} is no list of seconds")
-        pauses = list(default.backoff_s)
-    return Policy(**numbers, backoff_s=tuple(pauses))
-
-
-def _direct(reader: _Reader, raw: Any) -> Direct:
-    # Jobs of earlier releases carry `ssh`: it is read over, since a job's file must not say with which key hosts are reached.
-    data = reader.table(raw, "direct", (*Direct.__dataclass_fields__, "ssh"))
-    return Direct(hosts=_hosts(reader, data, "hosts"), spares=_hosts(reader, data, "spares"))
-
-
-def _hosts(reader: _Reader, data: Mapping[str, Any], key: str) -> tuple[Host, ...]:
-    found = data.get(key, [])
-    if not isinstance(found, list):
-        reader.problems.append(f"direct.{key} is no list of hosts")
-        return ()
-    hosts = []
-    for number, item in enumerate(found):
-        where = f"direct.{key}[{number}]"
-        table = reader.table(item, where, Host.__dataclass_fields__)
-        hosts.append(Host(reader.text(table, where, "name", pattern=_HOST), reader.text(table, where, "address", pattern=_ADDRESS)))
-    return tuple(hosts)
-
-
-def _left_out(reader: _Reader, data: Mapping[str, Any]) -> tuple[LeftOut, ...]:
-    found = data.get("left_out", [])
-    if not isinstance(found, list):
-        reader.problems.append("left_out is no list of hosts")
-        return ()
-    hosts = []
-    for number, item in enumerate(found):
-        where = f"left_out[{number}]"
-        table = reader.table(item, where, LeftOut.__dataclass_fields__)
-        hosts.append(LeftOut(reader.text(table, where, "host", pattern=_HOST), reader.text(table, where, "reason")))
-    return tuple(hosts)
-
-
-def _check_hosts(reader: _Reader, job: Job) -> None:
-    everybody = (*job.direct.hosts, *job.direct.spares)
-    for what, values in (("name", [host.name for host in everybody]), ("address", [host.address for host in everybody])):
-        reader.problems += [
-            f"direct: the {what} {value!r} is there more than once" for value in sorted(set(values)) if values.count(value) > 1
-        ]
-    if len(everybody) < job.nodes:
-        reader.problems.append(f"direct: {job.nodes} nodes are wanted, and there are {len(everybody)} hosts with spares")
-
-
-def _slurm(reader: _Reader, raw: Any) -> Slurm:
-    data = reader.table(raw, "slurm", Slurm.__dataclass_fields__)
-    options = reader.words(data, "slurm", "options")
-    reader.refuse(options, "slurm.options", lambda word: word.partition("=")[0] in _OWN_SLURM or word.startswith(_OWN_SLURM_SHORT))
-    reader.problems += [f"slurm.options: {word!r}: write --option=value" for word in options if not word.startswith("-")]
-    return Slurm(reader.text(data, "slurm", "partition"), options)
+        raise UsageError(f"{origin}: not JSON: {error}", fix="write it with `primus-bootstrap workload submit`") from error
+    return parse_job(data, origin=origin)

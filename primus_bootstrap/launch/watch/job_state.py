@@ -1,4 +1,4 @@
-"""state.json: where a job stands. The watcher alone writes it, at once and as a whole; nodes read it as their lease."""
+"""state.json: the state of a job. The watcher writes it; nodes read it as their lease."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError
+from primus_bootstrap.core.structured import InvalidDataError, read, readable
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch.job_spec import Host
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SCHEMA = "primus.job-state/1"
@@ -25,9 +25,13 @@ _KEPT_ATTEMPTS = 50
 _LARGEST_BYTES = 64 << 20  # thousands of hosts, in fifty attempts
 
 
+@readable
 @dataclass(frozen=True)
 class Excluded:
-    """A host that attempts keep off: since when (seconds since the epoch) and why. `hardware`: only a newer health record lets it back."""
+    """A host that new attempts avoid.
+
+    `since` is in seconds since the epoch. With `hardware` the host returns only after a newer health record that passes.
+    """
 
     host: str
     since: float
@@ -36,9 +40,10 @@ class Excluded:
     hardware: bool = False
 
 
+@readable
 @dataclass(frozen=True)
 class Attempt:
-    """One start of the job. `steps_offset` is the size of steps.jsonl before it, in bytes; times are seconds since the epoch."""
+    """One start of the job. `steps_offset` is the size of steps.jsonl before it, in bytes. Times are in seconds since the epoch."""
 
     attempt: int
     hosts: tuple[str, ...] = ()
@@ -54,17 +59,45 @@ class Attempt:
     reason: str = ""
 
 
+@readable
 @dataclass(frozen=True)
 class State:
-    """Where a job stands; times are seconds since the epoch.
+    """The state of a job. Times are in seconds since the epoch.
 
-    `revoked` takes the lease of the attempt away: its nodes end what they run. `stopping` is why an attempt is being stopped (cancel,
-    failed, lost, no_progress), `deadline` when its lease is taken away at the latest. `verdict` is the target's own word on its end.
-    `stops` counts attempts that were stopped from outside since the last progress, and cost no restart.
-    `unknown` says since when a node has not answered, `placed` since when one that the platform has chosen has yet to start; `lost` who
-    was lost in the newest attempt, `unclear` who neither ended nor was called lost, `absent` where it never started. `watcher` names the
-    one that leads. `step_at` is when the newest step was seen, not when it was made. `spares` lets a target that takes the hosts itself
-    take spare ones for the newest attempt.
+    Attributes:
+        job: The job's id.
+        phase: One of the phases above.
+        reason: Why the job is in this phase.
+        fix: What the user can do about it.
+        attempt: Number of the newest attempt; 0 before the first.
+        revoked: The lease of the attempt is revoked: its nodes end their launchers.
+        revoked_at: When the revocation was written.
+        updated: When the state was written.
+        since: Start of the phase.
+        not_before: Earliest start of the next attempt.
+        restarts: Restarts in total.
+        restarts_without_progress: Restarts since the last new step.
+        stops: Attempts since the last new step that were stopped from outside; they do not count against the retry budget.
+        best_step: The highest step of all attempts.
+        step: The newest step of the attempt.
+        step_at: When the watcher saw that step.
+        checkpoint: Step of the newest complete checkpoint.
+        hosts: Hosts of the newest attempt.
+        target_id: The target's own id of the attempt.
+        spares: A scheduler may use spare nodes for the newest attempt.
+        stopping: Why an attempt is being stopped: cancel, failed, lost, no_progress or not_started.
+        deadline: When the lease of a stopping attempt is revoked at the latest.
+        cancel: The user requested cancellation.
+        verdict: The target's own reason for the end of the attempt.
+        failing_since: When the first launcher of the attempt ended.
+        unknown: Hosts that do not answer, and since when.
+        lost: Hosts lost in the newest attempt.
+        unclear: Hosts that neither ended nor count as lost.
+        absent: Hosts on which the attempt never started.
+        placed: Hosts that the scheduler chose and that have not started yet, and since when.
+        excluded: Hosts that new attempts avoid.
+        attempts: All attempts, oldest first; the file has the newest 50.
+        watcher: Name of the watcher that leads the job.
     """
 
     job: str
@@ -107,55 +140,44 @@ class State:
         return self.attempts[-1]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
+        """Return the content of state.json."""
         data = asdict(self)
         data.update(unknown=dict(self.unknown), placed=dict(self.placed))
         return {"schema": SCHEMA, **data, "attempts": data["attempts"][-_KEPT_ATTEMPTS:]}
 
 
-def known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what this version knows: nodes that still run an older one must be able to read their lease."""
-    return {name: value for name, value in data.items() if name in kind.__dataclass_fields__}  # type: ignore[attr-defined]
-
-
-def from_json(data: Mapping[str, Any]) -> State:
-    """Return the state that `to_json` wrote.
+def from_json(data: Any, *, origin: str = "") -> State:
+    """Return the state that `to_json` wrote. Unknown keys are skipped: nodes with an older release must be able to read their lease.
 
     Raises:
-        ValueError, KeyError, TypeError: It is another document.
+        InvalidDataError: The data are something else.
     """
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"schema {data['schema']!r}, this program reads {SCHEMA}")
-    values = {name: data[name] for name in State.__dataclass_fields__ if name in data}
-    values["hosts"] = tuple(Host(**known(Host, item)) for item in values["hosts"])
-    values["excluded"] = tuple(Excluded(**known(Excluded, item)) for item in values["excluded"])
-    values["attempts"] = tuple(Attempt(**known(Attempt, {**item, "hosts": tuple(item["hosts"])})) for item in values["attempts"])
-    for name in ("unknown", "placed"):
-        values[name] = tuple(sorted((str(host), float(since)) for host, since in values.get(name, {}).items()))
-    for name in ("lost", "unclear", "absent"):
-        values[name] = tuple(values.get(name, ()))
-    return State(**values)
+    if isinstance(data, dict):
+        pairs = {name: sorted(data[name].items()) for name in ("unknown", "placed") if isinstance(data.get(name), dict)}
+        data = {**data, **pairs}
+    return read(State, data, origin=origin, schema=SCHEMA, ignore_unknown=True)
 
 
 def load(path: Path) -> State | None:
-    """Read the state; None where there is none yet.
+    """Read state.json; return None if there is none yet.
 
     Raises:
-        PlanError: It cannot be read; the job's state is not guessed.
+        PlanError: The file cannot be read, or is not a state.
     """
     try:
         text = safe_files.read_regular(path, max_bytes=_LARGEST_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise PlanError(f"{path}: cannot be read: {error}", fix="mend the shared storage; the watcher starts again by itself") from error
+        raise PlanError(f"{path}: cannot be read: {error}", fix="repair the shared storage; systemd restarts the watcher") from error
     try:
-        return from_json(parse_json(text))
-    except (ValueError, KeyError, TypeError) as error:
-        fix = "use the version of primus-watch that wrote it; restore a damaged file, or submit the job anew with its checkpoints"
-        raise PlanError(f"{path}: this is no state of a job: {error!r}", fix=fix) from error
+        return from_json(parse_json(text), origin=str(path))
+    except (ValueError, InvalidDataError) as error:
+        what = error.what if isinstance(error, InvalidDataError) else f"{path}: {error}"
+        fix = "use the release of primus-watch that wrote it, restore the file, or submit the job again with its checkpoints"
+        raise PlanError(f"not the state of a job: {what}", fix=fix) from error
 
 
 def save(path: Path, state: State) -> None:
-    """Replace the state, durable before this returns."""
+    """Replace state.json."""
     write_atomic(path, json.dumps(state.to_json(), indent=1) + "\n", mode=0o600)

@@ -1,4 +1,4 @@
-"""attempts/N/node-RRRRR.json: how one node's launcher of an attempt began and ended, and the claim that lets an attempt run only once."""
+"""attempts/N/node-RRRRR.json: start and end of a node's launcher, and the claim that prevents a second run of an attempt."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.atomic_files import create_atomic, write_atomic
+from primus_bootstrap.core.structured import InvalidDataError, read, readable
 from primus_bootstrap.launch.untrusted import parse_json
-from primus_bootstrap.launch.watch.job_state import known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,11 +22,24 @@ _ERROR = "primus-cli: "
 _TAIL_BYTES = 1 << 14
 
 
+@readable
 @dataclass(frozen=True)
 class NodeRecord:
-    """One node's launcher; `host` is the inventory's (or Slurm's, or Kubernetes') name, `node` the host's own.
+    """The launcher of one node. Times are in seconds since the epoch.
 
-    `ended` None: running, or gone silently. `address` and `pod` are of Kubernetes: how others reach it, and which pod it is in.
+    Attributes:
+        rank: Number of the node in the job.
+        host: Its name in the inventory, in Slurm or in Kubernetes.
+        node: Its own hostname.
+        boot_id: Identifies this boot of the machine.
+        target_id: The target's id of the attempt.
+        started: Start of the launcher.
+        ended: End of the launcher; None: it runs, or was killed.
+        exit_code: Exit code of the launcher.
+        note: Why the program `attempt` ended the launcher.
+        address: Address of a pod.
+        pod: Name of the pod.
+        schema: Name and version of the format.
     """
 
     rank: int
@@ -44,18 +57,22 @@ class NodeRecord:
 
 
 def claim(folder: Path, record: NodeRecord) -> str:
-    """Take a rank of an attempt; return who has it already, or an empty text. The first Slurm job that comes has the whole attempt."""
+    """Claim a rank of an attempt for this launcher. The first Slurm job that claims a rank owns the whole attempt.
+
+    Returns:
+        The earlier claimant, or an empty text on success.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    owner = _make_once(folder / _CLAIM, record.target_id)
-    if owner != record.target_id:
-        return f"Slurm job {owner}"
+    job = _create_once(folder / _CLAIM, record.target_id)
+    if job != record.target_id:
+        return f"Slurm job {job}"
     text = _text(record)
-    found = _make_once(_path(folder, record.rank), text)
+    found = _create_once(_path(folder, record.rank), text)
     return "" if found == text else f"rank {record.rank} of an earlier start"
 
 
 def owner(folder: Path) -> str:
-    """Return the Slurm job that has an attempt; empty before one has begun."""
+    """Return the Slurm job that owns an attempt; empty before one has started."""
     try:
         return (folder / _CLAIM).read_text("utf-8", "replace")
     except OSError:
@@ -63,7 +80,7 @@ def owner(folder: Path) -> str:
 
 
 def close(folder: Path, record: NodeRecord, *, ended: float, exit_code: int, note: str = "") -> None:
-    """Record the end."""
+    """Record the end of a launcher."""
     write_atomic(_path(folder, record.rank), _text(replace(record, ended=ended, exit_code=exit_code, note=note)), mode=0o600)
 
 
@@ -73,7 +90,7 @@ def read_all(folder: Path) -> dict[int, NodeRecord]:
 
 
 def last_error(folder: Path) -> str:
-    """Return the newest error that a launcher of an attempt printed itself, in one line; empty where there is none."""
+    """Return the last error line that a launcher of the attempt printed itself; empty if there is none."""
     found = ""
     for path in sorted(folder.glob("node-*.log")):
         with suppress(OSError), path.open("rb") as file:
@@ -84,8 +101,8 @@ def last_error(folder: Path) -> str:
 
 
 def _read(path: Path) -> Iterator[NodeRecord]:
-    with suppress(OSError, ValueError, TypeError):
-        yield NodeRecord(**known(NodeRecord, parse_json(path.read_text("utf-8", "replace"))))
+    with suppress(OSError, ValueError, InvalidDataError):
+        yield read(NodeRecord, parse_json(path.read_text("utf-8", "replace")), ignore_unknown=True)
 
 
 def _text(record: NodeRecord) -> str:
@@ -96,8 +113,8 @@ def _path(folder: Path, rank: int) -> Path:
     return folder / f"node-{rank:05d}.json"
 
 
-def _make_once(path: Path, text: str) -> str:
-    """Make a file with its content at once unless it exists; return what it holds."""
+def _create_once(path: Path, text: str) -> str:
+    """Create a file unless it exists; return its content."""
     try:
         create_atomic(path, text, mode=0o600)
     except FileExistsError:

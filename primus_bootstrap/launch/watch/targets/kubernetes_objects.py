@@ -267,7 +267,7 @@ def _storage(wanted: Kubernetes) -> dict[str, Any]:
 def tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
     """Return which taints a pod bears, those with the name of its devices too, by which nodes keep off who uses none of them."""
     devices = [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
-    return [*map(dict, wanted.tolerations), *devices]
+    return [*(toleration.to_json() for toleration in wanted.tolerations), *devices]
 
 
 def _affinity(start: Start) -> dict[str, Any]:
