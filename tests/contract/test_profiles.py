@@ -1,4 +1,4 @@
-"""The data of primus_bootstrap/launch holds together, and what launch writes is what the controller reads."""
+"""The data files of primus_bootstrap/launch are consistent, and the controller can parse the records of launch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DATA = Path(gpus.__file__).parents[1] / "data"
 ROLE = content.roles_dir() / "gpu_env"
 SECTIONS = [(file, name) for file in ("base", "vendors", "models", "networks") for name in profiles.profile_data(file)]
 FACTS = {"socket_interface", "nccl_socket_interface", "hca_list", "gid_index"}
-ASKED = {
+MODELS = {
     "MI100", "MI210", "MI250", "MI250X", "MI300A", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X",
     "A100", "H100", "H200", "B200", "GB200", "L40S",
 }  # fmt: skip
 
-# Names that other launchers set for every job and that stay out, each with the reason in docs/profiles.md.
+# Variables that other launchers set for every job and this project does not; docs/profiles.md has the reasons.
 LEFT_OUT = {
     "NCCL_CHECKS_DISABLE", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "CUDA_DEVICE_MAX_CONNECTIONS",
     "TORCH_NCCL_AVOID_RECORD_STREAMS", "NCCL_PXN_DISABLE", "NCCL_CROSS_NIC", "RCCL_MSCCL_ENABLE", "RCCL_MSCCLPP_ENABLE", "NCCL_NVLS_ENABLE",
@@ -35,7 +35,7 @@ LEFT_OUT = {
 
 @pytest.mark.parametrize(("file", "section"), SECTIONS)
 def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) -> None:
-    """A value nobody can explain is a value nobody dares to change."""
+    """And no unknown keys."""
     for entry in profiles.profile_data(file)[section]:
         assert set(entry) <= {"variable", "value", "value_from", "reason", "source", "when"}, entry
         assert re.fullmatch(r"[A-Z][A-Z0-9_]*", entry["variable"])
@@ -47,8 +47,8 @@ def test_every_entry_has_a_value_a_reason_and_a_source(file: str, section: str) 
         assert set(entry.get("when", {})) <= {"gpus", "form"}
 
 
-def test_no_variable_stands_twice_in_what_can_meet_in_one_layer() -> None:
-    """Base and one vendor share a file, `all` and one kind of network as well; each model stands alone."""
+def test_no_layer_sets_a_variable_twice() -> None:
+    """Layers: base with one vendor, `all` with one kind of network, and each model."""
     base, networks = profiles.profile_data("base")["base"], profiles.profile_data("networks")
     together: list[list[Any]] = [[*base, *entries] for entries in profiles.profile_data("vendors").values()]
     together += [[*networks["all"], *entries] for name, entries in networks.items() if name != "all"]
@@ -59,8 +59,8 @@ def test_no_variable_stands_twice_in_what_can_meet_in_one_layer() -> None:
         assert not [name for name, count in counted.items() if count > 1]
 
 
-def test_what_is_left_out_on_purpose_stays_out_and_is_explained() -> None:
-    """Each of these breaks or slows some job when it is set for all of them."""
+def test_variables_that_harm_some_jobs_are_not_set_and_are_documented() -> None:
+    """Each of these breaks or slows some jobs."""
     used = {entry["variable"] for file, section in SECTIONS for entry in profiles.profile_data(file)[section]}
     page = (content.content_root() / "docs" / "profiles.md").read_text()
 
@@ -69,18 +69,18 @@ def test_what_is_left_out_on_purpose_stays_out_and_is_explained() -> None:
 
 
 def test_every_model_has_facts_ids_and_a_profile() -> None:
-    """The models of the ids, of the facts, of the profiles and of the role's choices are the same, and none is missing."""
+    """Ids, facts, profiles and the role's choices contain the same models."""
     catalogue = gpus.catalogue()
     by_id = {model for entry in catalogue["ids"].values() for model in entry["models"]}
     choices = yaml.safe_load((ROLE / "meta/argument_specs.yml").read_text())["argument_specs"]["main"]["options"]["gpu_env_model"][
         "choices"
     ]
 
-    assert set(catalogue["models"]) == by_id == set(profiles.profile_data("models")) == set(choices) - {"auto"} == ASKED
+    assert set(catalogue["models"]) == by_id == set(profiles.profile_data("models")) == set(choices) - {"auto"} == MODELS
 
 
 def test_every_id_and_model_names_its_source() -> None:
-    """A source is a key of `sources`, whose value is an address; ids are lower case, as sysfs is compared."""
+    """A source is a key of `sources` with a URL; ids are in lower case, as in sysfs."""
     catalogue = gpus.catalogue()
     for key, entry in {**catalogue["ids"], **catalogue["models"]}.items():
         assert catalogue["sources"][entry["source"]].startswith("https://"), key
@@ -88,14 +88,14 @@ def test_every_id_and_model_names_its_source() -> None:
 
 
 def test_amd_virtual_functions_are_known_for_every_model_that_has_them() -> None:
-    """MI210 and the MI300 and MI350 families can be cut into virtual functions."""
+    """MI210 and the MI300 and MI350 families."""
     virtual = {model for entry in gpus.catalogue()["ids"].values() if entry.get("virtual") for model in entry["models"]}
 
     assert virtual == {"MI210", "MI300X", "MI308X", "MI325X", "MI350X", "MI355X"}
 
 
-def test_no_key_is_given_twice_in_the_data() -> None:
-    """YAML takes the last of two equal keys in silence."""
+def test_no_data_file_contains_a_key_twice() -> None:
+    """PyYAML silently uses the last of two equal keys."""
 
     class Strict(yaml.SafeLoader):
         pass
@@ -110,8 +110,8 @@ def test_no_key_is_given_twice_in_the_data() -> None:
         yaml.load(path.read_text(), Strict)  # noqa: S506 - a SafeLoader
 
 
-def test_the_controller_reads_what_launch_prints(tmp_path: Path) -> None:
-    """Each record of a real run comes back through parse_verdict as it was."""
+def test_the_controller_can_parse_the_records_of_host_env(tmp_path: Path) -> None:
+    """parse_verdict changes no record of a real run."""
     command = [sys.executable, "-m", "primus_bootstrap.launch.detect.host_env", "--sysfs", "/", "--out", str(tmp_path), "--check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     printed = json.loads(done.stdout)["verdicts"]
@@ -120,8 +120,8 @@ def test_the_controller_reads_what_launch_prints(tmp_path: Path) -> None:
     assert [verdicts.parse_verdict(record).to_json() for record in printed] == printed
 
 
-def test_the_programs_own_check_speaks_the_same_records(tmp_path: Path) -> None:
-    """verify-env on a host that never had gpu_env fails with a fix, in the same shape."""
+def test_the_controller_can_parse_the_records_of_verify_env(tmp_path: Path) -> None:
+    """On a host without gpu_env it fails with a fix."""
     found = verify_env.verify(tmp_path)
 
     assert [(record.check, record.verdict) for record in found] == [("gpu_facts", "fail")]
@@ -129,8 +129,8 @@ def test_the_programs_own_check_speaks_the_same_records(tmp_path: Path) -> None:
     assert verdicts.parse_verdict(found[0].to_json()).to_json() == found[0].to_json()
 
 
-def test_the_playbook_only_wires() -> None:
-    """playbooks/gpu.yml is hosts and roles in at most 40 lines, without a `when`."""
+def test_the_playbook_contains_hosts_and_roles_only() -> None:
+    """playbooks/gpu.yml has at most 40 lines and no `when`."""
     text = (content.playbooks_dir() / "gpu.yml").read_text()
     plays = yaml.safe_load(text)
 
@@ -141,8 +141,8 @@ def test_the_playbook_only_wires() -> None:
     assert "when:" not in text
 
 
-def test_models_that_share_an_id_get_only_what_both_have() -> None:
-    """MI250 and MI250X share everything; two models that differ would share nothing."""
+def test_models_that_share_an_id_get_their_common_entries_only() -> None:
+    """MI250 and MI250X have the same entries; MI250 and MI100 have none in common."""
     both = [entry["variable"] for entry in profiles._shared_entries(["MI250", "MI250X"])]
 
     assert both == ["HSA_NO_SCRATCH_RECLAIM"]

@@ -1,4 +1,4 @@
-"""What host-env writes: only differences, atomically, quoted so that systemd and shells read the same; and its input and errors."""
+"""The environment files of host_env, read by real shells."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ AWKWARD = [
 
 @pytest.mark.parametrize("value", AWKWARD)
 @pytest.mark.parametrize("shell", ["sh", "bash"])
-def test_every_shell_reads_the_value_that_was_given(
+def test_every_shell_reads_the_value_unchanged(
     value: str, shell: str, machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """profile.d and a sourced env file both give the value back, unchanged."""
+    """From profile.d and from a sourced env file."""
     out = run(capsys, machine, tmp_path / "out", variables={"ODD": value}).out
     for script in (out / envfiles.PROFILE_SCRIPT, out / envfiles.env_path("site")):
         command = [shell, "-u", "-c", f'. {script}; printf %s "$ODD"']
@@ -47,8 +47,8 @@ def test_every_shell_reads_the_value_that_was_given(
         assert (done.stdout, done.stderr) == (value, "")
 
 
-def test_the_users_own_value_wins_in_a_login_shell(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the environment has is kept, also where it is empty on purpose."""
+def test_a_login_shell_does_not_override_variables_that_are_set(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if the value is empty."""
     out = run(capsys, machine, tmp_path / "out").out
     command = ["sh", "-c", f'. {out / envfiles.PROFILE_SCRIPT}; printf \'%s|%s\' "$NCCL_DEBUG" "$NCCL_IB_HCA"']
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={"NCCL_DEBUG": "INFO", "NCCL_IB_HCA": ""}, timeout=120)

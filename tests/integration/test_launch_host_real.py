@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
+"""primus-cli env, node_preflight and numa on this host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BASH = shutil.which("bash") or "bash"
 
 
 def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) -> None:
-    """Every variable has its reason and source; a value of the environment that wins is said."""
+    """Each variable has its reason; a value in the environment is reported as the effective value."""
     done = User(tmp_path).cli("env", "show", NCCL_DEBUG="INFO")
 
     assert done.returncode == 0, done.stderr
@@ -37,8 +37,8 @@ def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("model", "variable"), [("MI300X", "GPU_MAX_HW_QUEUES"), ("H100", "PYTORCH_CUDA_ALLOC_CONF")])
-def test_env_show_of_a_model_needs_no_such_gpu(tmp_path: Path, model: str, variable: str) -> None:
-    """AMD and NVIDIA have values of their own, and what the network decides is left unset with the reason."""
+def test_env_show_of_a_model_works_without_that_gpu(tmp_path: Path, model: str, variable: str) -> None:
+    """Variables that depend on the network are unset, with the reason."""
     shown = json.loads(User(tmp_path).cli("env", "show", "--gpu", model, "--json").stdout)
 
     assert variable in {entry["variable"] for entry in shown["entries"]}
@@ -46,16 +46,16 @@ def test_env_show_of_a_model_needs_no_such_gpu(tmp_path: Path, model: str, varia
     assert {item["variable"] for item in shown["unset"]} >= {"GLOO_SOCKET_IFNAME"}
 
 
-def test_no_other_models_profile_is_taken(tmp_path: Path) -> None:
-    """A misspelt model gets the nearest name."""
+def test_a_misspelt_model_is_an_error_with_a_suggestion(tmp_path: Path) -> None:
+    """No other model's profile is used."""
     with pytest.raises(UsageError, match="did you mean MI300X"):
         host_profile.model_profile("MI300x1")
 
     assert User(tmp_path).cli("env", "show", "--gqu", "x").returncode == 2
 
 
-def test_env_export_is_for_a_shell_and_keeps_what_is_set(tmp_path: Path) -> None:
-    """Sourced, it sets what is not there and leaves what is."""
+def test_env_export_does_not_override_variables_that_are_set(tmp_path: Path) -> None:
+    """Its output is a script for shells."""
     user = User(tmp_path)
     lines = user.cli("env", "export", "--gpu", "MI300X").stdout
     (tmp_path / "env.sh").write_text(lines)
@@ -67,8 +67,8 @@ def test_env_export_is_for_a_shell_and_keeps_what_is_set(tmp_path: Path) -> None
     assert {"NCCL_DEBUG=INFO", "GPU_MAX_HW_QUEUES=2"} <= set(done.stdout.splitlines())
 
 
-def test_a_bound_process_runs_on_the_cpus_of_its_gpus_node(tmp_path: Path) -> None:
-    """The affinity is the node's CPUs that this process may use, and a rank without GPU is told."""
+def test_a_bound_process_runs_on_the_cpus_of_its_gpus_numa_node(tmp_path: Path) -> None:
+    """Its affinity is the allowed CPUs of that node. For a rank without a GPU, bind returns the reason."""
     root = expand("mi300x-roce", tmp_path / "root")
     gpu = find_gpus(Host(root)).gpus[0]
     cpu = min(os.sched_getaffinity(0))
@@ -85,7 +85,7 @@ def test_a_bound_process_runs_on_the_cpus_of_its_gpus_node(tmp_path: Path) -> No
 
 
 def test_preflight_is_a_task(tmp_path: Path) -> None:
-    """It runs as any task does, its exit code is 4 where something failed, and its records are in the run folder."""
+    """Its exit code is 4 if a check failed, and its records are in the run folder."""
     user = User(tmp_path)
     done = user.cli("--output", str(user.run_dir), "direct", "--", "preflight", "--min-free-gib", "1e9")
     (file,) = user.run_dir.glob("preflight-*.jsonl")
@@ -96,11 +96,8 @@ def test_preflight_is_a_task(tmp_path: Path) -> None:
     assert "fail    preflight_space" in done.stdout
 
 
-"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
-
-
 def verdicts(root: Path, folder: Path, **options: float) -> dict[str, str]:
-    """Return each check's verdict."""
+    """Return the verdict of each check."""
     found = node_preflight.look(root, folder, {"MASTER_ADDR": "localhost"}, **options)  # type: ignore[arg-type]
     return {record.check: record.verdict for record in found}
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.detect.verify_env: a wrong value is named, and a look that fails is unknown, never good."""
+"""primus_bootstrap.launch.detect.verify_env with real shells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_facts(root: Path, **changes: Any) -> None:
-    """Write the part of gpu.json that is read."""
+    """Write the parts of gpu.json that verify_env reads."""
     variables = [{"variable": "PRIMUS_TEST_VARIABLE", "value": "1"}]
     (root / "etc/primus/env.d").mkdir(parents=True)
     (root / "etc/primus/env.d/10-base.env").write_text('PRIMUS_TEST_VARIABLE="1"\n')
@@ -25,12 +25,12 @@ def write_facts(root: Path, **changes: Any) -> None:
 
 
 def found(root: Path) -> dict[str, str]:
-    """Return each check's verdict."""
+    """Return the verdict of each check."""
     return {record.check: record.verdict for record in verify_env.verify(root)}
 
 
 def test_a_login_shell_without_the_variable_fails_with_its_name(tmp_path: Path) -> None:
-    """The files of a test folder are not this machine's, so a real login shell does not have the variable."""
+    """A real login shell does not read the files of the test folder."""
     write_facts(tmp_path)
     record = next(record for record in verify_env.verify(tmp_path) if record.check == "gpu_env_login")
 
@@ -40,38 +40,38 @@ def test_a_login_shell_without_the_variable_fails_with_its_name(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"profile": {"variables": [{}]}}', '{"profile": []}'])
-def test_facts_that_cannot_be_read_fail(text: str, tmp_path: Path) -> None:
-    """Truncated or foreign content is named, not a traceback."""
+def test_an_unreadable_gpu_json_fails(text: str, tmp_path: Path) -> None:
+    """Truncated or foreign content gives a verdict, not a traceback."""
     write_facts(tmp_path)
     (tmp_path / "etc/primus/gpu.json").write_text(text)
 
     assert found(tmp_path) == {"gpu_facts": "fail"}
 
 
-def test_facts_of_another_schema_fail(tmp_path: Path) -> None:
-    """A file of a later version is not taken for ours."""
+def test_a_gpu_json_with_another_schema_fails(tmp_path: Path) -> None:
+    """For example of a later version."""
     write_facts(tmp_path, schema="primus.gpu/2")
 
     assert found(tmp_path)["gpu_facts"] == "fail"
 
 
 @pytest.mark.parametrize("command", [["/nonexistent/program"], [sys.executable, "-c", "raise SystemExit(3)"]])
-def test_a_look_that_fails_is_unknown(command: list[str]) -> None:
-    """A missing systemd-run says nothing about the values."""
-    record = verify_env._compare("gpu_env_service", {"A": "1"}, verify_env._seen(command))
+def test_a_failing_command_gives_unknown(command: list[str]) -> None:
+    """For example a missing systemd-run."""
+    record = verify_env._compare("gpu_env_service", {"A": "1"}, verify_env._environment_of(command))
 
     assert (record.verdict, bool(record.reason)) == ("unknown", True)
 
 
 def test_an_environment_with_the_values_passes() -> None:
-    """Values are compared as the program saw them, with = and line breaks in others left alone."""
+    """Values may contain `=`."""
     code = "import os,sys; sys.stdout.buffer.write(b'A==x y\\0B=1\\n2\\0')"
 
-    assert verify_env._compare("gpu_env_login", {"A": "=x y"}, verify_env._seen([sys.executable, "-c", code])).verdict == "pass"
+    assert verify_env._compare("gpu_env_login", {"A": "=x y"}, verify_env._environment_of([sys.executable, "-c", code])).verdict == "pass"
 
 
-def test_device_nodes_are_compared_with_the_rule(tmp_path: Path) -> None:
-    """No node is skipped, a right one passes, a wrong one is named."""
+def test_device_files_are_compared_with_the_udev_rule(tmp_path: Path) -> None:
+    """Without device files the check is skipped; a wrong mode fails with the file's name."""
     write_facts(tmp_path)
     group = grp.getgrgid(os.getgid()).gr_name
     rules = tmp_path / "etc/udev/rules.d/70-primus-gpu.rules"

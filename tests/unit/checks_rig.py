@@ -63,7 +63,7 @@ class Machine:
 
     def record(self, **site: Any) -> None:
         """Write gpu.json as the role gpu_env does, with these site values."""
-        found = host_env.look(sysfs.Host(self.root), self.root, Site("gpu001", **site))
+        found = host_env.detect(sysfs.Host(self.root), self.root, Site("gpu001", **site))
         self.write(FACTS, facts_text(dict(found.document)))
 
     def records(self, name: str) -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""What host-env writes: only differences, atomically, quoted so that systemd and shells read the same; and its input and errors."""
+"""primus_bootstrap.launch.detect.host_env: the written files, the site file, and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def machine(tmp_path: Path) -> Path:
 
 
 def test_the_second_run_changes_nothing(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same findings give the same bytes, and files are not even touched."""
+    """Contents and modification times stay the same."""
     first = run(capsys, machine, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     second = run(capsys, machine, tmp_path / "out")
@@ -31,8 +31,8 @@ def test_the_second_run_changes_nothing(machine: Path, tmp_path: Path, capsys: p
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
 
 
-def test_check_mode_writes_nothing_and_shows_the_difference(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--check says what would change, with the content."""
+def test_check_mode_prints_the_changes_without_making_them(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output contains the new contents."""
     outcome = run(capsys, machine, tmp_path / "out", "--check")
 
     assert outcome.output["changed"] is True
@@ -40,8 +40,8 @@ def test_check_mode_writes_nothing_and_shows_the_difference(machine: Path, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_layer_that_became_empty_loses_its_file(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A variable that the site takes back is gone, and so is a file that holds nothing else; others' files stay."""
+def test_the_file_of_an_empty_layer_is_removed(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files of others in the folder stay."""
     run(capsys, machine, tmp_path / "out", variables={"A": "1"})
     foreign = tmp_path / "out/etc/primus/env.d/95-local.env"
     foreign.write_text("B=2\n")
@@ -50,8 +50,8 @@ def test_a_layer_that_became_empty_loses_its_file(machine: Path, tmp_path: Path,
     assert sorted(path.name for path in foreign.parent.iterdir()) == ["10-base.env", "20-model.env", "30-network.env", "95-local.env"]
 
 
-def test_files_are_readable_for_everybody_whatever_the_umask(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A hardened umask of root must not hide the environment from users; a mode that was changed is put right."""
+def test_files_are_readable_for_all_users_whatever_the_umask(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A changed mode is corrected."""
     old = os.umask(0o077)
     try:
         run(capsys, machine, tmp_path / "out")
@@ -60,28 +60,28 @@ def test_files_are_readable_for_everybody_whatever_the_umask(machine: Path, tmp_
     facts = tmp_path / "out/etc/primus/gpu.json"
     modes = {oct(path.stat().st_mode & 0o777) for path in (facts, facts.parent, facts.parent.parent)}
     facts.chmod(0o600)
-    again = run(capsys, machine, tmp_path / "out")
+    second = run(capsys, machine, tmp_path / "out")
 
     assert modes == {"0o644", "0o755"}
-    assert again.output["changed"] is True
+    assert second.output["changed"] is True
     assert oct(facts.stat().st_mode & 0o777) == "0o644"
 
 
-def test_a_link_in_the_way_is_replaced_and_its_target_kept(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Writing through a link would change another file."""
-    target = tmp_path / "precious"
-    target.write_text("keep\n")
+def test_a_symbolic_link_is_replaced_and_its_target_unchanged(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The program does not write through links."""
+    target = tmp_path / "target"
+    target.write_text("unchanged\n")
     link = tmp_path / "out/etc/primus/gpu.json"
     link.parent.mkdir(parents=True)
     link.symlink_to(target)
     run(capsys, machine, tmp_path / "out")
 
-    assert target.read_text() == "keep\n"
+    assert target.read_text() == "unchanged\n"
     assert not link.is_symlink()
 
 
-def test_a_later_layer_wins_and_the_origin_is_kept(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """gpu.json says where the value comes from, why, and what it replaced."""
+def test_a_later_layer_overrides_an_earlier_one(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpu.json contains origin and reason of the value, and the overridden values."""
     outcome = run(capsys, machine, tmp_path / "out", variables={"NCCL_IB_GID_INDEX": {"value": 1, "reason": "our switches"}})
     entry = next(item for item in outcome.facts["profile"]["variables"] if item["variable"] == "NCCL_IB_GID_INDEX")
 
@@ -105,13 +105,13 @@ def test_a_later_layer_wins_and_the_origin_is_kept(machine: Path, tmp_path: Path
         ("variables: [A]", "variables"),
         ("variables: {1A: x}", "1A"),
         ("variables: {A: yes}", "booleans"),
-        ("variables: {A: {worth: 1}}", "other keys"),
-        ("variables: {A: [1]}", "A needs a text"),
+        ("variables: {A: {worth: 1}}", "must have the keys value and reason only"),
+        ("variables: {A: [1]}", "the value of A is [1], not a text"),
         ('variables: {A: "x\\ny"}', "line break"),
     ],
 )
-def test_a_wrong_site_file_is_refused_with_a_fix(text: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2, nothing written, the key is named and a fix given."""
+def test_a_wrong_site_file_is_an_error_with_a_fix(text: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2; the error names the key, and no file is written."""
     file = tmp_path / "site.yml"
     file.write_text(text)
     code = host_env.main(["--sysfs", str(tmp_path), "--out", str(tmp_path / "out"), "--site", str(file), "--json"])
@@ -123,24 +123,24 @@ def test_a_wrong_site_file_is_refused_with_a_fix(text: str, named: str, tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_what_the_role_sends_is_understood() -> None:
-    """Numbers from the command line arrive as text, absent ones as null, letters beyond U+FFFF as JSON escapes."""
-    got = site.parse_site(json.dumps({"count": "8", "nic_count": None, "variables": {"A": "😀"}}))
+def test_the_site_file_of_the_role_is_parsed() -> None:
+    """It contains numbers as text, null for missing numbers, and JSON escapes of characters beyond U+FFFF."""
+    values = site.parse_site(json.dumps({"count": "8", "nic_count": None, "variables": {"A": "😀"}}))
 
-    assert (got.count, got.nic_count, got.variables[0].value) == (8, None, "😀")
+    assert (values.count, values.nic_count, values.variables[0].value) == (8, None, "😀")
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_a_fix(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 1 with the path and a fix, not a traceback."""
-    (tmp_path / "out").write_text("a file where a folder is needed")
+    """Exit code 1; the error contains the path."""
+    (tmp_path / "out").write_text("a file instead of a folder")
     outcome = run(capsys, machine, tmp_path / "out")
 
     assert outcome.code == 1
     assert str(tmp_path / "out") in outcome.output["error"]["what"]
 
 
-def test_device_rules_follow_the_vendor_and_need_the_group(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """AMD gets udev rules once the group exists; without it the verdict fails and no rule is written."""
+def test_amd_hosts_get_udev_rules_if_the_group_exists(machine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the group the verdict fails, and no rule is written."""
     rules = tmp_path / "out/etc/udev/rules.d/70-primus-gpu.rules"
     without = run(capsys, machine, tmp_path / "out", device_group="train")
     written = rules.exists()
@@ -152,8 +152,8 @@ def test_device_rules_follow_the_vendor_and_need_the_group(machine: Path, tmp_pa
     assert 'KERNEL=="renderD*", GROUP="train", MODE="0660"' in rules.read_text()
 
 
-def test_nvidia_gets_module_options_with_the_groups_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """NVIDIA's driver makes its nodes itself and takes a number, not a name."""
+def test_nvidia_hosts_get_module_options_with_the_groups_id(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NVIDIA's driver creates its device files itself and accepts ids only."""
     group = tmp_path / "out/etc/group"
     group.parent.mkdir(parents=True)
     group.write_text("train:x:4000:\n")

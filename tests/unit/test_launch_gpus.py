@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.detect.gpus: single rules that no whole machine shows."""
+"""primus_bootstrap.launch.detect.gpus on single PCI devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def device(root: Path, address: str, key: str, pci_class: str = "120000", physfn: str = "") -> None:
-    """Write one PCI device as plain files."""
+    """Write the sysfs files of one PCI device."""
     folder = root / "sys/bus/pci/devices" / address
     folder.mkdir(parents=True)
     vendor, number = key.split(":")
@@ -25,23 +25,23 @@ def device(root: Path, address: str, key: str, pci_class: str = "120000", physfn
 
 @pytest.mark.parametrize(("key", "expected"), [(key, "/".join(entry["models"])) for key, entry in gpus.catalogue()["ids"].items()])
 def test_every_known_id_gives_its_model(key: str, expected: str, tmp_path: Path) -> None:
-    """Each id of the data file is found, whatever its class code says."""
+    """Whatever its class code is."""
     device(tmp_path, "0000:05:00.0", key, "030200")
     found = gpus.find_gpus(sysfs.Host(tmp_path))
 
     assert (found.verdict, found.name, found.reason) == ("ok", expected, "")
 
 
-def test_an_id_that_products_share_names_all_of_them(tmp_path: Path) -> None:
-    """1002:740c is MI250 or MI250X: both are said, and either expectation is met."""
+def test_a_shared_id_gives_all_its_models(tmp_path: Path) -> None:
+    """1002:740c is MI250 or MI250X."""
     device(tmp_path, "0000:05:00.0", "1002:740c")
     found = gpus.find_gpus(sysfs.Host(tmp_path))
 
     assert found.models == ("MI250", "MI250X")
 
 
-def test_a_virtual_function_beside_its_physical_one_is_not_counted_again(tmp_path: Path) -> None:
-    """A host that cuts its GPUs up for guests has as many GPUs as cards."""
+def test_a_virtual_function_does_not_count_beside_its_physical_function(tmp_path: Path) -> None:
+    """A host with virtual functions for guests has as many GPUs as cards."""
     device(tmp_path, "0000:05:00.0", "1002:74a1")
     device(tmp_path, "0000:05:02.0", "1002:74b5", physfn="0000:05:00.0")
     found = gpus.find_gpus(sysfs.Host(tmp_path))
@@ -51,7 +51,7 @@ def test_a_virtual_function_beside_its_physical_one_is_not_counted_again(tmp_pat
 
 
 def test_one_model_in_two_sizes_is_mixed(tmp_path: Path) -> None:
-    """A100 of 40 and of 80 GiB are not one kind of GPU to a job."""
+    """A100 with 40 and with 80 GiB."""
     device(tmp_path, "0000:05:00.0", "10de:20b0", "030200")
     device(tmp_path, "0000:06:00.0", "10de:20b2", "030200")
 
@@ -59,14 +59,14 @@ def test_one_model_in_two_sizes_is_mixed(tmp_path: Path) -> None:
 
 
 def test_an_unknown_3d_controller_of_nvidia_is_unknown(tmp_path: Path) -> None:
-    """A class without a screen is an accelerator, known or not."""
+    """It is an accelerator, because it has no display."""
     device(tmp_path, "0000:05:00.0", "10de:3182", "030200")
 
     assert gpus.find_gpus(sysfs.Host(tmp_path)).verdict == "unknown"
 
 
-def test_a_known_gpu_without_class_still_counts(tmp_path: Path) -> None:
-    """The id is enough; a class that cannot be read takes nothing away."""
+def test_a_known_id_counts_without_a_readable_class(tmp_path: Path) -> None:
+    """The id is sufficient."""
     device(tmp_path, "0000:05:00.0", "1002:75a3")
     (tmp_path / "sys/bus/pci/devices/0000:05:00.0/class").unlink()
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.env_show, node_preflight and numa: what a host says of itself."""
+"""primus_bootstrap.launch.detect.host_profile and numa."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_the_role_wrote_is_what_runs_get(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The file of gpu_env wins over detection, because the site's own variables are only there."""
+def test_the_profile_is_read_from_gpu_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It overrides a new detection, because only gpu.json contains the site's variables."""
     root = expand("mi300x-roce", tmp_path / "root")
     run(capsys, root, root, variables={"NCCL_IB_TC": "106"})
     profile = host_profile.host_profile(root)
     values = {entry.variable: entry.value for entry in profile.entries}
 
-    assert (profile.came_from, profile.model, values["NCCL_IB_TC"]) == ("/etc/primus/gpu.json", "MI300X", "106")
+    assert (profile.origin, profile.model, values["NCCL_IB_TC"]) == ("/etc/primus/gpu.json", "MI300X", "106")
 
 
-def test_without_that_file_the_host_is_looked_at(tmp_path: Path) -> None:
-    """A host that no role has seen has a profile as well."""
+def test_without_gpu_json_the_hardware_is_detected(tmp_path: Path) -> None:
+    """The profile's origin states it."""
     profile = host_profile.host_profile(expand("mi300x-roce", tmp_path / "root"))
 
-    assert (profile.came_from, profile.model) == ("detected now", "MI300X")
+    assert (profile.origin, profile.model) == ("detected now", "MI300X")
 
 
-def test_ranks_are_bound_where_the_host_says_how(tmp_path: Path) -> None:
-    """Left alone, it binds where GPUs sit on several NUMA nodes; asking for it where nothing is known is an error."""
+def test_ranks_are_bound_if_the_gpus_are_on_several_numa_nodes(tmp_path: Path) -> None:
+    """`on` is an error if the NUMA nodes are not known."""
     known = find_gpus(Host(expand("mi300x-roce", tmp_path / "known")))
     nothing = find_gpus(Host(tmp_path))
     nodes = {gpu.numa_node for gpu in known.gpus}
 
-    assert numa.wanted("auto", known, 8) == (len(nodes) > 1 and None not in nodes)
-    assert (numa.wanted("off", known, 8), numa.wanted("auto", nothing, 1)) == (False, False)
+    assert numa.should_bind("auto", known, 8) == (len(nodes) > 1 and None not in nodes)
+    assert (numa.should_bind("off", known, 8), numa.should_bind("auto", nothing, 1)) == (False, False)
     with pytest.raises(PlanError, match="--numa"):
-        numa.wanted("on", nothing, 1)
+        numa.should_bind("on", nothing, 1)
 
 
-def test_a_part_of_the_gpus_is_bound_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    """Which of them a job has is not known here: its own are numbered from 0, and the PCI bus shows all."""
+def test_ranks_on_some_of_the_gpus_are_bound_only_with_on(tmp_path: Path) -> None:
+    """The job's GPUs are not known: they are numbered from 0, and the PCI bus shows all GPUs."""
     known = find_gpus(Host(expand("mi300x-roce", tmp_path / "known")))
 
-    assert [numa.wanted(setting, known, 4) for setting in ("auto", "on")] == [False, True]
+    assert [numa.should_bind(setting, known, 4) for setting in ("auto", "on")] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -62,17 +62,19 @@ def test_a_part_of_the_gpus_is_bound_only_where_it_is_asked_for(tmp_path: Path) 
         ({"ROCR_VISIBLE_DEVICES": "GPU-abc"}, (0, 1, 2, 3)),
     ],
 )
-def test_the_gpus_that_ranks_see(variables: dict[str, str], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """HIP numbers what ROCr has left; CUDA's variable counts where HIP's is not set."""
+def test_visible_gpus_apply_the_variables_of_rocr_then_hip(
+    variables: dict[str, str], order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA's variable applies if HIP's is not set."""
     for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert numa.visible(4) == order
+    assert numa.visible_gpus(4) == order
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("0-3,8", {0, 1, 2, 3, 8}), ("", set()), ("5", {5})])
-def test_lists_of_the_kernel(text: str, cpus: set[int]) -> None:
+def test_kernel_cpu_lists_are_parsed(text: str, cpus: set[int]) -> None:
     """Ranges and single numbers."""
     assert numa.parse_cpus(text) == cpus

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch on whole machines: what nine sysfs trees, two of them broken, are said to be."""
+"""primus_bootstrap.launch.detect.host_env on nine sysfs trees, two of them damaged."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Look:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_every_machine_gives_its_golden_files(machine: str, look: Look) -> None:
-    """The files of each machine are those under tests/data/sysfs/golden; UPDATE_GOLDEN=1 writes them anew."""
+    """The written files are equal to those in tests/data/sysfs/golden; UPDATE_GOLDEN=1 updates them."""
     outcome = look(machine, variables={"NCCL_IB_TC": {"value": 106, "reason": "the fabric's lossless class"}})
     golden = TREES / "golden" / machine
     if os.environ.get("UPDATE_GOLDEN"):
         shutil.rmtree(golden, ignore_errors=True)
         shutil.copytree(outcome.out / "etc", golden)
     expected = {str(path.relative_to(golden)): path.read_text() for path in golden.rglob("*") if path.is_file()}
-    got = {str(path.relative_to(outcome.out / "etc")): path.read_text() for path in (outcome.out / "etc").rglob("*") if path.is_file()}
+    found = {str(path.relative_to(outcome.out / "etc")): path.read_text() for path in (outcome.out / "etc").rglob("*") if path.is_file()}
 
-    assert got == expected
+    assert found == expected
 
 
-def test_mi300x_takes_the_eight_ports_beside_its_gpus(look: Look) -> None:
-    """Of eleven ports the frontend, the dead one and the storage card are left out, each with its reason."""
+def test_mi300x_uses_the_eight_ports_near_its_gpus(look: Look) -> None:
+    """Of eleven ports the front end, the port that is down and the storage card are rejected, each with its reason."""
     outcome = look("mi300x-roce")
 
     assert outcome.facts["model"] == "MI300X"
@@ -51,7 +51,7 @@ def test_mi300x_takes_the_eight_ports_beside_its_gpus(look: Look) -> None:
     assert outcome.facts["fp8"] == "fnuz"
     assert [item["reason"] for item in outcome.facts["ignored"]] == ["a display adapter"]
     ports = outcome.ports()
-    assert {name for name, said in ports.items() if said == "chosen"} == {f"bnxt_re{index}:1" for index in range(8)}
+    assert {name for name, reason in ports.items() if reason == "chosen"} == {f"bnxt_re{index}:1" for index in range(8)}
     assert "cluster's route" in ports["bnxt_re8:1"]
     assert "DOWN" in ports["bnxt_re9:1"]
     assert "PCIe switch" in ports["mlx5_0:1"]
@@ -60,16 +60,16 @@ def test_mi300x_takes_the_eight_ports_beside_its_gpus(look: Look) -> None:
     assert [device["nics"] for device in outcome.facts["devices"]] == [[f"bnxt_re{index}:1"] for index in range(8)]
 
 
-def test_a_denied_compute_port_does_not_bring_the_storage_port_in(look: Look) -> None:
-    """A site's pattern removes one port; the storage port of the same rate stays out."""
+def test_a_storage_port_does_not_replace_a_denied_compute_port(look: Look) -> None:
+    """Although it has the same rate."""
     ports = look("mi300x-roce", nic_deny=["rdma7"]).ports()
 
     assert "denied" in ports["bnxt_re7:1"]
     assert "PCIe switch" in ports["mlx5_0:1"]
 
 
-def test_h200_uses_infiniband_and_leaves_gid_and_nvswitch_alone(look: Look) -> None:
-    """The storage card of the same rate is out, NVSwitches are no GPUs, and no GID index is set on InfiniBand."""
+def test_h200_uses_infiniband_without_a_gid_index(look: Look) -> None:
+    """The storage card of the same rate is rejected, and NVSwitches do not count as GPUs."""
     outcome = look("h200-ib")
 
     assert (outcome.facts["model"], outcome.facts["count"], outcome.facts["arch"]) == ("H200", 8, "sm_90")
@@ -80,15 +80,15 @@ def test_h200_uses_infiniband_and_leaves_gid_and_nvswitch_alone(look: Look) -> N
 
 
 def test_a_card_of_mi250x_counts_as_two(look: Look) -> None:
-    """Four cards are eight GPUs, as the runtimes show them; the count of cards stands beside it."""
+    """Four cards are eight GPUs, as in the runtimes."""
     outcome = look("mi250x", count=8)
 
     assert (outcome.facts["count"], outcome.facts["cards"]) == (8, 4)
     assert outcome.verdicts()["gpu_count"] == "pass"
 
 
-def test_a_fact_that_is_not_there_leaves_the_variable_unset_with_the_reason(look: Look) -> None:
-    """RoCE ports without an IPv4 GID give no NCCL_IB_GID_INDEX, and gpu.json says why."""
+def test_a_variable_without_its_fact_stays_unset(look: Look) -> None:
+    """RoCE ports without an IPv4 GID give no NCCL_IB_GID_INDEX; gpu.json contains the reason."""
     outcome = look("mi250x")
     unset = {item["variable"]: item["reason"] for item in outcome.facts["profile"]["unset"]}
 
@@ -96,16 +96,16 @@ def test_a_fact_that_is_not_there_leaves_the_variable_unset_with_the_reason(look
     assert "mlx5_0:1: none" in unset["NCCL_IB_GID_INDEX"]
 
 
-def test_virtual_functions_in_a_guest_are_gpus(look: Look) -> None:
-    """A guest with eight VFs of MI300X has eight MI300X that are virtual, and no fabric."""
+def test_virtual_functions_in_a_guest_count_as_gpus(look: Look) -> None:
+    """A guest with eight virtual functions of MI300X."""
     outcome = look("mi300x-vf", model="MI300X", count=8)
 
     assert (outcome.facts["virtual"], outcome.facts["network"]["kind"]) == (True, "none")
     assert outcome.verdicts() == {"gpu_model": "pass", "gpu_count": "pass", "rdma_ports": "skipped", "socket_interface": "pass"}
 
 
-def test_mixed_models_fail_and_get_no_models_values(look: Look) -> None:
-    """Two models on a host are named with their counts, and neither one's layer is used."""
+def test_mixed_models_fail_and_have_no_model_layer(look: Look) -> None:
+    """The reason contains both models with their counts."""
     outcome = look("mixed")
     record = outcome.output["verdicts"][0]
 
@@ -115,8 +115,8 @@ def test_mixed_models_fail_and_get_no_models_values(look: Look) -> None:
     assert not (outcome.out / "etc/primus/env.d/20-model.env").exists()
 
 
-def test_an_unknown_device_is_unknown_and_never_a_known_model(look: Look) -> None:
-    """An id that no list has gives `unknown` with address and id; a consumer card and an FPGA are not counted."""
+def test_an_unknown_accelerator_makes_the_host_unknown(look: Look) -> None:
+    """The reason contains address and id; a consumer card and an FPGA do not count."""
     outcome = look("unknown")
     record = outcome.output["verdicts"][0]
 
@@ -125,8 +125,8 @@ def test_an_unknown_device_is_unknown_and_never_a_known_model(look: Look) -> Non
     assert {item["device_id"] for item in outcome.facts["ignored"]} == {"1002:73bf", "10ee:5000"}
 
 
-def test_a_host_without_gpu_is_skipped_unless_some_are_expected(look: Look) -> None:
-    """No GPU is no failure by itself; an expected count makes it one, with a fix."""
+def test_a_host_without_gpus_fails_only_with_an_expected_count(look: Look) -> None:
+    """Otherwise it is skipped."""
     outcome = look("cpu", count=8)
     records = {record["check"]: record for record in outcome.output["verdicts"]}
 
@@ -136,8 +136,8 @@ def test_a_host_without_gpu_is_skipped_unless_some_are_expected(look: Look) -> N
     assert outcome.env("30-network.env") == 'GLOO_SOCKET_IFNAME="eno1"'
 
 
-def test_broken_details_cost_only_what_hangs_on_them(look: Look) -> None:
-    """Garbage in NUMA and RDMA files does not hide the GPUs, and each broken port says what could not be read."""
+def test_damaged_numa_and_rdma_files_do_not_affect_the_gpus(look: Look) -> None:
+    """The reason of each damaged port states what could not be read."""
     outcome = look("broken-details")
 
     assert (outcome.facts["model"], outcome.facts["count"]) == ("MI300X", 4)
@@ -153,7 +153,7 @@ def test_broken_details_cost_only_what_hangs_on_them(look: Look) -> None:
 
 
 def test_a_gpu_that_cannot_be_read_makes_the_host_unknown(look: Look) -> None:
-    """What may be a GPU and cannot be read is never left out of the count in silence."""
+    """Each unreadable device that may be a GPU is a problem."""
     outcome = look("broken-ids", count=1)
 
     assert outcome.verdicts()["gpu_model"] == "unknown"
@@ -161,8 +161,8 @@ def test_a_gpu_that_cannot_be_read_makes_the_host_unknown(look: Look) -> None:
     assert [problem.split(":")[1] for problem in outcome.facts["problems"]] == ["26", "46", "85"]
 
 
-def test_another_model_than_expected_fails_and_still_writes_what_is_there(look: Look) -> None:
-    """The files say what was found, whatever the inventory hoped for."""
+def test_an_unexpected_model_fails_and_its_files_are_written(look: Look) -> None:
+    """The files describe the detected hardware."""
     outcome = look("h200-ib", model="H100")
 
     assert (outcome.code, outcome.verdicts()["gpu_model"]) == (4, "fail")
@@ -170,7 +170,7 @@ def test_another_model_than_expected_fails_and_still_writes_what_is_there(look: 
 
 
 def test_a_missing_sysfs_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An empty root is not a host without GPUs."""
+    """It is not a host without GPUs."""
     outcome = run(capsys, tmp_path / "nowhere", tmp_path / "out", model="MI300X", count=8, nic_count=8)
 
     assert {outcome.verdicts()[check] for check in ("gpu_model", "gpu_count", "rdma_ports")} == {"unknown"}
@@ -193,14 +193,14 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_damage_to_a_tree_gives_a_traceback(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twelve random files or folders of a machine are broken at once: there is a verdict, and files that can be read back."""
-    dice = random.Random(seed)  # noqa: S311 - the same breakage each time
-    root = expand(dice.choice(["mi300x-roce", "h200-ib", "mi250x"]), tmp_path / "root")
+def test_a_damaged_tree_gives_a_verdict_and_no_traceback(seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve random files or folders of a tree are damaged."""
+    generator = random.Random(seed)  # noqa: S311 - repeatable damage
+    root = expand(generator.choice(["mi300x-roce", "h200-ib", "mi250x"]), tmp_path / "root")
     paths = sorted(root.rglob("*"))
-    for path in dice.sample(paths, 12):
+    for path in generator.sample(paths, 12):
         if os.path.lexists(path):
-            damage(path, dice.choice(DAMAGES))
+            damage(path, generator.choice(DAMAGES))
     outcome = run(capsys, root, tmp_path / "out")
 
     assert outcome.code in (0, 4)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.detect.nics and routes: the sieve's rules one by one."""
+"""primus_bootstrap.launch.detect.nics and routes: each rule of the choice."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ PORT = nics.Port("mlx5_0", 1, "ACTIVE", "LinkUp", "roce", 400.0, ("rdma0",), "00
 
 
 def ports(count: int, **changes: object) -> list[nics.Port]:
-    """Return some working ports that differ in their names."""
+    """Return working ports that differ in their names."""
     return [replace(PORT, device=f"mlx5_{index}", netdevs=(f"rdma{index}",), **changes) for index in range(count)]  # type: ignore[arg-type]
 
 
-def test_nothing_there_is_said_so() -> None:
-    """A host without RDMA has no fabric, and the reason is not that something is broken."""
+def test_a_host_without_rdma_has_no_fabric() -> None:
+    """The reason states that there is no device."""
     fabric = nics.choose_ports([], [])
 
-    assert (fabric.kind, fabric.hca_list, fabric.reason) == ("none", "", "there is no RDMA device")
+    assert (fabric.kind, fabric.hca_list, fabric.reason) == ("none", "", "no RDMA device")
 
 
-def test_a_fast_frontend_does_not_displace_the_slower_fabric() -> None:
-    """The port with the cluster's route goes first, even where it is the fastest."""
+def test_a_port_with_the_clusters_route_is_rejected_even_if_it_is_the_fastest() -> None:
+    """The slower ports are the fabric."""
     frontend = replace(PORT, device="mlx5_9", rate_gbit_per_s=800.0, netdevs=("eth0",))
     fabric = nics.choose_ports([*ports(4), frontend], [], route_devices=["eth0"])
 
     assert fabric.hca_list == "=mlx5_0:1,mlx5_1:1,mlx5_2:1,mlx5_3:1"
 
 
-def test_the_only_port_is_used_though_it_carries_the_route() -> None:
-    """With one RDMA port there is no choice to make."""
+def test_the_only_port_is_chosen_although_it_carries_the_route() -> None:
+    """There is no other port."""
     assert nics.choose_ports(ports(1), [], route_devices=["rdma0"]).hca_list == "=mlx5_0:1"
 
 
-def test_two_equal_fabrics_are_not_told_apart() -> None:
-    """As many InfiniBand as Ethernet ports of one rate: nothing is chosen, and the reason says what to do."""
+def test_of_two_equal_fabrics_none_is_chosen() -> None:
+    """The same number of InfiniBand and Ethernet ports of the same rate: the reason contains the fix."""
     other = [replace(port, device=f"ib{port.device}", kind="ib") for port in ports(2)]
     fabric = nics.choose_ports([*ports(2), *other], [])
 
@@ -49,8 +49,8 @@ def test_two_equal_fabrics_are_not_told_apart() -> None:
     assert "deny one" in fabric.reason
 
 
-def test_denied_ports_stay_excluded_where_nothing_else_works() -> None:
-    """A denied storage port must not come in through NCCL's own search when the compute fabric is down."""
+def test_denied_ports_stay_excluded_if_no_other_port_works() -> None:
+    """NCCL's own search must not choose a denied storage port while the compute fabric is down."""
     down = ports(1, state="DOWN")[0]
     storage = replace(PORT, device="mlx5_8")
     fabric = nics.choose_ports([down, storage], [], deny=["mlx5_8:*"])
@@ -58,15 +58,15 @@ def test_denied_ports_stay_excluded_where_nothing_else_works() -> None:
     assert fabric.hca_list == "^=mlx5_8:1"
 
 
-def test_ports_with_different_gid_indices_get_no_common_one() -> None:
-    """One variable cannot hold two values; NCCL chooses for each port then."""
+def test_ports_with_different_gid_indices_have_no_common_index() -> None:
+    """NCCL then chooses the index of each port."""
     fabric = nics.choose_ports([ports(1)[0], replace(PORT, device="mlx5_1", gid_index=5)], [])
 
     assert fabric.gid_index is None
 
 
 def test_the_gid_is_found_by_type_and_address(tmp_path: Path) -> None:
-    """A RoCE v1 entry with the address and a v2 entry without an IPv4 address come first and are passed over."""
+    """A RoCE v1 entry and a v2 entry without an IPv4 address are skipped."""
     root = expand("mi300x-roce", tmp_path)
     port = root / "sys/class/infiniband/bnxt_re0/ports/1"
     (port / "gids/4").write_text((port / "gids/3").read_text())
@@ -77,12 +77,12 @@ def test_the_gid_is_found_by_type_and_address(tmp_path: Path) -> None:
 
 
 def test_ports_sort_by_number() -> None:
-    """mlx5_2 stands before mlx5_10."""
+    """mlx5_2 sorts before mlx5_10."""
     assert sorted(["mlx5_10", "mlx5_2", "bnxt_re0"], key=nics.natural) == ["bnxt_re0", "mlx5_2", "mlx5_10"]
 
 
 def host_with_routes(tmp_path: Path, ipv4: str = "", ipv6: str = "") -> sysfs.Host:
-    """Return a host whose routing tables hold these lines."""
+    """Return a host with these lines in its routing tables."""
     folder = tmp_path / "proc/net"
     folder.mkdir(parents=True)
     (folder / "route").write_text("Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\n" + ipv4)
@@ -93,22 +93,22 @@ def host_with_routes(tmp_path: Path, ipv4: str = "", ipv6: str = "") -> sysfs.Ho
 DEFAULT = "{}\t00000000\t0100000A\t{}\t0\t0\t{}\t00000000\n"
 
 
-def test_two_default_routes_of_one_metric_name_no_interface(tmp_path: Path) -> None:
-    """A coin is not tossed; the reason names both."""
+def test_two_default_routes_with_the_same_metric_give_no_interface(tmp_path: Path) -> None:
+    """The reason names both interfaces."""
     host = host_with_routes(tmp_path, DEFAULT.format("eth0", "0003", 0) + DEFAULT.format("eth1", "0003", 0))
 
     assert routes.choose_interface(host) == routes.Interface("", "the default route exists on eth0 and eth1 with the same metric")
 
 
-def test_a_rejecting_route_carries_nothing(tmp_path: Path) -> None:
-    """An unreachable default route (flag RTF_REJECT) is none."""
+def test_a_reject_route_is_ignored(tmp_path: Path) -> None:
+    """An unreachable default route has the flag RTF_REJECT."""
     host = host_with_routes(tmp_path, DEFAULT.format("eth0", "0203", 0) + DEFAULT.format("eth1", "0003", 50))
 
     assert routes.choose_interface(host).name == "eth1"
 
 
-def test_a_host_with_ipv6_only_has_a_route_as_well(tmp_path: Path) -> None:
-    """Without an IPv4 default route the IPv6 one decides; the kernel's own entry on lo does not count."""
+def test_without_an_ipv4_default_route_the_ipv6_route_is_used(tmp_path: Path) -> None:
+    """The kernel's entry on lo is ignored."""
     zero = "0" * 32
     lo = f"{zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200200 lo\n"
     host = host_with_routes(tmp_path, ipv6=f"{lo}{zero} 00 {zero} 00 {zero} 00000400 00000001 00000000 00000003 eth2\n")
@@ -116,8 +116,8 @@ def test_a_host_with_ipv6_only_has_a_route_as_well(tmp_path: Path) -> None:
     assert routes.choose_interface(host).name == "eth2"
 
 
-def test_a_peer_is_reached_by_the_longest_prefix(tmp_path: Path) -> None:
-    """The route to an address of the cluster's network wins over the default route."""
+def test_the_route_to_a_peer_has_the_longest_prefix(tmp_path: Path) -> None:
+    """It overrides the default route."""
     near = "storage\t00001E0A\t00000000\t0001\t0\t0\t0\t0000FFFF\n"
     host = host_with_routes(tmp_path, DEFAULT.format("eth0", "0003", 0) + near)
 
@@ -127,30 +127,30 @@ def test_a_peer_is_reached_by_the_longest_prefix(tmp_path: Path) -> None:
 
 
 def test_an_interface_that_the_site_names_must_exist(tmp_path: Path) -> None:
-    """A name of the site's that this host does not have is not written anywhere."""
+    """Otherwise no interface is chosen."""
     host = host_with_routes(tmp_path, DEFAULT.format("eth0", "0003", 0))
 
-    assert routes.choose_interface(host, wanted="ens9").name == ""
+    assert routes.choose_interface(host, name="ens9").name == ""
 
 
 def gpu(*path: str) -> gpus.Gpu:
-    """Return a GPU at a place in the PCI tree."""
+    """Return a GPU with this path in the PCI tree."""
     return gpus.Gpu(path[-1], "amd", "1002:74a1", "", ("MI300X",), "", 192, "module", virtual=False, numa_node=0, path=path)
 
 
-def test_ports_at_the_cpu_stay_where_few_gpus_have_one_beside_them() -> None:
-    """A host with a port beside half of its GPUs has its compute ports there; with one beside a quarter it has them elsewhere as well."""
-    beside = replace(PORT, device="mlx5_1", path=("pci0000:01", "bridge1", "nic1"))
-    elsewhere = replace(PORT, device="mlx5_2", path=("pci0000:f0", "bridgef", "nicf"))
+def test_ports_far_from_gpus_are_rejected_only_if_half_of_the_gpus_have_a_near_port() -> None:
+    """With a near port for a quarter of the GPUs, all ports are chosen."""
+    near = replace(PORT, device="mlx5_1", path=("pci0000:01", "bridge1", "nic1"))
+    far = replace(PORT, device="mlx5_2", path=("pci0000:f0", "bridgef", "nicf"))
     four = [gpu(f"pci0000:0{index}", f"bridge{index}", f"gpu{index}") for index in range(1, 5)]
 
-    assert nics.choose_ports([beside, elsewhere], four[:2]).hca_list == "=mlx5_1:1"
-    assert nics.choose_ports([beside, elsewhere], four).hca_list == "=mlx5_1:1,mlx5_2:1"
-    assert nics.near_ports(four[0], [beside, elsewhere]) == (("mlx5_1:1",), "pcie")
+    assert nics.choose_ports([near, far], four[:2]).hca_list == "=mlx5_1:1"
+    assert nics.choose_ports([near, far], four).hca_list == "=mlx5_1:1,mlx5_2:1"
+    assert nics.near_ports(four[0], [near, far]) == (("mlx5_1:1",), "pcie")
 
 
-def test_without_a_common_switch_the_numa_node_decides_what_is_near() -> None:
-    """Unknown NUMA nodes are near to nothing."""
+def test_without_a_common_switch_the_nearest_port_is_on_the_same_numa_node() -> None:
+    """A port with an unknown NUMA node is not near."""
     far = replace(PORT, device="mlx5_1", numa_node=1)
     unknown = replace(PORT, device="mlx5_2", numa_node=None)
 

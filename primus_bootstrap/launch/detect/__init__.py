@@ -1,1 +1,1 @@
-"""Detection of GPUs, NICs and NUMA nodes, and the environment profiles built from it."""
+"""Detect GPUs, NICs and NUMA nodes from sysfs, and build the environment profile of a host."""

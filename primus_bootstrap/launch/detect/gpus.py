@@ -1,8 +1,7 @@
-"""The GPU model of a host from PCI ids in sysfs alone: no vendor tool, no driver, no guess.
+"""Detect the GPU model of a host from the PCI ids in sysfs, without driver or vendor tool.
 
-Counting: one GPU is one PCI device, which is what the runtimes show as one device. So a card of MI250 or MI250X, which has two dies
-(GCDs), counts as two. A virtual function whose physical function is on the same host is not counted again. Compute partitions (CPX and
-the like) are no PCI devices and not counted.
+One PCI device counts as one GPU, as in the runtimes. So a card of MI250 or MI250X, which has two dies (GCDs), counts as two. A virtual
+function whose physical function is on the same host does not count. Compute partitions (such as CPX) are not PCI devices and do not count.
 """
 
 from __future__ import annotations
@@ -32,8 +31,10 @@ OK, NONE, MIXED, UNKNOWN = "ok", "none", "mixed", "unknown"
 class Gpu:
     """One GPU on the PCI bus.
 
-    `models` has more than one entry where products share the PCI id, and none where no product is known for it. `numa_node` is None
-    where the firmware does not say (-1 in sysfs). `path` starts at the PCI host bridge.
+    Attributes:
+        models: The products with this PCI id: several if they share it, none if it is unknown.
+        numa_node: None if the firmware does not report it (-1 in sysfs).
+        path: The PCI devices from the host bridge to the GPU.
     """
 
     address: str
@@ -50,13 +51,13 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """The model, or every model that the id may mean, or an empty string."""
+        """The model, all models that share the id, or an empty string."""
         return "/".join(self.models)
 
 
 @dataclass(frozen=True)
 class Ignored:
-    """A PCI device that looks like a GPU and is not counted, with the reason."""
+    """A PCI device that is similar to a GPU and is not counted."""
 
     address: str
     device_id: str
@@ -65,7 +66,7 @@ class Ignored:
 
 @dataclass(frozen=True)
 class GpuFindings:
-    """What the PCI bus says. `verdict` is ok, none, mixed or unknown; `reason` says why it is not ok."""
+    """The GPUs on the PCI bus. `verdict` is ok, none, mixed or unknown; `reason` explains a verdict other than ok."""
 
     verdict: str
     reason: str
@@ -75,17 +76,17 @@ class GpuFindings:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that all GPUs may be: one where the host is clear, several where an id is shared, none otherwise."""
+        """The model of all GPUs: one, several if they share an id, none if the verdict is not ok."""
         return self.gpus[0].models if self.verdict == OK else ()
 
     @property
     def name(self) -> str:
-        """The model's name, empty where it is not clear."""
+        """The model's name, or an empty string if the verdict is not ok."""
         return "/".join(self.models)
 
     @property
     def vendor(self) -> str:
-        """The vendor that all GPUs share, `cpu` without GPUs, empty where vendors are mixed or the bus could not be read."""
+        """The vendor of all GPUs; `cpu` without GPUs; empty if vendors are mixed or a device could not be read."""
         if self.verdict == NONE:
             return "cpu"
         vendors = {gpu.vendor for gpu in self.gpus}
@@ -100,32 +101,32 @@ def catalogue() -> Mapping[str, Any]:
 
 
 def model_facts(model: str) -> Mapping[str, Any]:
-    """Return what data/gpus.yml says of a model."""
+    """Return the entry of a model in data/gpus.yml."""
     return dict(catalogue()["models"][model])
 
 
 def find_gpus(host: sysfs.Host) -> GpuFindings:
-    """Read the PCI bus of a host."""
+    """Return the GPUs on the PCI bus of a host."""
     if not host.has_sysfs():
-        return GpuFindings(UNKNOWN, f"there is no sysfs under {host.root}", problems=(f"{host.path('sys')} cannot be listed",))
+        return GpuFindings(UNKNOWN, f"no sysfs below {host.root}", problems=(f"{host.path('sys')} cannot be listed",))
     devices = host.path("sys", "bus", "pci", "devices")
     gpus: list[Gpu] = []
     ignored: list[Ignored] = []
     problems: list[str] = []
     for address in sysfs.names_in(devices):
-        found = _look_at(devices / address, address)
+        found = _classify(devices / address, address)
         if isinstance(found, Gpu):
             gpus.append(found)
         elif isinstance(found, Ignored):
             ignored.append(found)
         elif found:
             problems.append(found)
-    verdict, reason = _judge(gpus, problems)
+    verdict, reason = _verdict(gpus, problems)
     return GpuFindings(verdict, reason, tuple(gpus), tuple(ignored), tuple(problems))
 
 
-def _look_at(path: Path, address: str) -> Gpu | Ignored | str | None:
-    """Tell what one PCI device is; a string says what could not be read of something that may be a GPU."""
+def _classify(path: Path, address: str) -> Gpu | Ignored | str | None:
+    """Classify one PCI device. A string is the problem of a device that may be a GPU and cannot be read."""
     vendor_id = sysfs.read_int(path / "vendor", base=16)
     device = sysfs.read_int(path / "device", base=16)
     class_code = sysfs.read_int(path / "class", base=16)
@@ -140,34 +141,34 @@ def _look_at(path: Path, address: str) -> Gpu | Ignored | str | None:
     if vendor is None:
         return _other_vendor(address, key, pci_class)
     if known is None:
-        return _stranger(path, address, vendor, key if device is not None else "", pci_class)
+        return _unknown_id(path, address, vendor, key if device is not None else "", pci_class)
     parent = sysfs.link_name(path / "physfn")
     if parent:
         return Ignored(address, key, f"a virtual function of {parent}, which is on this host")
     return _gpu(path, address, vendor, key, known)
 
 
-def _stranger(path: Path, address: str, vendor: str, key: str, pci_class: int | None) -> Gpu | Ignored | str:
-    """Tell what a GPU vendor's device with an unknown id is."""
+def _unknown_id(path: Path, address: str, vendor: str, key: str, pci_class: int | None) -> Gpu | Ignored | str:
+    """Classify a GPU vendor's device with an unknown id."""
     if not key:
         return f"{address}: the id of this {vendor} device cannot be read"
     if pci_class is None:
         return f"{address}: {key} is not a known GPU, and its class cannot be read"
     if pci_class == _VGA:
-        return Ignored(address, key, "a display adapter, not one of the accelerators known here")
+        return Ignored(address, key, "a display adapter, not a known accelerator")
     return _gpu(path, address, vendor, key, {})
 
 
 def _is_other_class(pci_class: int | None) -> bool:
-    """Say whether a class code rules a GPU out; a class that could not be read does not."""
+    """Return whether the class code excludes a GPU. An unreadable class does not."""
     return pci_class is not None and pci_class >> 8 not in (_DISPLAY, _ACCELERATORS)
 
 
 def _other_vendor(address: str, key: str, pci_class: int | None) -> Ignored | None:
-    """Name display adapters and accelerators of other vendors as not counted; all other devices are of no interest."""
+    """Report display adapters and accelerators of other vendors as ignored."""
     if pci_class is None:
         return None
-    kind = "an accelerator of a vendor that is not known here" if pci_class >> 8 == _ACCELERATORS else "a display adapter"
+    kind = "an accelerator of an unsupported vendor" if pci_class >> 8 == _ACCELERATORS else "a display adapter"
     return Ignored(address, key, kind)
 
 
@@ -191,16 +192,15 @@ def _gpu(path: Path, address: str, vendor: str, key: str, known: Mapping[str, An
     )
 
 
-def _judge(gpus: list[Gpu], problems: list[str]) -> tuple[str, str]:
-    """Say whether the host is clear; a device that could not be read is never taken for good."""
+def _verdict(gpus: list[Gpu], problems: list[str]) -> tuple[str, str]:
+    """Return verdict and reason. Any unreadable device makes the host unknown."""
     if problems:
         return UNKNOWN, "; ".join(problems)
     if not gpus:
         return NONE, "no GPU on the PCI bus"
-    strangers = sorted({gpu.device_id for gpu in gpus if not gpu.models})
-    if strangers:
-        where = ", ".join(f"{gpu.address} ({gpu.device_id})" for gpu in gpus if not gpu.models)
-        return UNKNOWN, f"no GPU model is known for {where}"
+    unknown = [f"{gpu.address} ({gpu.device_id})" for gpu in gpus if not gpu.models]
+    if unknown:
+        return UNKNOWN, f"no GPU model is known for {', '.join(unknown)}"
     kinds = Counter(f"{gpu.name} {gpu.form} {gpu.memory_gib} GiB" for gpu in gpus)
     if len(kinds) > 1:
         return MIXED, "more than one GPU model: " + ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))

@@ -1,4 +1,4 @@
-"""The environment profile of this host: as the role gpu_env wrote it, or, where it did not, as detection says now."""
+"""Return the environment profile of this host: from gpu.json of the role gpu_env, or, without that file, from a new detection."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _FROM_HOST = "detected now"
 
 @dataclass(frozen=True)
 class HostProfile:
-    """What follows from a host's GPUs and network. `came_from` is the facts file or `detected now`."""
+    """The variables of a host. `origin` is the path of gpu.json, `detected now`, or `asked for`."""
 
-    came_from: str
+    origin: str
     vendor: str
     model: str
     entries: tuple[profiles.Entry, ...]
@@ -31,18 +31,18 @@ class HostProfile:
 
 
 def host_profile(root: Path) -> HostProfile:
-    """Return the profile of the host below a root; what the site's inventory says is in the file only."""
-    document = _written(root)
+    """Return the profile of the host below a root. Only gpu.json contains the site's values."""
+    document = _read_facts(root)
     if document is not None:
         return _from_document(document, _FROM_FILE)
-    return _from_document(host_env.look(sysfs.Host(root), root, site.Site()).document, _FROM_HOST)
+    return _from_document(host_env.detect(sysfs.Host(root), root, site.Site()).document, _FROM_HOST)
 
 
 def model_profile(model: str) -> HostProfile:
-    """Return the profile that a GPU model gives on a host with no RDMA network; what depends on the network is named as unset.
+    """Return the profile of a GPU model on a host without RDMA network; variables that depend on the network are unset.
 
     Raises:
-        UsageError: There is no such model.
+        UsageError: The model does not exist.
     """
     known = gpus.catalogue()["models"]
     if model.lower() == "cpu":
@@ -53,9 +53,9 @@ def model_profile(model: str) -> HostProfile:
         found = gpus.GpuFindings(gpus.OK, "", (card,))
     else:
         raise UsageError(f"no such GPU model: {model}", fix=did_you_mean(model, [*known, "cpu"]))
-    nowhere = routes.Interface("", "the network of another host is not known here")
-    profile = profiles.make_profile(found, nics.Fabric("none", (), "not known here"), nowhere, site.Site())
-    return HostProfile("asked for", found.vendor, found.name, tuple(profile.merged().values()), profile.unset)
+    interface = routes.Interface("", "the network of another host is not known here")
+    profile = profiles.make_profile(found, nics.Fabric("none", (), "not known here"), interface, site.Site())
+    return HostProfile("asked for", found.vendor, found.name, tuple(profile.effective().values()), profile.unset)
 
 
 def found_gpus(root: Path) -> gpus.GpuFindings:
@@ -63,7 +63,7 @@ def found_gpus(root: Path) -> gpus.GpuFindings:
     return gpus.find_gpus(sysfs.Host(root))
 
 
-def _written(root: Path) -> dict[str, Any] | None:
+def _read_facts(root: Path) -> dict[str, Any] | None:
     try:
         document = json.loads((root / facts.FACTS).read_text("utf-8"))
     except (OSError, ValueError):
@@ -71,8 +71,8 @@ def _written(root: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) and document.get("schema") == facts.SCHEMA else None
 
 
-def _from_document(document: Mapping[str, Any], came_from: str) -> HostProfile:
+def _from_document(document: Mapping[str, Any], origin: str) -> HostProfile:
     names = ("variable", "value", "origin", "reason", "source")
     entries = tuple(profiles.Entry(*(str(item[name]) for name in names)) for item in document["profile"]["variables"])
     unset = tuple(profiles.Unset(**item) for item in document["profile"]["unset"])
-    return HostProfile(came_from, str(document["vendor"]), str(document["model"]), entries, unset)
+    return HostProfile(origin, str(document["vendor"]), str(document["model"]), entries, unset)

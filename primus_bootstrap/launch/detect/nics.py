@@ -1,8 +1,14 @@
-"""The RDMA ports that training traffic should use, from /sys/class/infiniband: each choice and each rejection has its reason.
+"""Choose the RDMA ports for training traffic from /sys/class/infiniband, with a reason for each port.
 
-Order of the sieve: the port works (ACTIVE, LinkUp, known link layer, readable rate); it is not denied by the site; it does not carry the
-cluster's route while others are free; it is in the fastest group; it stands beside a GPU where the host is built so. What stays is
-used. Where two groups have equal rights nothing is chosen: a wrong fabric is worse than NCCL's own search.
+A port is chosen if all of these hold, in this order:
+
+1. The site does not deny it.
+2. It works: ACTIVE, LinkUp, known link layer, readable rate.
+3. It does not carry the cluster's route, unless all ports do.
+4. It is in the fastest group.
+5. It shares a PCIe switch with a GPU, on hosts built with compute ports near the GPUs.
+
+If two groups tie, no port is chosen, because a wrong fabric is worse than NCCL's own search.
 """
 
 from __future__ import annotations
@@ -23,15 +29,17 @@ if TYPE_CHECKING:
 
 IB, ROCE, NO_FABRIC = "ib", "roce", "none"
 _KINDS = {"InfiniBand": IB, "Ethernet": ROCE}
-_GIDS = 256  # IB_PORT's GID table is at most this long on the NICs known; more entries are not read.
+_GIDS = 256  # upper limit of GID table entries to read; the known NICs have at most this many
 
 
 @dataclass(frozen=True)
 class Port:
     """One port of one RDMA device.
 
-    `rate_gbit_per_s` is None where sysfs has no number. `gid_index` is the RoCE v2 entry with an IPv4 address, None where there is none.
-    `chosen` is None until the sieve has decided; `reason` then says why.
+    Attributes:
+        rate_gbit_per_s: None if sysfs contains no number.
+        gid_index: The RoCE v2 entry with an IPv4 address, or None.
+        chosen: None until `choose_ports` has decided; `reason` then explains the decision.
     """
 
     device: str
@@ -51,13 +59,13 @@ class Port:
 
     @property
     def name(self) -> str:
-        """Device and port as NCCL_IB_HCA names them."""
+        """Device and port in the notation of NCCL_IB_HCA."""
         return f"{self.device}:{self.number}"
 
 
 @dataclass(frozen=True)
 class Fabric:
-    """What the sieve decided. `reason` says why nothing was chosen where nothing was."""
+    """The result of `choose_ports`. `reason` explains why no port was chosen."""
 
     kind: str
     ports: tuple[Port, ...]
@@ -70,7 +78,7 @@ class Fabric:
 
     @property
     def hca_list(self) -> str:
-        """The value of NCCL_IB_HCA; empty where nothing was chosen, and then denied ports stay excluded by name."""
+        """The value of NCCL_IB_HCA. If no port was chosen, it excludes the denied ports, or is empty."""
         if self.chosen:
             return "=" + ",".join(port.name for port in self.chosen)
         denied = [port.name for port in self.ports if port.denied]
@@ -78,7 +86,7 @@ class Fabric:
 
     @property
     def gid_index(self) -> int | None:
-        """The RoCE v2 GID index that all chosen ports share, None where they differ or one has none."""
+        """The RoCE v2 GID index that all chosen ports share, or None."""
         indices = {port.gid_index for port in self.chosen}
         return indices.pop() if self.kind == ROCE and len(indices) == 1 else None
 
@@ -95,31 +103,31 @@ def read_ports(host: sysfs.Host) -> tuple[Port, ...]:
 
 
 def choose_ports(ports: Sequence[Port], gpus: Sequence[Gpu], *, deny: Sequence[str] = (), route_devices: Iterable[str] = ()) -> Fabric:
-    """Decide which ports training traffic uses.
+    """Choose the ports for training traffic.
 
     Args:
         ports: All ports of the host.
-        gpus: The GPUs of the host, for nearness.
-        deny: Shell patterns of devices, ports (`mlx5_0:1`), interfaces or PCI addresses that storage or management owns.
-        route_devices: The interface of the cluster's route and what it stands on.
+        gpus: The GPUs of the host.
+        deny: Shell patterns of devices, ports (`mlx5_0:1`), interfaces or PCI addresses that are for storage or management.
+        route_devices: The interface of the cluster's route and its lower devices.
     """
     if not ports:
-        return Fabric(NO_FABRIC, (), "there is no RDMA device")
-    carriers = frozenset(route_devices)
-    decided = [_judge(port, deny) for port in ports]
-    decided = _reject(decided, lambda port: bool(carriers & set(port.netdevs)), "carries the cluster's route, and others are free")
-    decided, reason = _keep_fastest(decided)
-    decided = _keep_near(decided, gpus)
-    kept = [port for port in decided if port.chosen]
-    if not kept:
-        return Fabric(NO_FABRIC, tuple(decided), reason or "no RDMA port is usable: " + _summary(decided))
-    rate = kept[0].rate_gbit_per_s
-    final = [replace(port, reason=f"fastest group ({rate:g} Gbit/s {port.kind})") if port.chosen else port for port in decided]
-    return Fabric(kept[0].kind, tuple(final))
+        return Fabric(NO_FABRIC, (), "no RDMA device")
+    on_route = frozenset(route_devices)
+    checked = [_check_port(port, deny) for port in ports]
+    checked = _reject(checked, lambda port: bool(on_route & set(port.netdevs)), "carries the cluster's route, and other ports are free")
+    checked, reason = _keep_fastest(checked)
+    checked = _keep_near(checked, gpus)
+    chosen = [port for port in checked if port.chosen]
+    if not chosen:
+        return Fabric(NO_FABRIC, tuple(checked), reason or "no RDMA port is usable: " + _summary(checked))
+    rate = chosen[0].rate_gbit_per_s
+    final = [replace(port, reason=f"fastest group ({rate:g} Gbit/s {port.kind})") if port.chosen else port for port in checked]
+    return Fabric(chosen[0].kind, tuple(final))
 
 
 def near_ports(gpu: Gpu, ports: Sequence[Port]) -> tuple[tuple[str, ...], str]:
-    """Return the ports nearest to a GPU and what binds them: pcie (same PCIe switch), numa, or none."""
+    """Return the ports nearest to a GPU and the criterion: pcie (same PCIe switch), numa, or none."""
     depths = {port.name: _shared_bridges(gpu.path, port.path) for port in ports}
     deepest = max(depths.values(), default=0)
     if deepest:
@@ -129,22 +137,22 @@ def near_ports(gpu: Gpu, ports: Sequence[Port]) -> tuple[tuple[str, ...], str]:
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
-    """Sort key that puts mlx5_2 before mlx5_10."""
+    """Return a sort key that sorts mlx5_2 before mlx5_10."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
-def _judge(port: Port, deny: Sequence[str]) -> Port:
-    """Decide a port by itself: first what the site says, then whether it works."""
+def _check_port(port: Port, deny: Sequence[str]) -> Port:
+    """Check whether the site denies a port and whether it works."""
     names = (port.device, port.name, port.pci_address, *port.netdevs)
     for pattern in deny:
         if any(fnmatchcase(name, pattern) for name in names if name):
             return replace(port, chosen=False, denied=True, reason=f"denied by the site ({pattern})")
-    why = _unfit(port)
-    return replace(port, chosen=not why, reason=why)
+    problem = _problem(port)
+    return replace(port, chosen=not problem, reason=problem)
 
 
-def _unfit(port: Port) -> str:
-    """Say why a port cannot carry traffic; empty where it can."""
+def _problem(port: Port) -> str:
+    """Return why a port cannot carry traffic, or an empty string."""
     if port.state != "ACTIVE":
         return f"its state is {port.state or 'unreadable'}, not ACTIVE"
     if port.physical_state != "LinkUp":
@@ -155,7 +163,7 @@ def _unfit(port: Port) -> str:
 
 
 def _reject(ports: list[Port], unwanted: Callable[[Port], bool], reason: str) -> list[Port]:
-    """Reject what is unwanted among the chosen, unless nothing would be left."""
+    """Reject the unwanted ports, unless all chosen ports are unwanted."""
     chosen = [port for port in ports if port.chosen]
     if all(unwanted(port) for port in chosen):
         return ports
@@ -163,7 +171,7 @@ def _reject(ports: list[Port], unwanted: Callable[[Port], bool], reason: str) ->
 
 
 def _keep_fastest(ports: list[Port]) -> tuple[list[Port], str]:
-    """Keep the fastest group of one link layer; of two equally fast the larger; of two equal ones none."""
+    """Keep the fastest group of one link layer. Of two equally fast groups, keep the larger one; if they are equal, keep none."""
     groups: dict[tuple[float, str], int] = {}
     for port in ports:
         if port.chosen:
@@ -174,28 +182,28 @@ def _keep_fastest(ports: list[Port]) -> tuple[list[Port], str]:
     best = max((rate, count) for (rate, _), count in groups.items())
     winners = [key for key, count in groups.items() if (key[0], count) == best]
     if len(winners) > 1:
-        reason = f"InfiniBand and Ethernet have {best[1]} ports of {best[0]:g} Gbit/s each: deny one of them"
+        reason = f"InfiniBand and Ethernet have {best[1]} ports of {best[0]:g} Gbit/s each; deny one of them"
         return [replace(port, chosen=False, reason=reason) if port.chosen else port for port in ports], reason
     rate, kind = winners[0]
-    loser = f"not in the fastest group ({rate:g} Gbit/s {kind}, {best[1]} ports)"
-    return _reject(ports, lambda port: (port.rate_gbit_per_s, port.kind) != (rate, kind), loser), ""
+    reason = f"not in the fastest group ({rate:g} Gbit/s {kind}, {best[1]} ports)"
+    return _reject(ports, lambda port: (port.rate_gbit_per_s, port.kind) != (rate, kind), reason), ""
 
 
 def _keep_near(ports: list[Port], gpus: Sequence[Gpu]) -> list[Port]:
-    """Reject ports that stand beside no GPU, on a host that is built with ports beside its GPUs.
+    """Reject ports that share no PCIe switch with a GPU, on a host built with ports near its GPUs.
 
-    That is so where at least half of the GPUs share a PCIe switch with some port, whether it works or not: a dead compute port must not
-    bring a storage port in.
+    A host counts as such if at least half of its GPUs share a PCIe switch with a port. Ports that are down count too, so that a storage
+    port does not replace a compute port that is down.
     """
     served = sum(any(_shared_bridges(gpu.path, port.path) for port in ports) for gpu in gpus)
     if not served or 2 * served < len(gpus):
         return ports
     near = {port.name for port in ports if any(_shared_bridges(gpu.path, port.path) for gpu in gpus)}
-    return _reject(ports, lambda port: port.name not in near, "behind no PCIe switch of a GPU, where this host has its compute ports")
+    return _reject(ports, lambda port: port.name not in near, "not behind a PCIe switch of a GPU, unlike this host's compute ports")
 
 
 def _shared_bridges(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """Return how many PCIe bridges two devices share below the host bridge."""
+    """Return the number of PCIe bridges below the host bridge that two devices share."""
     shared = 0
     for left, right in zip(one[:-1], other[:-1]):  # noqa: B905 - strict= needs Python 3.10
         if left != right:
@@ -234,7 +242,7 @@ def _word(path: Path) -> str:
 
 
 def _netdevs(device: Path, number: int) -> tuple[str, ...]:
-    """Return the interfaces of one port: as its GIDs name them, else by dev_port, else all of the device."""
+    """Return the interfaces of one port: from its GIDs, else by dev_port, else all interfaces of the device."""
     attributes = device / "ports" / str(number) / "gid_attrs" / "ndevs"
     named = {sysfs.read_text(attributes / index) for index in sysfs.names_in(attributes)[:_GIDS]}
     found = tuple(sorted(name for name in named if name))
@@ -246,7 +254,7 @@ def _netdevs(device: Path, number: int) -> tuple[str, ...]:
 
 
 def _gid_index(port: Path) -> int | None:
-    """Return the lowest GID of the type RoCE v2 that holds an IPv4 address (::ffff:a.b.c.d)."""
+    """Return the lowest index of a RoCE v2 GID with an IPv4 address (::ffff:a.b.c.d)."""
     indices = sorted(int(name) for name in sysfs.names_in(port / "gids") if name.isdecimal())
     for index in indices[:_GIDS]:
         if "v2" not in (sysfs.read_text(port / "gid_attrs" / "types" / str(index)) or ""):

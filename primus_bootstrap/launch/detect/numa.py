@@ -1,4 +1,4 @@
-"""Binding a rank to the CPUs and memory next to its GPU, by what sysfs says: `bind PROGRAM` binds itself and becomes PROGRAM."""
+"""Bind a rank to the CPUs and memory of its GPU's NUMA node, read from sysfs, then execute the program in the arguments."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.detect.gpus import GpuFindings
 
-# linux/mempolicy.h; set_mempolicy(2): preferred, so that a full node's memory is an allocation elsewhere and not a crash.
+# linux/mempolicy.h, set_mempolicy(2): preferred, so that the kernel allocates on another node if this one is full.
 _MPOL_PREFERRED = 1
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}  # the tables of the kernel, arch/x86/entry/syscalls and asm-generic/unistd.h
 _VISIBLE = (("ROCR_VISIBLE_DEVICES",), ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"))
 
 
-def wanted(setting: str, gpus: GpuFindings, nproc: int) -> bool:
-    """Say whether ranks are bound; auto: where every GPU's NUMA node is known, there are several, and the ranks have all GPUs.
+def should_bind(setting: str, gpus: GpuFindings, nproc: int) -> bool:
+    """Return whether to bind ranks. `auto` binds if every GPU's NUMA node is known, there are several, and the ranks use all GPUs.
 
-    A job that has some of the GPUs sees them numbered from 0 (device cgroups of Slurm and Kubernetes), and the PCI bus shows all of them:
-    which ones it has is not known then.
+    A job with some of the GPUs sees them numbered from 0 (device cgroups of Slurm and Kubernetes), while the PCI bus shows all GPUs.
+    Its GPUs are then not known.
 
     Raises:
-        PlanError: It is asked for and cannot be.
+        PlanError: `on`, but the NUMA nodes are not known.
     """
     nodes = {gpu.numa_node for gpu in gpus.gpus}
     known = bool(nodes) and None not in nodes and nproc <= len(gpus.gpus)
     if setting == "on" and not known:
-        raise PlanError("--numa: which NUMA node each rank's GPU is on is not known here", fix="leave --numa out")
+        raise PlanError("--numa: the NUMA nodes of the ranks' GPUs are not known on this host", fix="omit --numa")
     return setting == "on" or (setting == "auto" and known and len(nodes) > 1 and nproc == len(gpus.gpus))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Bind this process by LOCAL_RANK and become the program in the arguments; a binding that fails is said and not fatal."""
+    """Bind this process by LOCAL_RANK and execute the program in the arguments. A failed binding is only reported."""
     problem = bind(Path("/"), int(os.environ.get("LOCAL_RANK", "0")))
     if problem:
         sys.stderr.write(f"not bound to a NUMA node: {problem}\n")
-    os.execvp(arguments[0], list(arguments))  # noqa: S606 - becoming that program is the purpose
+    os.execvp(arguments[0], list(arguments))  # noqa: S606 - the purpose of this program
 
 
 def bind(root: Path, local_rank: int) -> str:
-    """Bind this process to the NUMA node of a rank's GPU; return why it could not be, empty where it was."""
-    order = visible(len(gpu_list.find_gpus(sysfs.Host(root)).gpus))
+    """Bind this process to the NUMA node of a rank's GPU; return the reason of a failure, or an empty string."""
+    order = visible_gpus(len(gpu_list.find_gpus(sysfs.Host(root)).gpus))
     found = gpu_list.find_gpus(sysfs.Host(root)).gpus
     if local_rank >= len(order):
         return f"rank {local_rank} of this node has no GPU"
@@ -66,10 +66,10 @@ def bind(root: Path, local_rank: int) -> str:
     return ""
 
 
-def visible(count: int) -> tuple[int, ...]:
-    """Return the indices of the GPUs that ranks see, in their order; names (GPU-...) cannot be told from here, so they change nothing."""
+def visible_gpus(count: int) -> tuple[int, ...]:
+    """Return the indices of the GPUs that ranks see, in their order. A variable with names (GPU-...) is ignored."""
     order = tuple(range(count))
-    # ROCr hides first, and HIP numbers what is left of it; HIP reads CUDA's variable where its own is not set:
+    # ROCr filters first, and HIP numbers the remaining GPUs. HIP reads CUDA's variable if its own is not set:
     # https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html
     for variables in _VISIBLE:
         text = next((os.environ[name] for name in variables if os.environ.get(name)), "")
@@ -80,7 +80,7 @@ def visible(count: int) -> tuple[int, ...]:
 
 
 def parse_cpus(text: str) -> set[int]:
-    """Return the numbers of a kernel list like `0-3,8`."""
+    """Return the numbers in a kernel CPU list like `0-3,8`."""
     numbers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")

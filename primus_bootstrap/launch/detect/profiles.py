@@ -1,4 +1,4 @@
-"""The environment of a host as layers of data: base, model, network, site; a later layer wins, and every value keeps its origin."""
+"""Build the environment of a host from layers of data: base, model, network, site. A later layer overrides an earlier one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = ("base", "model", "network", "site")
 
 @dataclass(frozen=True)
 class Entry:
-    """One variable of one layer. `origin` names the data it comes from, like `model:MI300X`."""
+    """One variable of one layer. `origin` is the section of the data, like `model:MI300X`."""
 
     variable: str
     value: str
@@ -33,7 +33,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Unset:
-    """A variable that a layer would set, had the fact behind it been found."""
+    """A variable that stays unset because its fact was not found on the host."""
 
     variable: str
     origin: str
@@ -42,7 +42,7 @@ class Unset:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: what it sets."""
+    """One layer and its variables."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -50,19 +50,19 @@ class Layer:
 
 @dataclass(frozen=True)
 class Profile:
-    """All layers in order, and what was left unset with the reason."""
+    """All layers in order, and the unset variables."""
 
     layers: tuple[Layer, ...]
     unset: tuple[Unset, ...]
 
-    def merged(self) -> dict[str, Entry]:
-        """Return the entry that holds for each variable: the one of the last layer that has it."""
+    def effective(self) -> dict[str, Entry]:
+        """Return the effective entry of each variable: from the last layer that sets it."""
         return {entry.variable: entry for layer in self.layers for entry in layer.entries}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What `value_from` and `when` of the data may ask for; a value of None was not found, and `reasons` says why."""
+    """The facts for `value_from` and `when` in the data. A value of None was not found; `reasons` explains why."""
 
     values: Mapping[str, str | None]
     reasons: Mapping[str, str]
@@ -77,7 +77,7 @@ def profile_data(name: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
 
 
 def make_profile(gpus: GpuFindings, fabric: Fabric, interface: Interface, site: Site) -> Profile:
-    """Put the layers of a host together. Where the model is not clear its layer is empty: no other model's values are used."""
+    """Build the layers of a host. If the model is not clear, its layer is empty."""
     facts = _facts(gpus, fabric, interface)
     sections = {
         "base": [("base", profile_data("base")["base"])],
@@ -99,7 +99,7 @@ def make_profile(gpus: GpuFindings, fabric: Fabric, interface: Interface, site: 
 
 
 def _shared_entries(models: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return the entries that all models an id may mean have in common."""
+    """Return the entries that all of these models have in common."""
     lists = [profile_data("models")[model] for model in models]
     return [entry for entry in lists[0] if all(entry in other for other in lists[1:])]
 
@@ -117,14 +117,14 @@ def _facts(gpus: GpuFindings, fabric: Fabric, interface: Interface) -> Facts:
         "socket_interface": interface.reason,
         "nccl_socket_interface": interface.reason,
         "hca_list": fabric.reason,
-        "gid_index": f"the chosen ports share no RoCE v2 IPv4 GID index ({gid_reasons}); NCCL from 2.21 on finds each port's own",
+        "gid_index": f"the chosen ports share no RoCE v2 IPv4 GID index ({gid_reasons}); NCCL 2.21 and later finds the index of each port",
     }
     forms = {gpu.form for gpu in gpus.gpus}
     return Facts(values, reasons, {"gpus": bool(gpus.gpus), "form": forms.pop() if len(forms) == 1 else ""})
 
 
 def _applies(raw: Mapping[str, Any], facts: Facts) -> bool:
-    return all(facts.conditions[name] == wanted for name, wanted in raw.get("when", {}).items())
+    return all(facts.conditions[name] == expected for name, expected in raw.get("when", {}).items())
 
 
 def _resolve(raw: Mapping[str, Any], origin: str, facts: Facts) -> Entry | Unset:

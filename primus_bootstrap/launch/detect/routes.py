@@ -1,4 +1,4 @@
-"""The interface that carries the cluster's traffic, from the kernel's routing table in /proc/net: a device name, never an address."""
+"""Find the name of the interface that carries the cluster's traffic, from the kernel's routing table in /proc/net."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UP, _REJECT = 0x1, 0x200
 
 @dataclass(frozen=True)
 class Route:
-    """One usable IPv4 or IPv6 route. `metric` counts only between routes of the same prefix."""
+    """One usable IPv4 or IPv6 route. `metric` is compared only between routes of the same prefix."""
 
     device: str
     network: ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -23,31 +23,31 @@ class Route:
 
 @dataclass(frozen=True)
 class Interface:
-    """The interface that was chosen, empty where none was, and why."""
+    """The chosen interface, or an empty name, and the reason."""
 
     name: str
     reason: str
 
 
 def read_routes(host: sysfs.Host) -> tuple[Route, ...]:
-    """Return the routes of the main table that can carry traffic; a line that makes no sense is left out."""
+    """Return the usable routes of the main table. Lines in an unknown format are ignored."""
     ipv4 = (_ipv4(line.split()) for line in _lines(host, "route")[1:])
     ipv6 = (_ipv6(line.split()) for line in _lines(host, "ipv6_route"))
     return tuple(route for route in (*ipv4, *ipv6) if route is not None)
 
 
-def choose_interface(host: sysfs.Host, *, wanted: str = "", peer: str = "") -> Interface:
+def choose_interface(host: sysfs.Host, *, name: str = "", peer: str = "") -> Interface:
     """Choose the interface for rendezvous and socket traffic.
 
     Args:
-        host: Where to look.
-        wanted: An interface that the site names; it must exist on the host.
-        peer: An address in the cluster: the interface of the route to it is taken instead of the default route's.
+        host: The host.
+        name: An interface set by the site; it must exist on the host.
+        peer: An address in the cluster; its route is used instead of the default route.
     """
-    if wanted:
-        if wanted in sysfs.names_in(host.path("sys", "class", "net")):
-            return Interface(wanted, "named by the site")
-        return Interface("", f"the site names {wanted}, which this host does not have")
+    if name:
+        if name in sysfs.names_in(host.path("sys", "class", "net")):
+            return Interface(name, "set by the site")
+        return Interface("", f"the site sets {name}, which does not exist on this host")
     routes = read_routes(host)
     if peer:
         address = ipaddress.ip_address(peer)
@@ -57,27 +57,27 @@ def choose_interface(host: sysfs.Host, *, wanted: str = "", peer: str = "") -> I
         defaults = [route for route in routes if route.network.version == version and route.network.prefixlen == 0]
         if defaults:
             return _best(defaults, "the default route" if version == 4 else "the IPv6 default route")
-    return Interface("", "there is no default route")
+    return Interface("", "no default route")
 
 
 def lower_devices(host: sysfs.Host, device: str) -> frozenset[str]:
-    """Return an interface and everything that it stands on: the ports of a bond, the parent of a VLAN."""
-    seen: set[str] = set()
-    waiting = [device] if device else []
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
+    """Return an interface and its lower devices: the ports of a bond, the parent of a VLAN."""
+    found: set[str] = set()
+    queue = [device] if device else []
+    while queue:
+        name = queue.pop()
+        if name in found:
             continue
-        seen.add(name)
+        found.add(name)
         entries = sysfs.names_in(host.path("sys", "class", "net", name))
-        waiting.extend(entry[len("lower_") :] for entry in entries if entry.startswith("lower_"))
-    return frozenset(seen)
+        queue.extend(entry[len("lower_") :] for entry in entries if entry.startswith("lower_"))
+    return frozenset(found)
 
 
 def _best(routes: list[Route], what: str) -> Interface:
-    """Take the longest prefix, then the lowest metric; two devices with equal rights are not told apart."""
+    """Choose by the longest prefix, then the lowest metric. If two devices tie, choose none."""
     if not routes:
-        return Interface("", f"there is no {what.replace('the route', 'route', 1)}")
+        return Interface("", f"no {what.removeprefix('the ')}")
     longest = max(route.network.prefixlen for route in routes)
     candidates = [route for route in routes if route.network.prefixlen == longest]
     lowest = min(route.metric for route in candidates)

@@ -1,8 +1,4 @@
-"""Reading /sys and /proc of a host, or of a tree that looks like one: the only module that knows that every file there may be missing.
-
-A device can vanish between two reads, a file can be unreadable or hold garbage, a link can dangle. Nothing here raises for that:
-what could not be read is `None`, and what that means is decided by the caller.
-"""
+"""Read /sys and /proc of a host. A missing or unreadable file is `None`, never an exception: devices can disappear between two reads."""
 
 from __future__ import annotations
 
@@ -12,13 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A sysfs attribute is at most one page; more than that is not what was asked for.
+# A sysfs attribute is at most one page.
 _PAGE = 4096
 
 
 @dataclass(frozen=True)
 class Host:
-    """The root under which `sys/` and `proc/` of one machine lie; `/` is this machine."""
+    """The root folder that contains `sys/` and `proc/`; `/` for this host."""
 
     root: Path
 
@@ -27,12 +23,12 @@ class Host:
         return self.root.joinpath(*parts)
 
     def has_sysfs(self) -> bool:
-        """Say whether there is a `sys` folder that can be listed and is not empty."""
+        """Return whether the `sys` folder can be listed and is not empty."""
         return bool(names_in(self.path("sys")))
 
 
 def read_text(path: Path) -> str | None:
-    """Return a file's first page without surrounding white space, or None where it cannot be read."""
+    """Return a file's first page without surrounding white space, or None if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(_PAGE).decode("utf-8", "replace").strip()
@@ -41,7 +37,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_int(path: Path, *, base: int = 10) -> int | None:
-    """Return the number in a file, or None where there is none."""
+    """Return the number in a file, or None."""
     text = read_text(path)
     if text is None:
         return None
@@ -52,7 +48,7 @@ def read_int(path: Path, *, base: int = 10) -> int | None:
 
 
 def names_in(path: Path) -> tuple[str, ...]:
-    """Return the sorted names in a folder; none where it cannot be listed."""
+    """Return the sorted names in a folder, or nothing if it cannot be listed."""
     try:
         return tuple(sorted(entry.name for entry in path.iterdir()))
     except (OSError, ValueError):
@@ -60,7 +56,7 @@ def names_in(path: Path) -> tuple[str, ...]:
 
 
 def device_path(path: Path) -> tuple[str, ...]:
-    """Return the parts of a device's real path from its PCI host bridge (`pci0000:15`) on; empty where the link leads nowhere."""
+    """Return the parts of a device's real path, starting at its PCI host bridge (`pci0000:15`); empty for a dangling link."""
     try:
         parts = path.resolve(strict=True).parts
     except (OSError, RuntimeError):
@@ -72,7 +68,7 @@ def device_path(path: Path) -> tuple[str, ...]:
 
 
 def link_name(path: Path) -> str:
-    """Return the last part of what a link points to, or an empty string where it is no link."""
+    """Return the last part of a link's target, or an empty string if it is not a link."""
     try:
         return path.readlink().name
     except (OSError, ValueError):

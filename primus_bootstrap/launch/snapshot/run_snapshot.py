@@ -51,7 +51,7 @@ def take(plan: Plan, run_dir: Path) -> Path:
         texts.update({_patch_name(index): item.patch for index, item in enumerate(repositories) if item.patch})
     texts.update({name: json.dumps(_without_secrets(data, secrets), indent=1) + "\n" for name, data in written.items()})
     _set_aside(folder, texts)
-    files.bring_about(folder, dict(texts), check=False)
+    files.write_files(folder, dict(texts), check=False)
     return folder
 
 

@@ -1,1 +1,1 @@
-"""From findings to file contents."""
+"""Render the detected values as files, and write them."""

@@ -1,4 +1,4 @@
-"""Who may open the GPUs: udev rules for AMD's device nodes, module options for NVIDIA's, whose driver makes its nodes itself."""
+"""Render the permissions of the GPU device files: udev rules for AMD, module options for NVIDIA, whose driver creates its files itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = "# Written by primus-bootstrap (role gpu_env); edits are overwritten. Se
 
 
 def group_id(root: Path, name: str) -> int | None:
-    """Return the number of a group of the host, None where there is no such group."""
+    """Return the id of a group of the host, or None if it does not exist."""
     try:
         lines = (root / "etc/group").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -30,10 +30,10 @@ def group_id(root: Path, name: str) -> int | None:
 
 
 def device_files(gpus: GpuFindings, site: Site, gid: int | None) -> dict[str, str | None]:
-    """Return the permission files for the vendors that are on this host; None for a file that must not exist.
+    """Return the permission files for the vendors on this host; None for a file that must not exist.
 
     AMD: https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html, "Configuring permissions for GPU access".
-    NVIDIA: the driver's README, "How and when are the NVIDIA device files created?"; takes effect when the module is loaded again.
+    NVIDIA: the driver's README, "How and when are the NVIDIA device files created?"; effective after the module is reloaded.
     """
     vendors = {gpu.vendor for gpu in gpus.gpus} if gid is not None else set()
     rules = (
@@ -48,7 +48,7 @@ def device_files(gpus: GpuFindings, site: Site, gid: int | None) -> dict[str, st
 
 
 def reload_rules() -> None:
-    """Let udev apply new rules to devices that are already there; without a running udev they are applied when it starts.
+    """Apply new udev rules to existing devices. Without a running udev, they are applied when it starts.
 
     Raises:
         OSError: udevadm is missing or failed.
@@ -58,12 +58,12 @@ def reload_rules() -> None:
     for command in (["control", "--reload"], ["trigger", "--subsystem-match=kfd", "--subsystem-match=drm"]):
         done = run_command(["udevadm", *command], timeout_s=60)
         if done.code:
-            raise OSError(f"udevadm {' '.join(command)} ended with {done.code}: {done.stderr.strip()}")
+            raise OSError(f"udevadm {' '.join(command)} failed with exit code {done.code}: {done.stderr.strip()}")
 
 
 def _directory_group_id(name: str) -> int | None:
-    """Ask the name service, for groups of a directory such as LDAP."""
-    import grp  # noqa: PLC0415 - only where the host is this machine
+    """Look the group up in the name service, for groups of a directory such as LDAP."""
+    import grp  # noqa: PLC0415 - only for this host
 
     try:
         return grp.getgrnam(name).gr_gid

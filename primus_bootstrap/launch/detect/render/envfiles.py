@@ -1,4 +1,4 @@
-"""The environment as files: systemd's EnvironmentFile syntax for units, a script for login shells."""
+"""Render the environment as files: EnvironmentFile syntax for systemd units, and a script for login shells."""
 
 from __future__ import annotations
 
@@ -10,27 +10,24 @@ if TYPE_CHECKING:
 
 _NUMBERS = {"base": 10, "model": 20, "network": 30, "site": 90}
 PROFILE_SCRIPT = "etc/profile.d/primus.sh"
-_HEAD = "# Written by primus-bootstrap (role gpu_env); edits are overwritten. Own values: gpu_env_site in hosts.yaml.\n"
+_HEAD = "# Written by primus-bootstrap (role gpu_env); edits are overwritten. To set variables, use gpu_env_site in hosts.yaml.\n"
 
 
 def env_path(layer: str) -> str:
-    """Return the path of a layer's file below the root; systemd and shells read the numbers in order, so the last layer wins."""
+    """Return the path of a layer's file below the root. The numbers give the order in which systemd and shells read the files."""
     return f"etc/primus/env.d/{_NUMBERS[layer]}-{layer}.env"
 
 
 def env_files(profile: Profile) -> dict[str, str | None]:
-    """Return the content of every environment file; None for one that must not exist because its layer is empty."""
+    """Return the content of every environment file; None for the file of an empty layer, which must not exist."""
     files: dict[str, str | None] = {env_path(layer.name): _env_file(layer) if layer.entries else None for layer in profile.layers}
-    entries = profile.merged().values()
+    entries = profile.effective().values()
     files[PROFILE_SCRIPT] = _profile_script(sorted(entries, key=lambda entry: entry.variable)) if entries else None
     return files
 
 
 def quote_for_systemd(value: str) -> str:
-    r"""Quote a value so that systemd and a shell read the same text: double quotes, and \ before `"`, `\`, `$` and a backquote.
-
-    Source: systemd.exec(5), EnvironmentFile=; inside double quotes only these four are escaped, as in POSIX sh.
-    """
+    r"""Quote a value for both systemd and shells: double quotes, and \ before `"`, `\`, `$` and a backquote (systemd.exec(5))."""
     return '"' + re.sub(r'(["\\$`])', r"\\\1", value) + '"'
 
 
@@ -43,15 +40,15 @@ def _env_file(layer: Layer) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return one printable line; systemd before 254 joins a comment that ends in a backslash with the next line."""
+    """Return one printable line without a trailing backslash: systemd before 254 would join the next line."""
     return "".join(letter if letter.isprintable() else " " for letter in text).rstrip("\\ ")
 
 
 def _quote_for_shells(value: str) -> str:
-    """Quote a value always, also where POSIX sh needs no quotes: zsh expands a leading `=`."""
+    """Quote every value: zsh expands a leading `=`."""
     return "'" + value.replace("'", "'\\''") + "'"
 
 
 def _profile_script(entries: list[Entry]) -> str:
     lines = [f'[ -n "${{{entry.variable}+set}}" ] || export {entry.variable}={_quote_for_shells(entry.value)}\n' for entry in entries]
-    return _HEAD + "# A variable that the environment already has keeps its value: the user's own choice wins.\n" + "".join(lines)
+    return _HEAD + "# Variables that are already set keep their values, so that users can override them.\n" + "".join(lines)

@@ -1,4 +1,4 @@
-"""/etc/primus/gpu.json (schema primus.gpu/1): what was found, what follows from it, and why. Same findings, same bytes: no time stamps."""
+"""Render /etc/primus/gpu.json (schema primus.gpu/1): the detected hardware and its profile. No time stamps: equal results, equal bytes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def facts_text(document: dict[str, Any]) -> str:
 
 
 def _model_part(gpus: GpuFindings) -> dict[str, Any]:
-    """Return the facts of the model; null where the model is not clear, or where the models that an id may mean differ."""
+    """Return the facts of the model; null if the model is not clear, or if models that share an id differ."""
     names = ("arch", "fp8", "mx", "unified_memory", "gcds_per_card")
     defaults = {"unified_memory": False, "gcds_per_card": 1}
     all_facts = [{**defaults, **model_facts(model)} for model in gpus.models]
@@ -96,10 +96,12 @@ def _port(port: Port) -> dict[str, Any]:
 
 
 def _profile(profile: Profile) -> dict[str, Any]:
-    merged = profile.merged()
+    effective = profile.effective()
     entries = [(layer.name, entry) for layer in profile.layers for entry in layer.entries]
     return {
-        "variables": [{**asdict(merged[name]), "overrides": _overridden(name, entries, merged[name].origin)} for name in sorted(merged)],
+        "variables": [
+            {**asdict(effective[name]), "overrides": _overridden(name, entries, effective[name].origin)} for name in sorted(effective)
+        ],
         "unset": [asdict(item) for item in profile.unset],
     }
 

@@ -1,4 +1,4 @@
-"""Bring files to their stated content; a file that already has it is not touched."""
+"""Write files with given contents; leave files that already have them unchanged."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _FILE_MODE, _FOLDER_MODE = 0o644, 0o755
 
 @dataclass(frozen=True)
 class Change:
-    """One file that differs from what is wanted. `before` and `after` are None where there is no file."""
+    """One changed file. `before` or `after` is None if the file does not exist."""
 
     path: Path
     before: str | None
     after: str | None
 
     def to_json(self) -> dict[str, str]:
-        """Return the change as Ansible shows differences."""
+        """Return the change in the format of Ansible's diff."""
         return {"before_header": str(self.path), "after_header": str(self.path), "before": self.before or "", "after": self.after or ""}
 
 
-def bring_about(root: Path, wanted: Mapping[str, str | None], *, check: bool) -> tuple[Change, ...]:
-    """Make each file have its content, or not exist where that is None; return what was (with `check`: would be) changed."""
-    changes = tuple(change for name, content in wanted.items() if (change := _difference(root / name, content)))
+def write_files(root: Path, contents: Mapping[str, str | None], *, check: bool) -> tuple[Change, ...]:
+    """Write each file, or remove it if its content is None; return the changes. With `check`, change nothing."""
+    changes = tuple(change for name, content in contents.items() if (change := _difference(root / name, content)))
     if not check:
         for change in changes:
             if change.after is None:
@@ -49,8 +49,8 @@ def _difference(path: Path, content: str | None) -> Change | None:
     before = (
         path.read_text("utf-8", "replace") if stat.S_ISREG(found.st_mode) else f"(not a regular file, mode {stat.filemode(found.st_mode)})"
     )
-    right = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == _FILE_MODE and found.st_uid == os.geteuid()
-    return None if before == content and right else Change(path, before, content)
+    correct = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == _FILE_MODE and found.st_uid == os.geteuid()
+    return None if before == content and correct else Change(path, before, content)
 
 
 def _write(path: Path, content: str) -> None:
@@ -59,7 +59,7 @@ def _write(path: Path, content: str) -> None:
 
 
 def _make_folder(path: Path) -> None:
-    """Make a folder and its parents readable for everybody, whatever the umask."""
+    """Create a folder and its parents, readable for all users whatever the umask."""
     if path.is_dir():
         return
     _make_folder(path.parent)

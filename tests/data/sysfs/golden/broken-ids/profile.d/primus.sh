@@ -1,5 +1,5 @@
-# Written by primus-bootstrap (role gpu_env); edits are overwritten. Own values: gpu_env_site in hosts.yaml.
-# A variable that the environment already has keeps its value: the user's own choice wins.
+# Written by primus-bootstrap (role gpu_env); edits are overwritten. To set variables, use gpu_env_site in hosts.yaml.
+# Variables that are already set keep their values, so that users can override them.
 [ -n "${GLOO_SOCKET_IFNAME+set}" ] || export GLOO_SOCKET_IFNAME='eth0'
 [ -n "${NCCL_DEBUG+set}" ] || export NCCL_DEBUG='WARN'
 [ -n "${NCCL_IB_TC+set}" ] || export NCCL_IB_TC='106'
