@@ -1,4 +1,4 @@
-"""`bench`: measure GPU hosts, judge them together, and keep the bad ones out; show the last bench; reset the breaker."""
+"""The verb `bench`, which measures GPU hosts and quarantines bad ones, shows the last bench, or resets the breaker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from primus_bootstrap.bench.report.bench_report import read_run
 from primus_bootstrap.bench.report.rows import findings, host_rows, place, summary
-from primus_bootstrap.bench.results.run_store import last_run
+from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.day2 import ask_name
 from primus_bootstrap.cli.options import (
@@ -24,37 +24,42 @@ from primus_bootstrap.cli.options import (
     HostsFile,
     Limit,
     VaultPasswordFile,
+    examples,
 )
 from primus_bootstrap.cli.report_view import print_report
-from primus_bootstrap.cli.run_verbs import given_options, run_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, run_options, run_plan
 from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.report import EXIT_FAILED
-from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from primus_bootstrap.bench.report.bench_report import BenchRun
+    from primus_bootstrap.engine.run import Options
     from primus_bootstrap.inventory.cluster import Cluster
 
 PHASE = "bench"
 _PLACES_SHOWN = 4
 
 TierName = Annotated[
-    str, typer.Option("--tier", help="How thoroughly: checks, quick, standard, deep, or a tier of the site's policy.", metavar="TIER")
+    str, typer.Option("--tier", help="What to measure: checks, quick, standard, deep, or a tier of the site's policy.", metavar="TIER")
 ]
-Changed = Annotated[bool, typer.Option("--changed", help="Only hosts that never passed, or that run something else since; as apply does.")]
-AtOnce = Annotated[int, typer.Option("--at-once", min=0, help="Hosts measured at the same time; 0 is as many as --forks allows.")]
-Last = Annotated[bool, typer.Option("--last", help="Show the last bench and measure nothing.")]
-HtmlFile = Annotated[Path | None, typer.Option("--html", help="Also copy the page to this file.", metavar="FILE")]
-JunitFile = Annotated[Path | None, typer.Option("--junit", help="Also copy the JUnit XML to this file.", metavar="FILE")]
+Changed = Annotated[
+    bool, typer.Option("--changed", help="Only hosts that never passed, or whose software changed since; apply does the same.")
+]
+AtOnce = Annotated[
+    int, typer.Option("--at-once", min=0, help="Number of hosts to measure at the same time; 0 for the number of --forks.", metavar="N")
+]
+Last = Annotated[bool, typer.Option("--last", help="Show the last bench; measure nothing.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Also write the HTML report to this file.", metavar="FILE")]
+JunitFile = Annotated[Path | None, typer.Option("--junit", help="Also write a JUnit XML report to this file.", metavar="FILE")]
 ResetBreaker = Annotated[
-    bool, typer.Option("--reset-breaker", help="Let benches quarantine again; measures nothing. You have looked at the cause.")
+    bool, typer.Option("--reset-breaker", help="Allow benches to quarantine hosts again, after you resolved the cause; measure nothing.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verb."""
-    app.command("bench")(bench)
+    """Register the verb."""
+    app.command("bench", epilog=examples("bench --tier quick", "bench --limit gpu1,gpu2", "bench --last --html bench.html"))(bench)
 
 
 def bench(
@@ -75,62 +80,66 @@ def bench(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure GPU hosts, judge them by floor, peers and history, and keep the bad ones out. Safe to repeat.
+    """Measure GPU hosts, compare them with thresholds, each other and their history, and quarantine bad ones. Safe to repeat.
 
-    A host that fails where the policy says so is quarantined (owner primus-bench); one that passes is put back into service. Exit code 0:
-    nothing speaks against any host; 4: one failed, or is unknown. docs/bench.md says how to read it.
+    The site's policy decides which failures lead to a quarantine (owner primus-bench); a host that passes is released. Exit code 4 if
+    a host fails or is unknown. See docs/bench.md.
     """
-    options = given_options(PHASE, None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
+    options = run_options(PHASE, None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    cluster = load_for_run(hosts, options)
     folder = cluster.state_dir / "bench"
     if reset_breaker:
         _reset_breaker(cluster, folder, confirm)
         return
     code = 0
     if not last:
-        before = set(folder.glob("runs/*"))
-        names = cluster.select(limit) if limit else ()
-        # The controllers belong to it: they are told who comes back and who goes.
-        narrowed = ",".join((*names, *cluster.groups.get("slurm_controller", ()))) if limit else None
-        if limit and not set(names) & set(cluster.groups.get("gpu_node", ())):
-            raise PlanError(f"--limit {limit}: no host of gpu_node", fix="name hosts of gpu_node, which alone are measured")
-        made = make_plan(cluster, phases=(PHASE,), limit=narrowed)
-        words = [
+        extra = [
             f"bench_force={str(not changed).lower()}",
             *([f"bench_tier={tier}"] if tier else []),
             *([f"bench_at_once={at_once}"] if at_once else []),
         ]
-        report = run_plan(cluster, made, replace(options, limited=limit is not None, extra_vars=tuple(words)))
-        code = report.exit_code
-        if not as_json and any(host.failures for host in report.hosts):
-            print_report(report, cluster.path)
-        if not set(folder.glob("runs/*")) - before:
-            if as_json:
-                emit_json(report.to_json())
-            else:
-                emit("nothing was measured" if code else "nothing to do: every host has passed with what it runs")
-            raise typer.Exit(code)
-    own = last_run(folder)
+        code = _measure(cluster, folder, limit, replace(options, limited=limit is not None, extra_vars=tuple(extra)), as_json=as_json)
+    run_folder = BenchStore(folder).last_report()
     for name, target in (("bench.html", html), ("junit.xml", junit)):
-        _copy(own / name, target)
-    run = read_run(own / "bench.json")
+        _copy(run_folder / name, target)
+    run = read_run(run_folder / "bench.json")
     if as_json:
         emit_json(run.to_json())
     else:
-        _print(run, own)
+        _print(run, run_folder)
     if any(outcome in ("fail", "unknown") for _, outcome in run.hosts):
         code = code or EXIT_FAILED
     raise typer.Exit(code)
 
 
+def _measure(cluster: Cluster, folder: Path, limit: str | None, options: Options, *, as_json: bool) -> int:
+    """Run the phase `bench` and return the exit code of the run; end the verb if no host was measured."""
+    before = set(folder.glob("runs/*"))
+    names = cluster.select(limit) if limit else ()
+    if limit and not set(names) & set(cluster.groups.get("gpu_node", ())):
+        raise PlanError(f"--limit {limit}: no host of gpu_node", fix="use hosts of the group gpu_node: only these are measured")
+    # The controllers are included, because they quarantine and release the hosts.
+    with_controllers = ",".join((*names, *cluster.groups.get("slurm_controller", ()))) if limit else None
+    report = run_plan(cluster, make_plan(cluster, phases=(PHASE,), limit=with_controllers), options)
+    if not as_json and any(host.failures for host in report.hosts):
+        print_report(report, cluster.path)
+    if not set(folder.glob("runs/*")) - before:
+        if as_json:
+            emit_json(report.to_json())
+        else:
+            emit("no host was measured" if report.exit_code else "nothing to do: every host has passed with its current software")
+        raise typer.Exit(report.exit_code)
+    return report.exit_code
+
+
 def _reset_breaker(cluster: Cluster, folder: Path, confirm: str) -> None:
     path = folder / "breaker.json"
     if not path.exists():
-        emit("nothing to do: no breaker stands")
+        emit("nothing to do: the breaker is not open")
         return
     ask_name(cluster, confirm, verb="bench --reset-breaker", what="The next bench may quarantine hosts again.")
     path.unlink()
-    emit("the breaker is reset; bench the hosts again")
+    emit("the breaker is reset; run the bench again")
 
 
 def _copy(source: Path, target: Path | None) -> None:
@@ -140,11 +149,11 @@ def _copy(source: Path, target: Path | None) -> None:
         shutil.copyfile(source, target)
     except OSError as error:
         raise RunError(
-            f"cannot write {target}: {error.strerror or error}", fix=f"name a file that can be written; the report is {source}"
+            f"cannot write {target}: {error.strerror or error}", fix=f"use a path that is writable; the report is {source}"
         ) from error
 
 
-def _print(run: BenchRun, own: Path) -> None:
+def _print(run: BenchRun, run_folder: Path) -> None:
     table = plain_table("host", "verdict", "pass", "fail", "unknown", "skipped", "decision")
     for row in host_rows(run):
         table.add_row(row.host, coloured(row.verdict), *map(str, row.counts), row.decision)
@@ -157,5 +166,5 @@ def _print(run: BenchRun, own: Path) -> None:
             emit(f"  fix: {finding.fix}")
     emit(f"\n{summary(run)}")
     if run.breaker:
-        say(f"the breaker holds, and nobody is quarantined: {run.breaker.reason}\n  fix: {run.breaker.fix}")
-    emit(f"report: {own / 'bench.html'}")
+        say(f"the breaker is open, so no host is quarantined: {run.breaker.reason}\n  fix: {run.breaker.fix}")
+    emit(f"report: {run_folder / 'bench.html'}")

@@ -1,4 +1,4 @@
-"""`primus-bootstrap bundle`: all that an apply fetches, listed, locked, downloaded and checked. No verb of it contacts a host."""
+"""The verbs of `bundle`: list, lock, download and check everything that an apply downloads. They contact no host."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from primus_bootstrap.bundle.apt import Sources
 from primus_bootstrap.bundle.artifacts import NOT_LOCKED, BundleError, Use
 from primus_bootstrap.bundle.lock import make_lock, not_covered
 from primus_bootstrap.bundle.needs import find_needs, target_of
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
-from primus_bootstrap.cli.live import count
+from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table, program, say, short
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFileOption, VaultPasswordFile
 from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.schema.specs import load_options
-from primus_bootstrap.kubernetes.release import what_is_wrong
+from primus_bootstrap.kubernetes.release import archive_fault
 from primus_bootstrap.lab.apt_settings import read_apt_settings
 from primus_bootstrap.lab.lab_values import LabError
 from primus_bootstrap.lab.machine import release
@@ -36,19 +35,19 @@ if TYPE_CHECKING:
     from primus_bootstrap.bundle.artifacts import Lock, Need, Needs, Rendered, Target, Wanted
     from primus_bootstrap.inventory.cluster import Cluster
 
-app = typer.Typer(no_args_is_help=True, help="What an apply fetches, as one folder, for hosts with no way to the outside.")
+app = typer.Typer(no_args_is_help=True, help="Prepare the downloads of an apply as one folder, for hosts without internet access.")
 SCHEMA = "primus.bundle/1"
 _INCOMPLETE = 4
 _SHOWN = 3
 _UNPINNED = {
-    "file": "no role states its sum; sha256 {} was recorded: compare it with what upstream publishes",
-    "image": "its tag may mean another image tomorrow; today it is sha256:{}",
+    "file": "no role has its checksum; recorded sha256 {}: compare it with the publisher's",
+    "image": "its tag may point to another image later; now it is sha256:{}",
 }
 
-LockFile = Annotated[Path | None, typer.Option("--lock", help="The lock; bundle.lock.yaml beside hosts.yaml unless given.", metavar="FILE")]
-Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="The folder of the bundle; bundle beside hosts.yaml unless given.", metavar="DIR")
+LockFile = Annotated[
+    Path | None, typer.Option("--lock", help="The lock file; bundle.lock.yaml next to hosts.yaml by default.", metavar="FILE")
 ]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder of the bundle; bundle next to hosts.yaml by default.", metavar="DIR")]
 
 
 @app.command("list")
@@ -59,7 +58,7 @@ def list_(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List every file, wheel, package and image that an apply fetches, why, and whether it is locked. Contacts no host."""
+    """List every file, wheel, package and image that an apply downloads, why, and whether it is locked. Contacts no host."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
     known = lock_file.read_lock(_lock_path(cluster, lock))
     needs, _ = _needs(cluster, known)
@@ -76,12 +75,12 @@ def list_(
     emit_table(table)
     beside = len(known.files) - len({item.path for wanted in needs.wanted if (item := known.find(wanted.need)) and item.path})
     if known.items:
-        emit(f"locked beside: {count(beside, 'file')} that these depend on")
+        emit(f"also locked: {count(beside, 'file')} that these depend on")
     _emit_beyond(needs)
     for one in needs.unknown:
-        emit(f"unknown: what the role {one.role} fetches on {_few(one.hosts)}: {one.reason}\n  fix: {one.fix}")
+        emit(f"unknown: downloads of the role {one.role} on {_few(one.hosts)}: {one.reason}\n  fix: {one.fix}")
     if missing:
-        emit(f"{len(missing)} not locked. What now: {program()} bundle lock --inventory {short(cluster.path)}")
+        emit(f"{len(missing)} not locked. Next: {program()} bundle lock --inventory {short(cluster.path)}")
 
 
 @app.command("lock")
@@ -91,7 +90,7 @@ def lock_(
     lock: LockFile = None,
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
-    """Find out version and sum of all that an apply fetches, on a machine with a way to its sources, and write the lock."""
+    """Find the version and checksum of everything that an apply downloads, and write the lock file. Needs internet access."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
     path = _lock_path(cluster, lock)
     known = lock_file.read_lock(path)
@@ -100,7 +99,7 @@ def lock_(
     needs, rendered = charts.with_images(found, known, _places(cluster, found))
     made, unresolved = make_lock(needs, known, sources=_sources(cluster), folder=_cache(), say=say, proofs=_proofs(needs))
     changed = write_if_changed(path, lock_file.lock_text(replace(made, charts=rendered)), mode=0o644)
-    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'thing')} locked")
+    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'item')} locked")
     for item in made.items:
         if item.kind in _UNPINNED and not item.pinned:
             emit(f"unpinned: {item.kind} {item.name}: {_UNPINNED[item.kind].format(item.sha256)}")
@@ -109,7 +108,7 @@ def lock_(
         for one in unresolved:
             emit(f"not resolved: {one.what}: {one.reason}\n  fix: {one.fix}")
         raise typer.Exit(_INCOMPLETE)
-    emit(f"What now: {program()} bundle create --inventory {short(cluster.path)}")
+    emit(f"Next: {program()} bundle create --inventory {short(cluster.path)}")
 
 
 @app.command()
@@ -120,7 +119,7 @@ def create(
     out: Out = None,
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
-    """Download all that is locked, compare every sum, and write the folder. Interrupted, it goes on where it was."""
+    """Download everything in the lock file, verify every checksum, and write the folder. Continues after an interruption."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
     known = _demanded_lock(cluster, lock)
     target = out or _default_out(cluster)
@@ -129,9 +128,9 @@ def create(
     if failed:
         for path, why in failed.items():
             emit(f"{path}: {why}")
-        fix = "run this again; where a source no longer has a version, run `primus-bootstrap bundle lock` before"
+        fix = "run the same command again; if a source no longer has a version, first run primus-bootstrap bundle lock"
         raise BundleError(f"{count(len(failed), 'file')} could not be downloaded", fix=fix)
-    emit(f"{short(target)}: {count(len(known.files), 'file')}, every sum compared")
+    emit(f"{short(target)}: {count(len(known.files), 'file')}, all checksums verified")
 
 
 @app.command()
@@ -143,7 +142,7 @@ def check(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare every file of a bundle with the lock, and the lock with what an apply of this inventory fetches."""
+    """Compare a bundle with the lock file, and the lock file with the downloads of an apply. Contacts no host."""
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
     known = _demanded_lock(cluster, lock)
     target = out or _default_out(cluster)
@@ -161,7 +160,7 @@ def check(
             emit(f"{NOT_LOCKED}: {name}")
         _emit_images(needs)
         _emit_beyond(needs)
-        emit(f"{short(target)}: {state.whole} of {state.whole + len(state.missing) + len(state.damaged)} files are whole")
+        emit(f"{short(target)}: {state.whole} of {state.whole + len(state.missing) + len(state.damaged)} files are complete")
     if not whole:
         raise typer.Exit(_INCOMPLETE)
 
@@ -171,7 +170,7 @@ def _lists(state: bundle_folder.State) -> dict[str, list[str]]:
 
 
 def uses_of(cluster: Cluster) -> Iterator[Use]:
-    """Yield which role the phases run on which hosts: what joins the playbooks and the bundle."""
+    """Yield every use of a role in the phases, with its hosts."""
     for phase in load_phases(content.playbooks_dir()):
         for play in phase.plays:
             hosts = hosts_of(cluster, play)
@@ -180,20 +179,20 @@ def uses_of(cluster: Cluster) -> Iterator[Use]:
 
 
 def _needs(cluster: Cluster, known: Lock, out: Path | None = None) -> tuple[Needs, tuple[Rendered, ...]]:
-    """Return what an apply fetches, with the images that its charts name, and what was rendered for it; nothing is downloaded."""
+    """Return the downloads of an apply, including the images of its charts, and the rendered charts; download nothing."""
     found = find_needs(cluster, uses_of(cluster))
     return charts.with_images(found, known, _places(cluster, found, out))
 
 
 def _places(cluster: Cluster, needs: Needs, out: Path | None = None) -> charts.Places:
-    """Return where charts and helm may be on this machine."""
+    """Return the paths of charts and helm on this machine."""
     given = os.environ.get("PRIMUS_CHARTS_DIR")
     folders = (cluster.state_dir / "charts", *((Path(given).expanduser().absolute(),) if given else ()))
     return charts.Places(cluster.path.parent, (out or _default_out(cluster), _cache() / "charts"), folders, _helm(cluster, needs))
 
 
 def _helm(cluster: Cluster, needs: Needs) -> str:
-    """Return the helm that an apply would use where it is here, else that of this machine; empty where there is none."""
+    """Return the path of the helm that an apply uses, or of this machine's; an empty string if there is none."""
     variables = cluster.view.variables(needs.charts[0].host) if needs.charts else {}
     stated = str(variables["kube_helm_path"]) if "kube_helm_path" in variables else ""
     own = [str(cluster.path.parent / stated)] if stated else []
@@ -202,8 +201,8 @@ def _helm(cluster: Cluster, needs: Needs) -> str:
 
 
 def _proofs(needs: Needs) -> dict[str, Callable[[Path], str]]:
-    """Return what proves a file that has no sum: of Kubespray's release the commit is pinned."""
-    return {one.need.name: what_is_wrong for one in needs.wanted if one.need.kind == "file" and one.roles == ("kubespray",)}
+    """Return the functions that verify files without a checksum: Kubespray's release has a pinned commit."""
+    return {one.need.name: archive_fault for one in needs.wanted if one.need.kind == "file" and one.roles == ("kubespray",)}
 
 
 def _emit_images(needs: Needs) -> None:
@@ -222,7 +221,7 @@ def _not_held(needs: Needs) -> dict[str, Any]:
 
 
 def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
-    """Return what tells where the packages of a target come from: a file that the inventory names, else this machine's sources, turned."""
+    """Return a function that finds the package sources of a target: a file from the inventory, or this machine's sources."""
     name = "airgap_apt_sources_file"
     stated: dict[Target, str] = {}
     for host in cluster.hosts:
@@ -237,12 +236,12 @@ def _sources(cluster: Cluster) -> Callable[[Target], Sources]:
                 return Sources(path.read_text(encoding="utf-8"), path.suffix.lstrip("."))
             except OSError as error:
                 raise BundleError(
-                    f"{path}: {error.strerror}", fix=f"mend {name}; a relative path counts from the folder of hosts.yaml"
+                    f"{path}: {error.strerror}", fix=f"correct {name}; a relative path starts at the folder of hosts.yaml"
                 ) from error
         try:
             settings = read_apt_settings(release(Path("/etc/os-release"))[0])
         except LabError as error:
-            raise BundleError(error.what, fix=f"{error.fix}, or name a file of sources in {name}") from error
+            raise BundleError(error.what, fix=f"{error.fix}, or set {name} to a file with package sources") from error
         return Sources(settings.sources_text(target.release), options=settings.options_text())
 
     return sources
@@ -265,7 +264,7 @@ def _demanded_lock(cluster: Cluster, given: Path | None) -> Lock:
     path = _lock_path(cluster, given)
     known = lock_file.read_lock(path)
     if not known.items:
-        raise PlanError(f"{path}: nothing is locked", fix=f"on a machine that reaches its sources: {program()} bundle lock")
+        raise PlanError(f"{path}: nothing is locked", fix=f"on a machine with internet access: {program()} bundle lock")
     return known
 
 

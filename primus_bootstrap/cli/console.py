@@ -1,4 +1,4 @@
-"""Where text goes: results to stdout so that they can be piped, everything else to stderr."""
+"""Prints results to stdout, so that they can be piped, and everything else to stderr; formats times, counts and errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -30,41 +31,61 @@ STYLES = {
 
 
 def stderr() -> Console:
-    """Return a console on today's stderr (tests replace the stream, so none is kept)."""
+    """Return a new console on the current sys.stderr, which tests replace."""
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def program() -> str:
-    """Return how the user calls this program, for commands that are shown to be typed."""
-    called = sys.argv[0]
-    name = Path(called).name
-    return called if name == "primus-bootstrap" and shutil.which(name) != called else "primus-bootstrap"
+    """Return the name or path by which the user started this program, for commands to copy."""
+    started_as = sys.argv[0]
+    name = Path(started_as).name
+    return started_as if name == "primus-bootstrap" and shutil.which(name) != started_as else "primus-bootstrap"
 
 
 def short(path: Path) -> str:
-    """Return a path as the user would type it here: relative where it lies below the current folder, quoted for a shell."""
+    """Return a path quoted for the shell, relative if it is below the current folder."""
     absolute, here = path.absolute(), Path.cwd()
     return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute))
 
 
+def count(number: int, noun: str) -> str:
+    """Return `1 host` or `3 hosts`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Return `12s`, `3m05s` or `2h04m`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def clock_text(seconds: float) -> str:
+    """Return a time as local date and time, or a dash for 0."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else "-"
+
+
 def say(text: str) -> None:
-    """Tell the user something about the work; it never ends up in a pipe."""
+    """Print a message to stderr."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
 
 def emit(text: str) -> None:
-    """Print a result."""
+    """Print a result to stdout."""
     sys.stdout.write(f"{text}\n")
 
 
 def emit_json(data: Any) -> None:
-    """Print a result for machines."""
+    """Print a result as JSON."""
     emit(json.dumps(data, indent=2, ensure_ascii=False, default=str))
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table in the one style that all verbs use."""
+    """Return an empty table in the style of all verbs."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, overflow="fold")
@@ -72,7 +93,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def emit_table(table: Table) -> None:
-    """Print a table as a result; without a terminal it is as wide as its content, so that nothing is cut."""
+    """Print a table; without a terminal it is as wide as its content, so that nothing is cut off."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=max(80, console.measure(table, options=console.options.update(max_width=10_000)).maximum))
@@ -80,20 +101,20 @@ def emit_table(table: Table) -> None:
 
 
 def coloured(word: str) -> Text:
-    """Return a verdict or a result in its colour."""
+    """Return a verdict or a result with its colour."""
     return Text(word, style=STYLES.get(word, ""))
 
 
 def error_text(error: PrimusError) -> str:
-    """Render an error the way every verb shows it: what, then how to mend it."""
+    """Return the message and the fix of an error, as all verbs print it."""
     if isinstance(error, InventoryError):
         problems = "\n".join(str(problem) for problem in error.problems)
-        return f"{problems}\n\n{error.what}; nothing was touched"
+        return f"{problems}\n\n{error.what}; nothing was changed"
     return f"error: {error.what}\n  fix: {error.fix}"
 
 
 def error_json(error: PrimusError) -> dict[str, Any]:
-    """Render an error for machines."""
+    """Return an error as plain data for JSON."""
     data: dict[str, Any] = {"error": error.what, "fix": error.fix, "exit_code": error.exit_code}
     if isinstance(error, InventoryError):
         data["problems"] = [

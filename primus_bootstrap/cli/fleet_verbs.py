@@ -1,4 +1,4 @@
-"""`probe`, `doctor`, `ssh`, `exec`: the verbs that look at hosts, and at this machine, without Ansible."""
+"""The verbs `probe`, `doctor`, `ssh` and `exec`, which do not use Ansible."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primus_bootstrap.cli.console import emit, emit_json, emit_table, say, stderr
+from primus_bootstrap.cli.day2 import find_host
 from primus_bootstrap.cli.fleet_view import controller_table, probe_json, probe_summary, probe_table, unknown_lines
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
@@ -24,10 +25,11 @@ from primus_bootstrap.cli.options import (
     Timeout,
     VaultPasswordFile,
     ask_password,
+    examples,
 )
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_arguments
+from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys
+from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet.controller import check_controller
 from primus_bootstrap.fleet.fanout import ask_all
 from primus_bootstrap.fleet.messages import Answer, Task
@@ -42,16 +44,16 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
 Command = Annotated[
-    list[str], typer.Argument(help="The command, after --; one word with spaces is taken as a shell line.", metavar="-- COMMAND")
+    list[str], typer.Argument(help="The command after --; a single quoted argument is run as a shell line.", metavar="-- COMMAND")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
-    app.command("probe")(probe)
+    """Register the verbs."""
+    app.command("probe", epilog=examples("probe", "probe --limit gpu_node --json"))(probe)
     app.command("doctor")(doctor)
-    app.command("ssh")(ssh)
-    app.command("exec")(exec_)
+    app.command("ssh", epilog=examples("ssh gpu1", "ssh gpu1 -- uptime"))(ssh)
+    app.command("exec", epilog=examples("exec gpu_node -- uptime", "exec gpu1,gpu2 --sudo -- 'dmesg | tail'"))(exec_)
 
 
 def probe(
@@ -64,29 +66,29 @@ def probe(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask every host what it is: reachable, sudo, system, cores, memory, disk, clock, GPUs, NICs. Changes nothing there.
+    """Collect facts from every host: SSH, sudo, system, cores, memory, disk, clock, GPUs, NICs. Changes nothing.
 
-    Exit code 4 where a host did not answer (it is unknown: neither good nor bad) or would not let us become root.
+    Exit code 4 if a host does not answer (it is `unknown`) or does not allow sudo.
     """
-    become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
-    vault = ask_password("Vault password", wanted=ask_vault_pass)
+    become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
+    vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     targets = targets_of_limit(cluster, limit or "all", become)
     task = probe_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s)
-    found = [read_answer(answer) for answer in ask_hosts(cluster, targets, task)]
+    probes = [read_answer(answer) for answer in ask_hosts(cluster, targets, task)]
     if as_json:
-        emit_json({"cluster": cluster.name, **probe_json(found)})
+        emit_json({"cluster": cluster.name, **probe_json(probes)})
     else:
-        emit_table(probe_table(found))
-        emit(probe_summary(found))
-        for line in unknown_lines(found):
+        emit_table(probe_table(probes))
+        emit(probe_summary(probes))
+        for line in unknown_lines(probes):
             emit(line)
-    if not all(one.facts and one.facts.can_become_root for one in found):
+    if not all(probe.facts and probe.facts.can_become_root for probe in probes):
         raise typer.Exit(4)
 
 
 def doctor(*, as_json: AsJson = False) -> None:
-    """Check whether this machine is ready to be a controller. Contacts no host; exit code 1 where something is missing."""
+    """Check whether this machine can be a controller. Contacts no host. Exit code 1 if a check fails."""
     verdicts = list(check_controller(Path.cwd()))
     failed = [verdict for verdict in verdicts if verdict.verdict == "fail"]
     if as_json:
@@ -96,7 +98,7 @@ def doctor(*, as_json: AsJson = False) -> None:
         for verdict in verdicts:
             if verdict.verdict in ("fail", "unknown"):
                 emit(f"{verdict.check}: {verdict.reason}\n  fix: {verdict.fix}")
-        emit("not ready: mend the checks that fail" if failed else "ready")
+        emit("not ready: apply the fixes above" if failed else "ready")
     if failed:
         raise typer.Exit(1)
 
@@ -111,14 +113,10 @@ def ssh(
     ask_vault_pass: AskVaultPass = False,
     vault_password_file: VaultPasswordFile = None,
 ) -> None:
-    """Log in to a host with OpenSSH, as Ansible would: its user, key, port and bastion, its host key checked."""
-    vault = ask_password("Vault password", wanted=ask_vault_pass)
+    """Open an SSH session on a host, with the user, key, port and bastion from hosts.yaml and a checked host key."""
+    vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
-    names = [known.name for known in cluster.hosts]
-    if host not in names:
-        near = nearest(host, names)
-        raise PlanError(f"no such host: {host}", fix=f"did you mean {near}?" if near else f"choose from: {', '.join(names[:10])}")
-    _pin(cluster, [host])
+    _pin(cluster, [find_host(cluster, host)])
     for conflict in key_conflicts(cluster, [host]):
         raise PlanError(f"{host}: {conflict.what}", fix=conflict.fix)
     words = [*ssh_arguments(cluster, host), *([_shell_line(command)] if command else [])]
@@ -137,13 +135,13 @@ def exec_(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a command on every matching host in parallel. It is NOT limited to reading: it does whatever it does.
+    """Run a command on all matching hosts in parallel. The command may change the hosts.
 
-    Equal outputs are shown once, with the hosts that gave them. Exit code 4 where a host failed or did not answer. A host
-    that takes longer than --timeout is given up; the command may go on there.
+    Identical outputs are shown once, with their hosts. Exit code 4 if the command fails on a host or a host does not answer. After
+    --timeout the verb stops waiting for a host, but the command may continue there.
     """
-    become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
-    vault = ask_password("Vault password", wanted=ask_vault_pass)
+    become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
+    vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
     targets = targets_of_limit(cluster, pattern, become)
     line = _shell_line(command)
@@ -159,53 +157,53 @@ def exec_(
 
 
 def targets_of_limit(cluster: Cluster, pattern: str, become_password: str = "") -> tuple[Target, ...]:
-    """Return the hosts of a pattern, and how to reach each.
+    """Return the hosts that match a pattern, with their connections.
 
     Raises:
-        PlanError: no host matches.
+        PlanError: No host matches.
     """
     names = cluster.select(pattern)
     if not names:
         groups = ", ".join(name for name, members in cluster.groups.items() if members)
-        raise PlanError(f"no host matches {pattern!r}", fix=f"name a host, or a group: {groups}")
-    found = targets_of(cluster, names)
-    return tuple(replace(target, become_password=become_password) for target in found) if become_password else found
+        raise PlanError(f"no host matches {pattern!r}", fix=f"use a host or one of these groups: {groups}")
+    targets = targets_of(cluster, names)
+    return tuple(replace(target, become_password=become_password) for target in targets) if become_password else targets
 
 
 def ask_hosts(cluster: Cluster, targets: Sequence[Target], task: Task) -> list[Answer]:
-    """Ask all hosts; those that nobody has a key of are pinned and asked again. Returns answers in the order of targets."""
+    """Run a task on all hosts and return the answers in the order of `targets`; pin unknown host keys and try again."""
     conflicts = {conflict.host: conflict for conflict in key_conflicts(cluster, [target.host for target in targets])}
-    found = {host: Answer(host, cause="host_key_changed", detail=conflict.what) for host, conflict in conflicts.items()}
-    found |= {answer.host: answer for answer in _counted([one for one in targets if one.host not in conflicts], task)}
-    strangers = [target for target in targets if found[target.host].cause == "host_key_unknown"]
-    pinned = _pin(cluster, [target.host for target in strangers])
-    found |= {answer.host: answer for answer in _counted([one for one in strangers if one.host in pinned], task)}
-    return [found[target.host] for target in targets]
+    answers = {host: Answer(host, cause="host_key_changed", detail=conflict.what) for host, conflict in conflicts.items()}
+    answers |= {answer.host: answer for answer in _ask_with_progress([target for target in targets if target.host not in conflicts], task)}
+    without_key = [target for target in targets if answers[target.host].cause == "host_key_unknown"]
+    pinned = _pin(cluster, [target.host for target in without_key])
+    answers |= {answer.host: answer for answer in _ask_with_progress([target for target in without_key if target.host in pinned], task)}
+    return [answers[target.host] for target in targets]
 
 
-def _counted(targets: Sequence[Target], task: Task) -> Iterator[Answer]:
-    """Show on a terminal how many hosts have answered."""
+def _ask_with_progress(targets: Sequence[Target], task: Task) -> Iterator[Answer]:
+    """Yield the answers, and show their number on a terminal."""
     console = stderr()
     with console.status(f"0 of {len(targets)} hosts") as status:
-        for count, answer in enumerate(ask_all(targets, task), start=1):
-            status.update(f"{count} of {len(targets)} hosts")
+        for number, answer in enumerate(ask_all(targets, task), start=1):
+            status.update(f"{number} of {len(targets)} hosts")
             yield answer
 
 
 def _pin(cluster: Cluster, hosts: Sequence[str]) -> set[str]:
     pins = pin_host_keys(cluster, hosts) if hosts else ()
     for pin in pins:
-        say(f"{pin.host}: host key {pin.key_type} {pin.fingerprint} pinned ({pin.source})")
+        say(f"pinned the host key of {pin.host} ({pin.address}) from {pin.source}: {pin.key_type} {pin.fingerprint}")
     return {pin.host for pin in pins}
 
 
 def _shell_line(words: Sequence[str]) -> str:
-    """Return the line for the host's shell: one word is a line already, several are kept apart as they were given."""
+    """Return the line for the host's shell: a single word as it is, several words quoted."""
     return words[0] if len(words) == 1 else shlex.join(words)
 
 
 def as_root(line: str) -> str:
-    """Return a line that runs as root; a password comes on stdin, which the command itself never sees."""
+    """Return a shell line that runs `line` as root. sudo reads the password from stdin; the command does not get it."""
     inner = shlex.quote(f"exec </dev/null; {line}")
     ask = "sudo -n true 2>/dev/null && flags=-n || flags=-S"
     return f'[ "$(id -u)" = 0 ] && exec sh -c {inner}; {ask}; exec sudo $flags -p "" sh -c {inner}'
@@ -217,8 +215,8 @@ def _answer_json(answer: Answer) -> dict[str, object]:
 
 
 def _show_answers(answers: Sequence[Answer]) -> None:
-    """Print each different outcome once, with the hosts that share it; what did not answer comes last."""
-    alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    """Print each outcome once, with its hosts; hosts that did not answer come last."""
+    by_outcome: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for answer in answers:
         outcome = (
             answer.answered,
@@ -230,14 +228,15 @@ def _show_answers(answers: Sequence[Answer]) -> None:
             answer.truncated,
             answer.fix,
         )
-        alike[outcome].append(answer.host)
-    for (answered, code, stdout, stderr_text, _, detail, truncated, fix), names in sorted(alike.items(), key=lambda item: not item[0][0]):
-        count = f" ({len(names)} hosts)" if len(names) > 1 else ""
-        emit(f"{', '.join(names)}{count}: {f'exit code {code}' if answered else f'unknown: {detail}'}")
+        by_outcome[outcome].append(answer.host)
+    in_order = sorted(by_outcome.items(), key=lambda item: not item[0][0])
+    for (answered, code, stdout, stderr_text, _, detail, truncated, fix), names in in_order:
+        number = f" ({len(names)} hosts)" if len(names) > 1 else ""
+        emit(f"{', '.join(names)}{number}: {f'exit code {code}' if answered else f'unknown: {detail}'}")
         for text in (stdout, stderr_text):
             for row in str(text).splitlines():
                 emit(f"    {row}")
         if truncated:
-            emit("    (more came; the first MiB of each stream is kept)")
+            emit("    (truncated: only the first MiB of each stream is shown)")
         if not answered:
             emit(f"  fix: {fix}")

@@ -1,4 +1,4 @@
-"""How probed hosts and this machine's checks are shown."""
+"""Formats the results of `probe` and `doctor`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RIGHT = frozenset({"cores", "memory GiB", "disk free GiB", "clock ms"})
 
 
 def probe_table(found: Sequence[Probe]) -> Table:
-    """Return one row a host; a host that did not answer has a row as well."""
+    """Return a table with one row per host, including hosts that did not answer."""
     table = plain_table()
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
@@ -51,27 +51,27 @@ def _cells(facts: HostFacts) -> tuple[str, ...]:
 
 
 def gpu_names(gpus: Sequence[PciGpu]) -> Counter[str]:
-    """Return how many GPUs there are of each model; an id that nobody knows is shown as it is.
+    """Return the number of GPUs per model, with the PCI id for an unknown model.
 
-    A display adapter that is no known accelerator (the management controller's screen, say) is no GPU here.
+    Display adapters that are no known accelerator, such as that of the management controller, do not count.
     """
-    known, found = catalogue()["ids"], Counter[str]()
+    models, counts = catalogue()["ids"], Counter[str]()
     for gpu in gpus:
-        entry = known.get(gpu.id)
+        entry = models.get(gpu.id)
         if entry:
-            found["/".join(entry["models"]) or entry["product"]] += gpu.count
+            counts["/".join(entry["models"]) or entry["product"]] += gpu.count
         elif gpu.id.startswith(("1002:", "10de:")) and not gpu.pci_class.startswith("0x0300"):
-            found[f"unknown model {gpu.id}"] += gpu.count
-    return found
+            counts[f"unknown model {gpu.id}"] += gpu.count
+    return counts
 
 
 def gpu_text(gpus: Sequence[PciGpu]) -> str:
-    """Render GPUs as `8 x MI300X`."""
+    """Return GPUs as `8 x MI300X`."""
     return ", ".join(f"{count} x {name}" for name, count in sorted(gpu_names(gpus).items()))
 
 
 def nic_text(nics: Sequence[Nic]) -> str:
-    """Render interfaces as `8 x 400G, 1 x 25G down`."""
+    """Return network interfaces as `8 x 400G, 1 x 25G down`."""
     kinds = Counter(_nic_kind(nic) for nic in nics)
     return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items(), reverse=True))
 
@@ -82,7 +82,7 @@ def _nic_kind(nic: Nic) -> str:
 
 
 def probe_counts(found: Sequence[Probe]) -> dict[str, int]:
-    """Count hosts, those unknown, those without administrator rights, and GPUs."""
+    """Return the numbers of hosts, unknown hosts, hosts without sudo, and GPUs."""
     answered = [one.facts for one in found if one.facts]
     return {
         "hosts": len(found),
@@ -94,7 +94,7 @@ def probe_counts(found: Sequence[Probe]) -> dict[str, int]:
 
 
 def probe_summary(found: Sequence[Probe]) -> str:
-    """Say in one line how the fleet is."""
+    """Return one line with the numbers of hosts and GPUs."""
     counts = probe_counts(found)
     rest = [
         f"{counts['unknown']} unknown" if counts["unknown"] else "",
@@ -104,7 +104,7 @@ def probe_summary(found: Sequence[Probe]) -> str:
 
 
 def unknown_lines(found: Sequence[Probe]) -> Iterator[str]:
-    """Yield why a host is unknown or has no administrator rights, and how to mend it."""
+    """Yield the reason and the fix for each host that is unknown or does not allow sudo."""
     for one in found:
         if one.facts is None:
             yield f"{one.host}: unknown: {one.detail}\n  fix: {one.fix}"
@@ -114,20 +114,20 @@ def unknown_lines(found: Sequence[Probe]) -> Iterator[str]:
 
 
 _SUDO_FIX = {
-    "wants_password": "give the password: --ask-become-pass, or ansible_become_password in a Vault",
-    "wrong_password": "correct the password: --ask-become-pass, or ansible_become_password in a Vault",
-    "no": "install sudo and give this user a rule on the host",
+    "wants_password": "pass the password with --ask-become-pass, or set ansible_become_password in a Vault file",
+    "wrong_password": "correct the password: --ask-become-pass, or ansible_become_password in a Vault file",
+    "no": "install sudo on the host and add a rule for this user",
 }
 
 
 def probe_json(found: Sequence[Probe]) -> dict[str, Any]:
-    """Return plain data for `json.dumps`."""
+    """Return the probes as plain data for `json.dumps`."""
     hosts = [{**one.to_json(), "gpu_models": dict(gpu_names(one.facts.gpus)) if one.facts else {}} for one in found]
     return {"hosts": hosts, "summary": probe_counts(found)}
 
 
 def controller_table(verdicts: Sequence[Verdict]) -> Table:
-    """Return one row a check of this machine."""
+    """Return a table with one row per check of this machine."""
     table = plain_table("check", "verdict", "found", "expected")
     for verdict in verdicts:
         unit = f" {verdict.unit}" if verdict.unit else ""

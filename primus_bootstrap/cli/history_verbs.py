@@ -1,4 +1,4 @@
-"""`status`, `report`, `runs`: what earlier runs left. They read files and contact no host."""
+"""The verbs `status`, `report` and `runs`, which read the files of earlier runs and contact no host."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table, program, short
-from primus_bootstrap.cli.live import duration_text
+from primus_bootstrap.cli.console import clock_text, coloured, duration_text, emit, emit_json, emit_table, plain_table, program, short
 from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, HostsFile, VaultPasswordFile
-from primus_bootstrap.cli.report_view import clock_text, print_report, shares_line, summary_line
+from primus_bootstrap.cli.report_view import print_report, shares_line, summary_line
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.history import find_run, host_statuses, last_report, list_runs, read_report, running
 from primus_bootstrap.engine.lock import read_holder
@@ -23,16 +22,16 @@ if TYPE_CHECKING:
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
+    """Register the verbs."""
     app.command("status")(status)
     app.command("report")(report)
     app.command("runs")(runs)
 
 
 def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswordFile = None, as_json: AsJson = False) -> None:
-    """Show how each host stands after the last run that had it. A host that no run had is `unknown`."""
+    """Show the result of the last run on each host. A host without a run is `unknown`. Contacts no host."""
     cluster = load_cluster(hosts, vault_password_file=vault_password_file)
-    known = host_statuses(cluster.state_dir)
+    statuses = host_statuses(cluster.state_dir)
     holder = read_holder(cluster.state_dir)
     last = last_report(cluster.state_dir)
     if as_json:
@@ -41,65 +40,65 @@ def status(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswo
                 "cluster": cluster.name,
                 "running": holder.run if holder else None,
                 "last_run": last.run if last else None,
-                "hosts": [_status_json(host.name, known.get(host.name)) for host in cluster.hosts],
+                "hosts": [_status_json(host.name, statuses.get(host.name)) for host in cluster.hosts],
             }
         )
         return
-    table = plain_table("host", "address", "state", "of phases", "last run", "last changed by")
+    table = plain_table("host", "address", "state", "phases", "last run", "last changed by")
     for host in cluster.hosts:
-        table.add_row(*_status_row(cluster, host.name, known.get(host.name)))
+        table.add_row(*_status_row(cluster, host.name, statuses.get(host.name)))
     emit_table(table)
     if holder:
-        emit(f"\nrunning now: {holder.verb} by {holder.user}@{holder.host}, pid {holder.pid}, run {holder.run}")
-    emit(f"\nlast: {summary_line(last)}" if last else f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
+        emit(f"\nrunning: {holder.verb} by {holder.user}@{holder.host}, pid {holder.pid}, run {holder.run}")
+    emit(f"\nlast run: {summary_line(last)}" if last else f"\nno run yet; start with: {program()} apply {short(cluster.path)}")
 
 
-def _status_json(name: str, known: HostStatus | None) -> dict[str, object]:
-    if known is None:
+def _status_json(name: str, status: HostStatus | None) -> dict[str, object]:
+    if status is None:
         return {"host": name, "state": "unknown", "phases": [], "last_run": None, "last_changed": None}
-    state = {"host": name, "state": known.last_result, "phases": list(known.phases)}
-    return {**state, "last_run": known.last_run, "last_changed": known.last_changed or None}
+    state = {"host": name, "state": status.last_result, "phases": list(status.phases)}
+    return {**state, "last_run": status.last_run, "last_changed": status.last_changed or None}
 
 
-def _status_row(cluster: Cluster, name: str, known: HostStatus | None) -> tuple[RenderableType, ...]:
+def _status_row(cluster: Cluster, name: str, status: HostStatus | None) -> tuple[RenderableType, ...]:
     address = cluster.connection(name).address
-    if known is None:
+    if status is None:
         return name, address, coloured("unknown"), "-", "-", "-"
-    return name, address, coloured(str(known.last_result)), ", ".join(known.phases), known.last_run, known.last_changed or "-"
+    return name, address, coloured(str(status.last_result)), ", ".join(status.phases), status.last_run, status.last_changed or "-"
 
 
 def report(
     hosts: HostsFile = DEFAULT_HOSTS,
     *,
-    run: Annotated[str, typer.Option("--run", help="The run's id, or the beginning of it; default is the last one.", metavar="ID")] = "",
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also what was skipped, with its reason.")] = False,
+    run: Annotated[str, typer.Option("--run", help="Id of the run, or its first characters; the last run by default.", metavar="ID")] = "",
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Include skipped checks and their reasons.")] = False,
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's report again: hosts, causes, fixes, verdicts. Of a killed run, what its journal holds."""
+    """Show the report of a run: hosts, causes, fixes, verdicts. Contacts no host."""
     cluster = load_cluster(hosts, vault_password_file=vault_password_file)
-    found = read_report(find_run(cluster.state_dir, run)) if run else last_report(cluster.state_dir)
-    if found is None:
+    result = read_report(find_run(cluster.state_dir, run)) if run else last_report(cluster.state_dir)
+    if result is None:
         raise PlanError(f"{cluster.name} has no report yet", fix=f"primus-bootstrap apply {cluster.path}")
     if as_json:
-        emit_json(found.to_json())
+        emit_json(result.to_json())
         return
-    emit(f"{found.verb} {found.cluster}, run {found.run}, started {clock_text(found.started)}\n")
-    print_report(found, cluster.path, everything=everything)
-    if shares := shares_line(found):
+    emit(f"{result.verb} {result.cluster}, run {result.run}, started {clock_text(result.started)}\n")
+    print_report(result, cluster.path, everything=everything)
+    if shares := shares_line(result):
         emit(shares)
 
 
 def runs(hosts: HostsFile = DEFAULT_HOSTS, *, vault_password_file: VaultPasswordFile = None, as_json: AsJson = False) -> None:
-    """List the runs of a cluster, newest first."""
+    """List the runs of a cluster, newest first. Contacts no host."""
     cluster = load_cluster(hosts, vault_password_file=vault_password_file)
     now = running(cluster.state_dir)
-    found = [item for item in (read_report(folder) for folder in list_runs(cluster.state_dir)) if item]
+    reports = [item for item in (read_report(folder) for folder in list_runs(cluster.state_dir)) if item]
     if as_json:
-        emit_json([{key: value for key, value in item.to_json().items() if key not in ("hosts", "changes")} for item in found])
+        emit_json([{key: value for key, value in item.to_json().items() if key not in ("hosts", "changes")} for item in reports])
         return
-    table = plain_table("run", "verb", "started", "took", "exit", "hosts")
-    for item in found:
+    table = plain_table("run", "verb", "started", "duration", "exit", "hosts")
+    for item in reports:
         ended = duration_text(item.finished - item.started) if item.finished else "running" if item.run == now else "killed"
         bad = len(item.with_result("failed", "unreachable", "not_reached", "interrupted"))
         hosts_text = f"{len(item.hosts) - bad} of {len(item.hosts)}"

@@ -1,4 +1,4 @@
-"""`validate`, `init`, `schema`, `import`, `secrets init`: the verbs that work on files and contact no host."""
+"""The verbs `init`, `import`, `validate`, `schema` and `secrets init`, which work on files and contact no host."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
-from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password
+from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table, program, say, short
+from primus_bootstrap.cli.options import DEFAULT_HOSTS, AsJson, AskVaultPass, HostsFile, VaultPasswordFile, ask_password, examples
 from primus_bootstrap.core.errors import InventoryError, PlanError
-from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.edit import scaffold
 from primus_bootstrap.inventory.load import validate as validate_inventory
 from primus_bootstrap.inventory.schema import reference
+from primus_bootstrap.inventory.schema.groups import load_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
     from primus_bootstrap.inventory.schema.specs import Option
 
-secrets_app = typer.Typer(no_args_is_help=True, help="Generated secrets, under Ansible Vault.")
+secrets_app = typer.Typer(no_args_is_help=True, help="Generate secrets in an Ansible Vault file, and rotate them.")
 
 
 class Format(StrEnum):
-    """How `schema` writes."""
+    """The output formats of `schema`."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -35,11 +35,11 @@ class Format(StrEnum):
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
-    app.command("init")(init)
-    app.command("validate")(validate)
-    app.command("schema")(schema)
-    app.command("import")(import_)
+    """Register the verbs."""
+    app.command("init", epilog=examples("init my-cluster --template mi300x"))(init)
+    app.command("validate", epilog=examples("validate", "validate inventory/prod --json"))(validate)
+    app.command("schema", epilog=examples("schema --role slurm", "schema baseline_memlock_kib", "schema --groups"))(schema)
+    app.command("import", epilog=examples("import old/hosts.ini --output hosts.yaml"))(import_)
     app.add_typer(secrets_app, name="secrets")
 
 
@@ -50,8 +50,8 @@ def validate(
     ask_vault_pass: AskVaultPass = False,
     as_json: AsJson = False,
 ) -> None:
-    """Read hosts.yaml and everything beside it, and say all that is wrong at once. Contacts no host."""
-    password = ask_password("Vault password", wanted=ask_vault_pass)
+    """Check hosts.yaml and its variable files, and report all problems at once. Contacts no host."""
+    password = ask_password("Vault password", ask=ask_vault_pass)
     result = validate_inventory(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
     if result.cluster is None:
         raise InventoryError(result.problems)
@@ -67,24 +67,20 @@ def validate(
         ]
         emit_json({"cluster": result.cluster.name, "problems": [], **counts, "deferred_values": deferred})
         return
-    head = f"{hosts}: {_count(counts['hosts'], 'host')}, {_count(counts['groups'], 'group')}, {_count(counts['variables'], 'variable')}"
+    head = f"{hosts}: {count(counts['hosts'], 'host')}, {count(counts['groups'], 'group')}, {count(counts['variables'], 'variable')}"
     late = counts["deferred"]
-    tail = f"; {_count(late, 'value')} {'is' if late == 1 else 'are'} judged on the hosts (templates, Vault)" if late else ""
+    tail = f"; {count(late, 'value')} (templates, Vault) will be checked during the run" if late else ""
     emit(f"{head}{tail}")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to write; made where it is missing.", metavar="[DIR]")] = Path(),
+    folder: Annotated[Path, typer.Argument(help="The folder; created if it is missing.", metavar="DIR")] = Path(),
     *,
     template: Annotated[
-        str, typer.Option("--template", "-t", help=f"The example to start from: {', '.join(scaffold.templates())}.")
+        str, typer.Option("--template", "-t", help=f"The example to start from: {', '.join(scaffold.templates())}.", metavar="NAME")
     ] = "lab",
 ) -> None:
-    """Write a commented starting folder: hosts.yaml, group_vars/, .gitignore. Never overwrites a file."""
+    """Create a folder with a commented hosts.yaml, group_vars/ and .gitignore. Never overwrites a file."""
     files = scaffold.make_scaffold(template, folder)
     scaffold.write_scaffold(files)
     for file in files:
@@ -93,24 +89,24 @@ def init(
     verbs = [f"{verb} {hosts}" for verb in ("validate", "plan", "apply")]
     if template == "lab":
         verbs.insert(0, f"lab up --dir {folder}")
-        say("\nWhat now:")
+        say("\nNext:")
     else:
-        say(f"\nWhat now: change names and addresses in {hosts}, accounts and settings in group_vars/ beside it, then")
+        say(f"\nNext: edit names and addresses in {hosts}, and accounts and settings in its group_vars/, then run")
     for verb in verbs:
         say(f"  {program()} {verb}")
 
 
 def schema(
-    name: Annotated[str, typer.Argument(help="Only this variable.", metavar="[NAME]")] = "",
+    name: Annotated[str, typer.Argument(help="Only this variable.", metavar="NAME", show_default=False)] = "",
     *,
     role: Annotated[
-        str, typer.Option("--role", "-r", help="Only the variables of this role; `cluster` for those of none.", metavar="ROLE")
+        str, typer.Option("--role", "-r", help="Only variables of this role; `cluster` for those of no role.", metavar="ROLE")
     ] = "",
-    groups: Annotated[bool, typer.Option("--groups", "-g", help="The groups in place of the variables.")] = False,
-    style: Annotated[Format, typer.Option("--format", "-f", help="How to write it.")] = Format.TABLE,
+    groups: Annotated[bool, typer.Option("--groups", "-g", help="List the groups instead of the variables.")] = False,
+    style: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.TABLE,
     as_json: AsJson = False,
 ) -> None:
-    """Print every variable that hosts.yaml may set: type, default, choices, unit, meaning."""
+    """List every variable that hosts.yaml can set: type, default, choices, unit, meaning."""
     style = Format.JSON_SCHEMA if as_json else style
     if groups:
         _groups(style)
@@ -146,7 +142,7 @@ def _table(options: Sequence[Option]) -> None:
 
 
 def _plain(text: str) -> str:
-    """Keep square brackets: rich reads them as styles."""
+    """Escape square brackets, which rich would read as styles."""
     return text.replace("[", r"\[")
 
 
@@ -155,14 +151,14 @@ def _short(text: str, longest: int = 60) -> str:
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(help="An INI inventory: Ansible's, Kubespray's, DeepOps'.", metavar="HOSTS.INI")],
+    source: Annotated[Path, typer.Argument(help="An INI inventory of Ansible, Kubespray or DeepOps.", metavar="HOSTS.INI")],
     *,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The new file; hosts.yaml beside the old one unless given.", metavar="FILE")
+        Path | None, typer.Option("--output", "-o", help="The new file; hosts.yaml next to the old file by default.", metavar="FILE")
     ] = None,
 ) -> None:
-    """Turn an INI inventory into hosts.yaml, say every change, and validate the result. Never overwrites a file."""
-    # Ansible is loaded only by the verbs that need it: it takes 0.2 s.
+    """Convert an INI inventory to hosts.yaml, list every change, and validate the result. Never overwrites a file."""
+    # Loading Ansible takes 0.2 s, so only verbs that need it load it.
     from primus_bootstrap.inventory.ini.conversion import import_ini, write_import  # noqa: PLC0415
 
     target = output or source.parent / DEFAULT_HOSTS
@@ -172,55 +168,56 @@ def import_(
         say(f"{source}:{change.line}: {change.what}" if change.line else f"{source}: {change.what}")
     for name in ("group_vars", "host_vars"):
         if (source.parent / name).is_dir() and not (target.parent / name).is_dir():
-            say(f"{source}: {name}/ beside it is not read from {target}: copy it to {target.parent / name}")
+            say(f"{source}: {source.parent / name} does not apply to {target}: copy it to {target.parent / name}")
     emit(f"wrote {target}")
     result = validate_inventory(target)
     if result.cluster is None:
         say("")
         raise InventoryError(result.problems)
-    say(f"What now: {program()} plan {target}")
+    say(f"Next: {program()} plan {target}")
 
 
-@secrets_app.command("init")
+@secrets_app.command("init", epilog=examples("secrets init"))
 def secrets_init(
     hosts: HostsFile = DEFAULT_HOSTS,
     *,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The Vault file; group_vars/all/vault.yml beside hosts.yaml unless given.", metavar="FILE"),
+        typer.Option("--output", "-o", help="The Vault file; group_vars/all/vault.yml next to hosts.yaml by default.", metavar="FILE"),
     ] = None,
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a Vault file with a generated value for every secret that the roles of this inventory need and that is not set yet."""
-    # Loaded only by the verbs that need them.
-    from primus_bootstrap.engine.journal import new_run_id  # noqa: PLC0415
+    """Generate every secret that this inventory needs and that has no value, and write them to a Vault file."""
+    # Only this verb needs these modules.
     from primus_bootstrap.engine.lock import cluster_lock  # noqa: PLC0415
+    from primus_bootstrap.engine.state_folder import new_run_id  # noqa: PLC0415
     from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
 
-    cluster, password_file, missing = _look(hosts, vault_password_file)
+    cluster, password_file, missing = _find_missing(hosts, vault_password_file)
     target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
     made = False
     added: tuple[str, ...] = ()
     if missing:
         with cluster_lock(cluster.state_dir.absolute(), verb="secrets init", run=new_run_id(time.time())):
-            cluster, password_file, missing = _look(hosts, vault_password_file)  # another command may have written them meanwhile
+            cluster, password_file, missing = _find_missing(hosts, vault_password_file)  # another command may have added them
             made = bool(missing) and not password_file.exists()
             if made:
-                generated_secrets.make_password_file(password_file, own_folder=vault_password_file is None)
+                generated_secrets.create_password_file(password_file, is_state_folder=vault_password_file is None)
             added = generated_secrets.add_secrets(target, missing, generated_secrets.password_of(password_file)) if missing else ()
     if as_json:
         emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
     elif missing:
-        _say_secrets(cluster, added, target, password_file, made=made)
+        _print_secrets(cluster, added, target, password_file, made=made)
     else:
         emit("no secret is missing; nothing was written")
 
 
-def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
-    """Return the cluster, its Vault password file, which may not exist yet, and the secrets that are missing.
+def _find_missing(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
+    """Return the cluster, its Vault password file, which may not exist, and the missing secrets.
 
-    A variable that is only missing is no error here; everything else that is wrong is.
+    Raises:
+        InventoryError: hosts.yaml has a problem other than missing variables.
     """
     from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
 
@@ -230,21 +227,21 @@ def _look(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option,
     cluster = _forgiving(hosts, opening)
     judged = validate_inventory(hosts, vault_password_file=opening)
     if sealed := [item.origin.file for item in judged.deferred if not item.variable]:
-        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="give it: --vault-password-file FILE")
+        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="add --vault-password-file FILE")
     return cluster, password_file, generated_secrets.missing_secrets(judged.problems)
 
 
 def _forgiving(hosts: Path, password_file: Path | None) -> Cluster:
-    result = validate_inventory(hosts, vault_password_file=password_file, forgive=frozenset({"required"}))
+    result = validate_inventory(hosts, vault_password_file=password_file, ignore_rules=frozenset({"required"}))
     if result.cluster is None:
         raise InventoryError(result.problems)
     return result.cluster
 
 
-def _say_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, made: bool) -> None:
+def _print_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, made: bool) -> None:
     for name in added:
         emit(f"generated {name}")
-    emit(f"wrote {target}" if added else f"{target} holds every value already")
+    emit(f"wrote {target}" if added else f"{target} already has every value")
     if made:
-        emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, nothing else opens the file")
-    say(f"What now: {program()} apply {short(cluster.path)} --vault-password-file {password_file}")
+        emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, because only it opens the Vault file")
+    say(f"Next: {program()} apply {short(cluster.path)} --vault-password-file {password_file}")

@@ -1,4 +1,4 @@
-"""`backup`, `restore`, `renew`, `upgrade`: day 2 of a Kubernetes cluster whose machines are ours."""
+"""The verbs `backup`, `restore`, `renew` and `upgrade`, for Kubernetes clusters that Kubespray created."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     Yes,
 )
-from primus_bootstrap.cli.run_verbs import given_options, print_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.day2 import refuse_step
+from primus_bootstrap.kubernetes.day2 import check_upgrade_step
 from primus_bootstrap.kubernetes.preflight import refuse_foreign
 
 if TYPE_CHECKING:
@@ -31,42 +30,47 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.run import Options
     from primus_bootstrap.inventory.cluster import Cluster
 
-backup_app = typer.Typer(no_args_is_help=True, help="Back up what the cluster cannot be made again without.")
-restore_app = typer.Typer(no_args_is_help=True, help="Put a backup in place of the data.")
-renew_app = typer.Typer(no_args_is_help=True, help="Renew what runs out.")
-upgrade_app = typer.Typer(no_args_is_help=True, help="Bring the cluster to another version.")
+backup_app = typer.Typer(no_args_is_help=True, help="Back up Kubernetes' etcd.")
+restore_app = typer.Typer(no_args_is_help=True, help="Restore Kubernetes' etcd from a backup.")
+renew_app = typer.Typer(no_args_is_help=True, help="Renew Kubernetes' certificates.")
+upgrade_app = typer.Typer(no_args_is_help=True, help="Upgrade Kubernetes.")
 
 From = Annotated[
-    str, typer.Option("--from", help="The backup: its name on the controller, or a folder. The newest without it.", metavar="NAME")
+    str, typer.Option("--from", help="Name of the backup on the controller, or a folder; the newest by default.", metavar="NAME")
 ]
-DespiteKeys = Annotated[bool, typer.Option("--despite-keys", help="Although keys or authorities have changed since the backup.")]
-NoCopy = Annotated[bool, typer.Option("--no-copy", help="Leave it on the hosts; copy nothing to the controller.")]
+DespiteKeys = Annotated[
+    bool, typer.Option("--despite-keys", help="Restore even if keys or certificate authorities changed since the backup.")
+]
+NoCopy = Annotated[bool, typer.Option("--no-copy", help="Do not copy the backup to the controller.")]
 Version = Annotated[
-    list[str], typer.Argument(metavar="[HOSTS.YAML] VERSION", show_default=False, help="The cluster's hosts.yaml and the version.")
+    list[str],
+    typer.Argument(metavar="[HOSTS.YAML] VERSION", show_default=False, help="The cluster's hosts.yaml, and the version of Kubernetes."),
 ]
-Batch = Annotated[int, typer.Option("--batch", min=0, help="Workers of a rack that go together at most; 0 is the whole rack.", metavar="N")]
-Now = Annotated[bool, typer.Option("--now", help="Everything, whatever time it has left.")]
+Batch = Annotated[
+    int, typer.Option("--batch", min=0, help="Number of workers of a rack to upgrade at the same time; 0 for the whole rack.", metavar="N")
+]
+Now = Annotated[bool, typer.Option("--now", help="Renew all certificates, also those that are valid for long.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
-    """A verb that is about to run: what was loaded, what would be done, and how."""
+class PreparedRun:
+    """The run of a verb: cluster, plan and options."""
 
     cluster: Cluster
     plan: Plan
     options: Options
     as_json: bool
 
-    def go(self, words: tuple[str, ...]) -> None:
-        """Run it with these extra variables, and end with its exit code."""
-        report = run_and_report(self.cluster, self.plan, replace(self.options, extra_vars=words), as_json=self.as_json)
+    def start(self, extra_vars: tuple[str, ...]) -> None:
+        """Run the plan with these extra variables, and end the verb with its exit code."""
+        report = run_and_report(self.cluster, self.plan, replace(self.options, extra_vars=extra_vars), as_json=self.as_json)
         if self.as_json:
             emit_json(report.to_json())
         raise typer.Exit(report.exit_code)
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
+    """Register the verbs."""
     backup_app.command("etcd")(backup_etcd)
     backup_app.callback()(_family)
     restore_app.command("etcd")(restore_etcd)
@@ -82,7 +86,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _family() -> None:
-    """Keep the noun: a family of one verb would lose it."""
+    """Keep the group: typer drops the name of a command that is alone in its group."""
 
 
 def backup_etcd(
@@ -95,13 +99,13 @@ def backup_etcd(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Save etcd's data, the PKI and the key of secrets at rest, checked, on a host and on this machine.
+    """Back up etcd, the PKI and the encryption key of Kubernetes' secrets, verified, on a host and on this machine.
 
-    Changes nothing of the cluster, so it does not ask. What it writes is as secret as the cluster itself.
+    Changes nothing in the cluster, so it does not ask for confirmation. Keep the backup secret: it contains all keys of the cluster.
     """
-    options = given_options("backup etcd", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    verb = _made(hosts, "day2/backup_etcd.yml", options, as_json=as_json)
-    verb.go(("kube_backup_fetch=false",) if no_copy else ())
+    options = run_options("backup etcd", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    prepared = _prepare(hosts, "day2/backup_etcd.yml", options, as_json=as_json)
+    prepared.start(("kube_backup_fetch=false",) if no_copy else ())
 
 
 def restore_etcd(
@@ -116,17 +120,18 @@ def restore_etcd(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup in place of etcd's data on every member; pods go on, the API is away meanwhile.
+    """Restore etcd from a backup on every member. Pods continue to run; the API is unavailable during the restore.
 
-    What was written after the backup is set aside on each member. Safe to repeat, and to kill and repeat.
+    The current data are moved aside on each member. Safe to repeat, also after an interruption.
     """
-    options = given_options("restore etcd", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    verb = _made(hosts, "day2/restore_etcd.yml", options, as_json=as_json)
+    options = run_options("restore etcd", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    prepared = _prepare(hosts, "day2/restore_etcd.yml", options, as_json=as_json)
     if not confirm and not as_json:
-        print_plan(verb.cluster, verb.plan)
-    ask_name(verb.cluster, confirm, verb="restore etcd", what="The cluster goes back to the backup; what came later is set aside.")
-    words = (f"confirm={verb.cluster.name}", *((f"kube_backup_restore_from={source}",) if source else ()))
-    verb.go((*words, *(("kube_backup_restore_despite_identity=true",) if despite_keys else ())))
+        print_plan(prepared.cluster, prepared.plan)
+    what = "This restores the cluster to the backup; later changes are moved aside."
+    ask_name(prepared.cluster, confirm, verb="restore etcd", what=what)
+    extra = (f"confirm={prepared.cluster.name}", *((f"kube_backup_restore_from={source}",) if source else ()))
+    prepared.start((*extra, *(("kube_backup_restore_despite_identity=true",) if despite_keys else ())))
 
 
 def renew_certificates(
@@ -140,16 +145,16 @@ def renew_certificates(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Renew Kubernetes' certificates that run out, one control plane after the other, and show the days of all of them.
+    """Renew certificates of Kubernetes that expire soon, one control plane at a time, and show the remaining days of all.
 
-    What has time enough is left alone, and nothing starts anew for it. Safe to repeat, and to kill and repeat.
+    Other certificates stay, and their pods are not restarted. Safe to repeat, also after an interruption.
     """
-    options = given_options("renew certificates", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    verb = _made(hosts, "day2/renew_certificates.yml", options, as_json=as_json)
+    options = run_options("renew certificates", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    prepared = _prepare(hosts, "day2/renew_certificates.yml", options, as_json=as_json)
     if not yes and not as_json:
-        print_plan(verb.cluster, verb.plan)
-        ask_yes("Renew what runs out? Its pods start anew, one at a time.", verb="renew certificates")
-    verb.go(("kube_certificates_renew_now=true",) if now else ())
+        print_plan(prepared.cluster, prepared.plan)
+        ask_yes("Renew the certificates that expire soon? Their pods are restarted, one at a time.", verb="renew certificates")
+    prepared.start(("kube_certificates_renew_now=true",) if now else ())
 
 
 def upgrade_kubernetes(
@@ -163,23 +168,23 @@ def upgrade_kubernetes(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring Kubernetes to the version that hosts.yaml states: control planes one by one, then workers rack by rack, each drained.
+    """Upgrade Kubernetes: control planes one at a time, then workers rack by rack, each drained first.
 
-    Set kube_version in hosts.yaml first. Pods of a worker end when it is drained; jobs that restart go on elsewhere. Safe to repeat, and to
-    kill and repeat: what is there already is left out.
+    First set kube_version in hosts.yaml to VERSION. Pods of a drained worker end; jobs that restart continue on other workers. Safe to
+    repeat, also after an interruption: upgraded hosts are skipped.
     """
     path, (version,) = split_words(words, ["VERSION"])
-    options = given_options("upgrade kubernetes", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    verb = _made(path, "day2/upgrade_kubernetes.yml", options, as_json=as_json)
-    refuse_step(verb.cluster, version)
+    options = run_options("upgrade kubernetes", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    prepared = _prepare(path, "day2/upgrade_kubernetes.yml", options, as_json=as_json)
+    check_upgrade_step(prepared.cluster, version)
     if not yes and not as_json:
-        print_plan(verb.cluster, verb.plan)
-        ask_yes(f"Bring {verb.cluster.name} to Kubernetes {version}? Workers are drained.", verb="upgrade kubernetes")
-    verb.go((f"version={version}", *((f"kube_upgrade_batch={batch}",) if batch else ())))
+        print_plan(prepared.cluster, prepared.plan)
+        ask_yes(f"Upgrade {prepared.cluster.name} to Kubernetes {version}? Workers are drained.", verb="upgrade kubernetes")
+    prepared.start((f"version={version}", *((f"kube_upgrade_batch={batch}",) if batch else ())))
 
 
-def _made(hosts: HostsFile, playbook: str, options: Options, *, as_json: bool) -> Verb:
-    """Load the cluster and make the plan; a cluster that somebody else makes is refused."""
-    cluster = load_cluster(hosts, vault_password_file=options.vault_password_file, ask_vault_pass=options.vault_password or None)
+def _prepare(hosts: HostsFile, playbook: str, options: Options, *, as_json: bool) -> PreparedRun:
+    """Load the cluster and make the plan; fail for a cluster that another tool manages."""
+    cluster = load_for_run(hosts, options)
     refuse_foreign(cluster, options.verb)
-    return Verb(cluster, make_plan(cluster, playbook=playbook), options, as_json)
+    return PreparedRun(cluster, make_plan(cluster, playbook=playbook), options, as_json)

@@ -1,4 +1,4 @@
-"""What Kubespray would be told, as `plan --show kubernetes` prints it."""
+"""Prints the variables for Kubespray, for `plan --show kubernetes`."""
 
 from __future__ import annotations
 
@@ -18,26 +18,24 @@ _PARTS = ("kubernetes",)
 
 
 def show_part(cluster: Cluster, part: str, *, as_json: bool) -> None:
-    """Print one part of what a plan is made of.
+    """Print one part of a plan.
 
     Raises:
-        PlanError: there is no such part, or nothing in it for this cluster.
+        PlanError: There is no such part, or this cluster does not use it.
     """
     if part not in _PARTS:
-        raise PlanError(f"nothing to show of: {part}", fix=f"choose from: {', '.join(_PARTS)}")
-    maker = provider(cluster)
-    if not cluster.groups.get("kube_control_plane") or maker != "kubespray":
-        what = (
-            "kubernetes_provider is existing: nothing is told to Kubespray" if maker != "kubespray" else "no host is in kube_control_plane"
-        )
-        raise PlanError(what, fix="this is for a cluster that Kubespray makes of the hosts of hosts.yaml")
+        raise PlanError(f"--show {part}: no such part", fix=f"choose from: {', '.join(_PARTS)}")
+    if provider(cluster) != "kubespray":
+        raise PlanError("kubernetes_provider is existing: Kubespray is not used", fix="leave --show out")
+    if not cluster.groups.get("kube_control_plane"):
+        raise PlanError("no host is in kube_control_plane: Kubespray is not used", fix="add a host to kube_control_plane in hosts.yaml")
     values = all_values(cluster, cluster.state_dir.absolute() / "kubespray")
     if as_json:
         emit_json(
             {"schema": "primus.kubespray-values/1", "release": load_release().version, "values": [value.to_json() for value in values]}
         )
         return
-    table = plain_table("VARIABLE", "VALUE", "SET BY", "FOR", "WHY, OR WHERE")
+    table = plain_table("variable", "value", "set by", "for", "why, or where")
     for value in values:
         table.add_row(value.name, _short(value.value), value.source, value.group or "-", value.reason)
     emit(f"Kubespray {load_release().version}, cluster {cluster.name}")

@@ -1,4 +1,4 @@
-"""`primus-bootstrap lab`: local hosts to try things on."""
+"""The verbs of `lab`: local test hosts in containers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, program, say, short
-from primus_bootstrap.cli.live import count
+from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table, program, say, short
+from primus_bootstrap.cli.options import AsJson, examples
 from primus_bootstrap.engine.lock import cluster_lock
 from primus_bootstrap.engine.state_folder import new_run_id
 from primus_bootstrap.lab import faults
@@ -27,45 +27,48 @@ if TYPE_CHECKING:
     from primus_bootstrap.lab.lab_values import Form
     from primus_bootstrap.lab.status import LabStatus
 
-app = typer.Typer(no_args_is_help=True, help="Local hosts with real SSH, systemd and apt: containers on this machine.")
-fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and mend it.")
+app = typer.Typer(no_args_is_help=True, help="Local test hosts with real SSH, systemd and apt: containers on this machine.")
+fault_app = typer.Typer(no_args_is_help=True, help="Break a host of the lab on purpose, and repair it.")
 app.add_typer(fault_app, name="fault")
 
-Name = Annotated[str, typer.Option("--name", help="Which lab; several can run side by side.")]
+Name = Annotated[str, typer.Option("--name", help="Name of the lab; several can run at the same time.", metavar="NAME")]
 Folder = Annotated[
     Path | None,
-    typer.Option("--dir", help="Folder of hosts.yaml and of the lab's keys; inventory/NAME under the current folder by default."),
+    typer.Option("--dir", help="Folder of hosts.yaml and of the lab's keys; inventory/NAME by default.", metavar="DIR"),
 ]
 Host = Annotated[str, typer.Argument(help="A host of the lab, for example node2.")]
 
 
-@app.command()
+@app.command(epilog=examples("lab up", "lab up --nodes 5 --core", "lab up --release bookworm,trixie"))
 def up(
     *,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", help="How many hosts; as many as before, or as hosts.yaml names, by default; 3 where there is none."),
+        typer.Option("--nodes", help="Number of hosts; by default that of the existing lab or hosts.yaml, else 3.", metavar="N"),
     ] = None,
     spare: Annotated[
-        int | None, typer.Option("--spare", help="How many more hosts to have up that hosts.yaml does not name; as before by default.")
+        int | None,
+        typer.Option("--spare", help="Number of additional hosts that are not in hosts.yaml; unchanged by default.", metavar="N"),
     ] = None,
     release: Annotated[
         str | None,
-        typer.Option("--release", help="The hosts' releases in turn, by code name: bookworm,trixie; or all. One release by default."),
+        typer.Option("--release", help="Releases of the hosts, in turn: bookworm,trixie; or all. One release by default.", metavar="NAMES"),
     ] = None,
-    core: Annotated[bool, typer.Option("--core", help="Write a hosts.yaml of Slurm, storage and jobs alone, which is up sooner.")] = False,
-    bare: Annotated[bool, typer.Option("--bare", help="Write a hosts.yaml with no group but gpu_node, and no settings.")] = False,
+    core: Annotated[
+        bool, typer.Option("--core", help="Write a hosts.yaml with only Slurm, storage and jobs, which installs faster.")
+    ] = False,
+    bare: Annotated[bool, typer.Option("--bare", help="Write a hosts.yaml with only the group gpu_node and no settings.")] = False,
     mount: Annotated[
         list[str] | None,
-        typer.Option("--mount", help="A folder of this machine that every host sees and cannot write.", metavar="FOLDER:/PATH"),
+        typer.Option("--mount", help="Mount a folder of this machine read-only in every host; repeat for more.", metavar="FOLDER:/PATH"),
     ] = None,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
 ) -> None:
-    """Bring the local hosts up and write their hosts.yaml; does nothing where they are up."""
+    """Start the local hosts and write their hosts.yaml. Does nothing if they are running."""
     releases = tuple(release.replace(",", " ").split()) if release else None
     if core and bare:
-        raise typer.BadParameter("--core and --bare contradict each other; give one of them")
+        raise typer.BadParameter("use either --core or --bare, not both")
     form: Form | None = "core" if core else "bare" if bare else None
     request = Request(nodes=nodes, spares=spare, releases=releases, form=form, mounts=tuple(mount) if mount else None)
     report = lab_up(name, _folder(name, folder), request, progress=say, lock_cluster=_hold)
@@ -76,7 +79,7 @@ def up(
     if report.changes:
         emit(f"the lab {name!r} is up: {hosts}. Next: {program()} apply {hosts_file}")
     else:
-        emit(f"the lab {name!r} is up already: {hosts}, nothing changed. Inventory: {hosts_file}")
+        emit(f"the lab {name!r} is already up: {hosts}, nothing changed. Inventory: {hosts_file}")
 
 
 @app.command()
@@ -84,9 +87,9 @@ def down(
     *,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
-    purge: Annotated[bool, typer.Option("--purge", help="Also remove the lab's keys, pins and runs (.primus/NAME).")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Also delete the lab's keys, pinned host keys and runs (.primus/NAME).")] = False,
 ) -> None:
-    """Remove the local hosts and their network; hosts.yaml and, without --purge, their keys stay."""
+    """Remove the local hosts and their network. hosts.yaml stays, and without --purge the keys as well."""
     found = lab_down(name, folder, purge=purge, progress=say)
     emit(f"the lab {name!r} is down" if found else f"there is no lab {name!r}; nothing changed")
 
@@ -96,9 +99,9 @@ def status(
     *,
     name: Name = DEFAULT_NAME,
     folder: Folder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show how each host is, asked over SSH."""
+    """Show the state of each host, queried over SSH."""
     found = lab_status(name, _folder(name, folder))
     if as_json:
         emit_json(asdict(found))
@@ -114,16 +117,16 @@ def _fault(kind: str, what: str) -> None:
     fault_app.command(kind)(command)
 
 
-_fault("kill", "Kill every process of a host at once, as a power cut would.")
+_fault("kill", "Kill all processes of a host at once, like a power failure.")
 _fault("start", "Start a killed host and wait until it answers.")
-_fault("pause", "Freeze a host: connections stay open and nothing answers.")
-_fault("partition", "Take a host off its network: packets are lost.")
-_fault("slow", "Leave a host half a processor: it answers, and computes slowly.")
-_fault("heal", "Undo every fault of a host and wait until it answers.")
+_fault("pause", "Freeze a host: connections stay open, but nothing answers.")
+_fault("partition", "Disconnect a host from its network: packets are lost.")
+_fault("slow", "Limit a host to half a CPU: it answers, but computes slowly.")
+_fault("heal", "Undo all faults of a host and wait until it answers.")
 
 
 def _hold(state_dir: Path) -> AbstractContextManager[HeldLock]:
-    """Hold the lock of the lab's cluster while its hosts.yaml is written anew."""
+    """Hold the lock of the lab's cluster while its hosts.yaml is written."""
     return cluster_lock(state_dir, verb="lab up", run=new_run_id(time.time()))
 
 
@@ -134,8 +137,8 @@ def _folder(name: str, folder: Path | None) -> Path:
 def _show(found: LabStatus) -> None:
     table = plain_table("host", "state", "distribution", "address", "ssh", "systemd", "")
     for node in found.nodes:
-        said = node.reason or ("spare: hosts.yaml does not name it" if node.spare else "")
-        table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, said)
+        note = node.reason or ("spare: not in hosts.yaml" if node.spare else "")
+        table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, note)
     emit_table(table)
     for image in found.images:
         emit(f"image {image.suite}: {'built' if image.cached else 'not built'}, {'imported' if image.imported else 'not imported'}")

@@ -1,4 +1,4 @@
-"""The live view of a run: on a terminal a picture that is redrawn, elsewhere one line a phase. It tells only what events told it."""
+"""Shows the progress of a run: on a terminal a table that is redrawn, elsewhere one line per phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from primus_bootstrap.cli.console import say, stderr
+from primus_bootstrap.cli.console import count, duration_text, say, stderr
 from primus_bootstrap.engine.events import HostPinned, HostResult, PhaseFinished, PhaseStarted, RunFinished, TaskStarted
 
 if TYPE_CHECKING:
@@ -27,39 +27,24 @@ if TYPE_CHECKING:
 _REDRAWS_PER_S = 4
 
 
-def duration_text(seconds: float) -> str:
-    """Return `12s`, `3m05s` or `2h04m`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-
-
 def _first_line(message: str) -> str:
-    return message.splitlines()[0] if message else "no cause given"
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 host` or `3 hosts`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return message.splitlines()[0] if message else "no error message"
 
 
 @dataclass(slots=True)
 class PhaseState:
-    """What is known of one phase.
+    """The progress of one phase.
 
-    `seconds` is set when it has ended, `estimate_s` where earlier runs give one. `gone` counts the hosts that an earlier
-    phase lost, and that this one therefore does not touch. A phase that Ansible gave up may go on in a second process, with the
-    hosts that are left: it is one phase all the same.
+    `seconds` is set when the phase has ended, `estimate_s` if earlier runs had the phase. `lost_before` counts the hosts that
+    earlier phases lost. If Ansible aborts a phase, the remaining hosts may continue it in a second process; `spent_s` is the
+    time of the first one.
     """
 
     name: str
     members: frozenset[str]
     estimate_s: float | None = None
     started: float = 0.0
-    gone: int = 0
+    lost_before: int = 0
     spent_s: float = 0.0
     seconds: float | None = None
     aborted: bool = False
@@ -71,33 +56,31 @@ class PhaseState:
 
     @property
     def hosts(self) -> int:
-        """How many hosts the plan has in it."""
+        """The number of hosts in the plan."""
         return len(self.members)
 
     @property
     def lost(self) -> int:
-        """Hosts that this phase gave up."""
+        """The number of hosts that failed or were unreachable in this phase."""
         return len(self.failed | self.unreachable)
 
     def summary(self) -> str:
-        """Say how many hosts got there, changed, failed, or did not answer."""
-        parts = ["not finished" if self.aborted else f"{self.hosts - self.gone - self.lost} of {self.hosts} done"]
-        parts += [f"{len(names)} {word}" for names, word in self._counts() if names]
-        parts += [f"{self.gone} lost before"] if self.gone else []
+        """Return the numbers of hosts that finished, changed, failed or were unreachable."""
+        parts = ["not finished" if self.aborted else f"{self.hosts - self.lost_before - self.lost} of {self.hosts} done"]
+        counts = ((self.changed, "changed"), (self.failed, "failed"), (self.unreachable, "unreachable"))
+        parts += [f"{len(names)} {word}" for names, word in counts if names]
+        parts += [f"{self.lost_before} lost earlier"] if self.lost_before else []
         return ", ".join(parts)
-
-    def _counts(self) -> tuple[tuple[set[str], str], ...]:
-        return ((self.changed, "changed"), (self.failed, "failed"), (self.unreachable, "unreachable"))
 
 
 class LiveView:
-    """Follows one run; used as a context manager around it.
+    """A context manager that shows the progress of one run.
 
-    Args of the constructor: the verb, the plan, and the seconds that earlier runs of each phase took, where known.
+    `estimates` are the seconds that earlier runs took for each phase.
     """
 
     def __init__(self, verb: str, plan: Plan, estimates: Mapping[str, float], *, clock: Callable[[], float] = time.time) -> None:
-        """Prepare the picture; nothing is drawn before the context is entered."""
+        """Prepare the view; entering the context draws it."""
         self._title = f"{verb} {plan.cluster}"
         self._hosts = len(plan.hosts)
         self._phases = {step.phase: PhaseState(step.phase, frozenset(step.hosts), estimates.get(step.phase)) for step in plan.steps}
@@ -106,11 +89,11 @@ class LiveView:
         self._clock = clock
         self._started = clock()
         self._live: Live | None = None
-        self._unsaid: PhaseState | None = None  # given up by Ansible: another process may still take it up
-        self._over = False
+        self._unprinted: PhaseState | None = None  # it ended, but another process may continue it
+        self._ended = False
 
     def __enter__(self) -> Self:
-        """Start drawing where there is a terminal."""
+        """Start the table on a terminal, or print the first line."""
         if sys.stderr.isatty():
             self._live = Live(get_renderable=self.render, console=stderr(), refresh_per_second=_REDRAWS_PER_S, transient=False)
             self._live.start()
@@ -119,17 +102,18 @@ class LiveView:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the last picture on the screen."""
-        self._say_unsaid()
+        """Draw the final state."""
+        self._print_finished()
         if self._live:
             self._live.refresh()
             self._live.stop()
 
     def handle(self, event: Event) -> None:
-        """Take one event in."""
+        """Update the view with one event."""
         match event:
             case HostPinned():
-                self._line(f"host key of {event.host} ({event.address}) pinned, {event.source}: {event.key_type} {event.fingerprint}")
+                key = f"{event.key_type} {event.fingerprint}"
+                self._line(f"pinned the host key of {event.host} ({event.address}) from {event.source}: {key}")
             case PhaseStarted():
                 self._started_phase(self._phases[event.phase], event.at)
             case TaskStarted() if self._current:
@@ -140,20 +124,20 @@ class LiveView:
             case PhaseFinished():
                 self._finished(self._phases[event.phase], event)
             case RunFinished():
-                self._over = True
-                self._say_unsaid()
+                self._ended = True
+                self._print_finished()
                 if event.problem:
                     self._line(event.problem)
             case _:
                 pass
 
     def _started_phase(self, phase: PhaseState, at: float) -> None:
-        if phase is self._unsaid:
-            self._unsaid = None
-        self._say_unsaid()
+        if phase is self._unprinted:
+            self._unprinted = None
+        self._print_finished()
         phase.started = at - phase.spent_s
         phase.seconds, phase.aborted = None, False
-        phase.gone = len((self._lost - phase.failed - phase.unreachable) & phase.members)
+        phase.lost_before = len((self._lost - phase.failed - phase.unreachable) & phase.members)
         self._current = phase
 
     def _result(self, phase: PhaseState, event: HostResult) -> None:
@@ -165,7 +149,7 @@ class LiveView:
             self._lost.add(event.host)
             self._line(f"{event.host} {event.status}: {event.task}: {_first_line(event.message)}")
         elif event.status == "ignored":
-            self._line(f"{event.host} left out: {event.task}: {_first_line(event.message)}")
+            self._line(f"{event.host} ignored: {event.task}: {_first_line(event.message)}")
 
     def _finished(self, phase: PhaseState, event: PhaseFinished) -> None:
         phase.seconds = event.seconds + phase.spent_s
@@ -173,26 +157,27 @@ class LiveView:
         phase.aborted = event.aborted
         if self._current is phase:
             self._current = None
-        self._unsaid = phase
+        self._unprinted = phase
         if not phase.aborted:
-            self._say_unsaid()
+            self._print_finished()
 
-    def _say_unsaid(self) -> None:
-        phase, self._unsaid = self._unsaid, None
+    def _print_finished(self) -> None:
+        """Print the line of the phase that ended, unless the table shows it."""
+        phase, self._unprinted = self._unprinted, None
         if phase and not self._live:
             number = list(self._phases).index(phase.name) + 1
             say(f"[{number}/{len(self._phases)}] {phase.name}: {phase.summary()}, {duration_text(phase.seconds or 0.0)}")
 
     def _line(self, text: str) -> None:
-        """Say something that stays on the screen."""
+        """Print a line above the table, or to stderr."""
         if self._live:
             self._live.console.print(Text(text, style="bold"))
         else:
             say(text)
 
     def _left_text(self) -> str:
-        """Estimate the seconds to go from what earlier runs took; empty where a phase has no earlier run."""
-        if self._over:
+        """Return the estimated remaining time, or an empty string if a phase has no earlier run."""
+        if self._ended:
             return ""
         left = 0.0
         for phase in self._phases.values():
@@ -217,14 +202,14 @@ class LiveView:
 
     def _row(self, phase: PhaseState) -> tuple[RenderableType, ...]:
         if phase.seconds is not None:
-            mark, style = ("✗", "red") if phase.lost or phase.aborted else ("✓", "yellow" if phase.gone else "green")
+            mark, style = ("✗", "red") if phase.lost or phase.aborted else ("✓", "yellow" if phase.lost_before else "green")
             return Text(f"  {mark}", style=style), phase.name, Text(phase.summary()), Text(duration_text(phase.seconds), style="dim")
         if not phase.started:
-            estimate = "not run" if self._over else f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
+            estimate = "not run" if self._ended else f"about {duration_text(phase.estimate_s)}" if phase.estimate_s else ""
             return Text("   "), Text(phase.name, style="dim"), Text(count(phase.hosts, "host"), style="dim"), Text(estimate, style="dim")
-        # Those that this very task lost have answered it; those lost before it are not asked.
-        asked = phase.hosts - phase.gone - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))
-        answered = f"{len(phase.answered)}/{asked} hosts"
+        # Hosts that the current task lost have a result; hosts that were lost earlier do not run it.
+        expected = phase.hosts - phase.lost_before - phase.lost + len(phase.answered & (phase.failed | phase.unreachable))
+        answered = f"{len(phase.answered)}/{expected} hosts"
         lost = f" · {phase.lost} lost" if phase.lost else ""
         spent = duration_text(self._clock() - phase.started)
         return Text("  ▸", style="cyan"), phase.name, Text(f"{answered}{lost} · {phase.task}"), Text(spent, style="dim")

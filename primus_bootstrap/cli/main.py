@@ -1,4 +1,4 @@
-"""The entry point: mounts the verbs, and is the one place that turns an error into a message and an exit code."""
+"""The entry point of `primus-bootstrap`: registers the verbs and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    help="Bare-metal GPU servers and one hosts.yaml in, a training cluster that stays healthy out.",
-    epilog="Exit codes: 0 done, 2 hosts.yaml wrong, 3 cannot be planned, 4 a host did not get there, 5 another run holds the lock, "
-    "6 nobody answers for a job that is followed, 130 interrupted.",
+    help="Turn bare-metal GPU servers and one hosts.yaml into a training cluster, and keep it healthy.",
+    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the command line is wrong, 3 the request cannot "
+    "be carried out, 4 at least one host failed, 5 another run holds the cluster's lock, 6 the state of a job is unknown, 130 interrupted.",
 )
 
-# How the help groups the verbs, in this order; a verb that stands nowhere here is an error at the start.
+# The panels of the help, in this order. Every verb must be in one.
 _PANELS = {
-    "Describe a cluster": ("init", "import", "validate", "schema", "secrets", "bundle"),
-    "Bring it up": ("doctor", "probe", "plan", "diff", "apply", "verify", "bench"),
-    "Look at it": ("status", "report", "runs", "ssh", "exec"),
-    "Look after it": ("node", "upgrade", "renew", "backup", "restore", "reset"),
-    "Use it": ("workload",),
+    "Describe the cluster": ("init", "import", "validate", "schema", "secrets", "bundle"),
+    "Install and check": ("doctor", "probe", "plan", "diff", "apply", "verify", "bench"),
+    "Inspect": ("status", "report", "runs", "ssh", "exec"),
+    "Maintain": ("node", "upgrade", "renew", "backup", "restore", "reset"),
+    "Run training jobs": ("workload",),
     "Try it on this machine": ("lab",),
 }
 
 
-def _version(value: bool) -> None:  # noqa: FBT001 (typer calls it so)
+def _version(value: bool) -> None:  # noqa: FBT001 - typer passes it by position
     if value:
         emit(f"primus-bootstrap {__version__}")
         raise typer.Exit
@@ -60,8 +60,8 @@ def _version(value: bool) -> None:  # noqa: FBT001 (typer calls it so)
 @app.callback()
 def _globals(
     *,
-    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Say more on stderr; -vv says more still.")] = 0,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")] = False,  # noqa: ARG001
+    verbose: Annotated[int, typer.Option("--verbose", "-v", count=True, help="Log more to stderr; -vv for debug messages.")] = 0,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,  # noqa: ARG001
 ) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
     logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
@@ -76,8 +76,8 @@ history_verbs.register(app)
 fleet_verbs.register(app)
 reset_verbs.register(app)
 kubernetes_verbs.register(app)
-node_verbs.register(day2.node_app)
 quarantine_verbs.register(day2.node_app)
+node_verbs.register(day2.node_app)
 app.add_typer(day2.node_app, name="node")
 app.add_typer(workload_verbs.app, name="workload")
 app.add_typer(bundle_verbs.app, name="bundle")
@@ -85,7 +85,7 @@ app.add_typer(lab_verbs.app, name="lab")
 
 
 def _arrange() -> None:
-    """Put the verbs into their panels."""
+    """Assign the verbs to their panels and sort them."""
     panels = {verb: panel for panel, verbs in _PANELS.items() for verb in verbs}
     order = list(panels)
     for verb in app.registered_commands:
@@ -100,12 +100,12 @@ _arrange()
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run one verb and exit with its code.
+    """Run one verb and exit with its exit code.
 
-    An error of the user's is a message with a fix; an unexpected exception keeps its traceback, since it is our bug.
+    A PrimusError becomes a message with a fix. Any other exception is a bug and keeps its traceback.
     """
     arguments = sys.argv[1:] if argv is None else argv
-    # Most verbs live for a second: a collection of what the imports left costs more than it frees.
+    # Most verbs run for a second: collecting the objects of the imports would cost more than it frees.
     gc.freeze()
     try:
         app(args=arguments, prog_name="primus-bootstrap")

@@ -1,4 +1,4 @@
-"""`node quarantine`, `node release`, `node list`: hosts out of service, by whom and why, and back with a proof."""
+"""The verbs `node list`, `node quarantine` and `node release`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import coloured, emit, emit_json, emit_table, plain_table
-from primus_bootstrap.cli.day2 import ask_name, run_and_report, split_words
+from primus_bootstrap.cli.console import clock_text, coloured, emit, emit_json, emit_table, plain_table
+from primus_bootstrap.cli.day2 import ask_name, find_host, run_and_report, split_words
 from primus_bootstrap.cli.fleet_verbs import ask_hosts, targets_of_limit
-from primus_bootstrap.cli.node_changes import host_named
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -27,18 +26,17 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     Words,
     ask_password,
+    examples,
 )
-from primus_bootstrap.cli.report_view import clock_text
-from primus_bootstrap.cli.run_verbs import given_options
+from primus_bootstrap.cli.run_verbs import load_for_run, run_options
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.engine.hostkeys import known_hosts_path
 from primus_bootstrap.engine.plan import TargetHost, make_plan
+from primus_bootstrap.engine.ssh import known_hosts_path
 from primus_bootstrap.fleet.service import read_quarantine, read_services, service_task
 from primus_bootstrap.inventory.load import load_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from primus_bootstrap.engine.report import Report
     from primus_bootstrap.engine.run import Options
@@ -47,24 +45,22 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.node_states import NodeState
 
 QUARANTINE, RELEASE = "day2/quarantine_node.yml", "day2/release_node.yml"
-# The same as in roles/quarantine/filter_plugins: one line that Slurm shows, and that Ansible takes for no template.
+# The same pattern as in roles/quarantine/filter_plugins: one line without characters of Ansible templates.
 _REASON = re.compile(r"[^\n\r{}\"'|\\]{3,160}\Z")
 
 Reason = Annotated[str, typer.Option("--reason", help="Why, in one line; `node list` and `sinfo -R` show it.", metavar="TEXT")]
-Owner = Annotated[str, typer.Option("--owner", help="Whose quarantine it is; you, unless another is given.", metavar="NAME")]
-Force = Annotated[
-    bool, typer.Option("--force", help="Have its jobs queued again and its pods evicted at once; otherwise they go on to their end.")
-]
+Owner = Annotated[str, typer.Option("--owner", help="Owner of the quarantine; your login name by default.", metavar="NAME")]
+Force = Annotated[bool, typer.Option("--force", help="Requeue its jobs and evict its pods at once; otherwise they run to their end.")]
 WithoutProof = Annotated[
-    bool, typer.Option("--without-proof", help="You vouch that it is well: for hosts outside gpu_node, which have no health checks.")
+    bool, typer.Option("--without-proof", help="Release a host without a health record: one outside gpu_node has no health checks.")
 ]
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
-    app.command("quarantine")(quarantine)
-    app.command("release")(release)
-    app.command("list")(list_)
+    """Register the verbs."""
+    app.command("list", epilog=examples("node list", "node list --limit gpu_node --json"))(list_)
+    app.command("quarantine", epilog=examples("node quarantine gpu7 --reason 'ECC errors on GPU 3'"))(quarantine)
+    app.command("release", epilog=examples("node release gpu7"))(release)
 
 
 def quarantine(
@@ -79,19 +75,20 @@ def quarantine(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take a host out of service until it is released: no job starts there, and those that run go on. Safe to repeat.
+    """Take a host out of service until it is released: no new job starts on it, and running jobs continue. Safe to repeat.
 
-    The record is kept on the host, on Slurm's controllers and on the Node, so that it also works for a host that is dead,
-    and stands when it is installed anew.
+    The record is stored on the host, on Slurm's controllers and on the Kubernetes Node. It therefore also works for a dead host,
+    and survives a reinstallation.
     """
     if not _REASON.match(reason):
-        raise PlanError(f"--reason {reason!r}", fix="one line of 3 to 160 characters without quotes, braces, bars and backslashes")
-    options = given_options("node quarantine", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster, name = _named(words, options)
+        fix = "use one line of 3 to 160 characters, without quotes, braces, vertical bars and backslashes"
+        raise PlanError(f"--reason {reason!r} is not allowed", fix=fix)
+    options = run_options("node quarantine", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    cluster, name = _load_host(words, options)
     values = {"quarantine_reason": reason, "quarantine_owner": owner or login_name(), "quarantine_requeue": str(force).lower()}
     report = _run(cluster, name, QUARANTINE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
-        emit(f"{name} is quarantined" if report.changed else f"nothing to do: {name} is quarantined for this reason already")
+        emit(f"{name} is quarantined" if report.changed else f"nothing to do: {name} is already quarantined for this reason")
     raise typer.Exit(report.exit_code)
 
 
@@ -107,14 +104,14 @@ def release(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a host back into service, with a passing health record that is newer than its quarantine. Safe to repeat.
+    """Return a host to service if its health checks passed after its quarantine. Safe to repeat.
 
-    A record that is stale, older or missing is no proof; another owner's quarantine and an administrator's own drain stay.
+    The health record must be newer than the quarantine. A quarantine of another owner and an administrator's own drain stay.
     """
-    options = given_options("node release", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster, name = _named(words, options)
+    options = run_options("node release", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    cluster, name = _load_host(words, options)
     if without_proof:
-        ask_name(cluster, confirm, verb="node release", what=f"{name} goes back into service without a proof that it is well.")
+        ask_name(cluster, confirm, verb="node release", what=f"This returns {name} to service without a health record.")
     values = {"quarantine_owner": owner or login_name(), "quarantine_without_proof": str(without_proof).lower()}
     report = _run(cluster, name, RELEASE, options, values, as_json=as_json)
     if not as_json and not report.exit_code:
@@ -131,40 +128,36 @@ def list_(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every host's service: quarantined by whom, since when and why, what Slurm and Kubernetes say, how healthy. Changes nothing.
+    """Show for every host: quarantine, owner and reason, state in Slurm and Kubernetes, health. Changes nothing.
 
-    A host that does not answer is unknown; of its quarantine the controllers and the Node still know.
+    A host that does not answer is `unknown`. Its quarantine is then read from Slurm's controllers and Kubernetes.
     """
-    vault = ask_password("Vault password", wanted=ask_vault_pass)
+    vault = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=vault)
-    shown = [target.host for target in targets_of_limit(cluster, limit or "all")]
-    asked = dict.fromkeys([*shown, *cluster.groups.get("slurm_controller", ())])
-    targets = targets_of_limit(cluster, ",".join(asked))
+    listed = [target.host for target in targets_of_limit(cluster, limit or "all")]
+    with_controllers = dict.fromkeys([*listed, *cluster.groups.get("slurm_controller", ())])
+    targets = targets_of_limit(cluster, ",".join(with_controllers))
     answers = ask_hosts(cluster, targets, service_task(targets, known_hosts=known_hosts_path(cluster), timeout_s=timeout_s))
-    found = _with_nodes(cluster, read_services(answers, shown))
+    services = _with_nodes(cluster, read_services(answers, listed))
     if as_json:
-        emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [one.to_json() for one in found]})
+        emit_json({"schema": "primus.service/1", "cluster": cluster.name, "hosts": [service.to_json() for service in services]})
     else:
-        _print(found)
+        _print(services)
 
 
 def login_name() -> str:
-    """Return who a person logged in as, also behind sudo: as root, everybody would own everybody's quarantines."""
+    """Return the login name of the user, also behind sudo: root as the owner would not tell two people apart."""
     return os.environ.get("SUDO_USER") or getpass.getuser()
 
 
-def _named(words: list[str], options: Options) -> tuple[Cluster, str]:
+def _load_host(words: list[str], options: Options) -> tuple[Cluster, str]:
     path, (name,) = split_words(words, ["NAME"])
-    cluster = _load(path, options)
-    return cluster, host_named(cluster, name)
-
-
-def _load(path: Path, options: Options) -> Cluster:
-    return load_cluster(path, vault_password_file=options.vault_password_file, ask_vault_pass=options.vault_password or None)
+    cluster = load_for_run(path, options)
+    return cluster, find_host(cluster, name)
 
 
 def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: dict[str, str], *, as_json: bool) -> Report:
-    made = make_plan(cluster, playbook=playbook, subject=TargetHost(name))
+    made = make_plan(cluster, playbook=playbook, target=TargetHost(name))
     extra = (f"node={name}", *(f"{key}={value}" for key, value in values.items()))
     report = run_and_report(cluster, made, replace(options, extra_vars=extra, chained=True), as_json=as_json)
     if as_json:
@@ -172,33 +165,33 @@ def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: d
     return report
 
 
-def _with_nodes(cluster: Cluster, found: Sequence[Service]) -> tuple[Service, ...]:
-    """Add what Kubernetes says, where hosts are its Nodes; a record on the Node counts where the host itself is silent."""
+def _with_nodes(cluster: Cluster, services: Sequence[Service]) -> tuple[Service, ...]:
+    """Add the state of the Kubernetes Nodes; the record on a Node is used if the host does not answer."""
     if not any(cluster.groups.get(group) for group in ("kube_control_plane", "kube_node")):
-        return tuple(found)
-    from primus_bootstrap.kubernetes.node_states import ask_states  # noqa: PLC0415 - its client takes a second to load
+        return tuple(services)
+    from primus_bootstrap.kubernetes.node_states import read_states  # noqa: PLC0415 - its client takes a second to load
 
-    states = ask_states(cluster, [one.host for one in found])
-    return tuple(_with_node(one, states[one.host]) if one.host in states else one for one in found)
-
-
-def _with_node(one: Service, node: NodeState) -> Service:
-    kept = one.quarantine or (read_quarantine(node.quarantine) if node.quarantine else None)
-    return replace(one, quarantine=kept, kubernetes=node.state, kubernetes_reason=node.reason)
+    states = read_states(cluster, [service.host for service in services])
+    return tuple(_with_node(service, states[service.host]) if service.host in states else service for service in services)
 
 
-def _print(found: Iterable[Service]) -> None:
-    found = list(found)
-    nodes = any(one.kubernetes for one in found)
-    table = plain_table("host", "service", "by", "since", "reason", "slurm", *(("kubernetes",) if nodes else ()), "health")
-    for one in found:
-        kept = one.quarantine
-        service = "quarantined" if kept else "in service" if one.answered else "unknown"
-        who = (kept.owner, clock_text(kept.since), kept.reason) if kept else ("", "", "")
-        in_slurm = f"{one.slurm}: {one.slurm_reason}" if one.slurm_reason and not kept else one.slurm
-        health = coloured(one.health or "no checks")
-        if one.health_reason:
-            health.append(f": {one.health_reason}", style="none")
-        in_kubernetes = f"{one.kubernetes}: {one.kubernetes_reason}" if one.kubernetes_reason else one.kubernetes
-        table.add_row(one.host, service, *who, in_slurm, *((in_kubernetes,) if nodes else ()), health)
+def _with_node(service: Service, node: NodeState) -> Service:
+    quarantine = service.quarantine or (read_quarantine(node.quarantine) if node.quarantine else None)
+    return replace(service, quarantine=quarantine, kubernetes=node.state, kubernetes_reason=node.reason)
+
+
+def _print(services: Iterable[Service]) -> None:
+    services = list(services)
+    nodes = any(service.kubernetes for service in services)
+    table = plain_table("host", "service", "owner", "since", "reason", "slurm", *(("kubernetes",) if nodes else ()), "health")
+    for service in services:
+        record = service.quarantine
+        state = "quarantined" if record else "in service" if service.answered else "unknown"
+        details = (record.owner, clock_text(record.since), record.reason) if record else ("", "", "")
+        in_slurm = f"{service.slurm}: {service.slurm_reason}" if service.slurm_reason and not record else service.slurm
+        health = coloured(service.health or "no checks")
+        if service.health_reason:
+            health.append(f": {service.health_reason}", style="none")
+        in_kubernetes = f"{service.kubernetes}: {service.kubernetes_reason}" if service.kubernetes_reason else service.kubernetes
+        table.add_row(service.host, state, *details, in_slurm, *((in_kubernetes,) if nodes else ()), health)
     emit_table(table)

@@ -1,4 +1,4 @@
-"""`reset`: hosts back to what they were before the first apply, and what was kept, and where."""
+"""The verb `reset`, which restores hosts to their state before the first apply and lists the data that stay."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table
+from primus_bootstrap.cli.console import count, emit, emit_json, emit_table, plain_table
 from primus_bootstrap.cli.day2 import ask_name, run_and_report
-from primus_bootstrap.cli.live import count
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -20,11 +19,11 @@ from primus_bootstrap.cli.options import (
     HostsFile,
     Limit,
     VaultPasswordFile,
+    examples,
 )
-from primus_bootstrap.cli.run_verbs import given_options, print_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.day2 import refuse_part
+from primus_bootstrap.kubernetes.day2 import refuse_partial_reset
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,15 +32,15 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.report import Report
 
 PLAYBOOK = "day2/reset.yml"
-# The check under which the module put_back (roles/host_origin) says what it left on a host.
+# The check under which the module put_back (roles/host_origin) reports the data that stay on a host.
 KEPT = "reset.kept"
 
-DeleteData = Annotated[bool, typer.Option("--delete-data", help="Data go as well: databases, backups, objects, home folders of accounts.")]
+DeleteData = Annotated[bool, typer.Option("--delete-data", help="Also delete databases, backups, objects and home folders.")]
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verb."""
-    app.command("reset")(reset)
+    """Register the verb."""
+    app.command("reset", epilog=examples("reset --limit gpu1", "reset --delete-data --confirm prod"))(reset)
 
 
 def reset(
@@ -56,20 +55,20 @@ def reset(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Take everything that apply brought off the hosts, and put back what it replaced. Safe to repeat, and to kill and repeat.
+    """Remove everything that apply installed, and restore what it replaced. Safe to repeat, also after an interruption.
 
-    Data stay where they are unless --delete-data is given; the report names them. A later apply works with them.
+    Data stay on the hosts unless --delete-data is set, and the report lists them. A later apply uses them again.
     """
-    options = given_options("reset", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
+    options = run_options("reset", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    cluster = load_for_run(hosts, options)
     made = make_plan(cluster, playbook=PLAYBOOK, limit=limit)
-    refuse_part(cluster, made.hosts)
+    refuse_partial_reset(cluster, made.hosts)
     if not confirm and not as_json:
         print_plan(cluster, made)
-    what = "Data go as well." if delete_data else "Data stay."
+    what = "Data are deleted." if delete_data else "Data stay."
     ask_name(cluster, confirm, verb="reset", what=f"This resets {count(len(made.hosts), 'host')}. {what}")
-    words = (f"confirm={cluster.name}", *(("delete_data=true",) if delete_data else ()))
-    report = run_and_report(cluster, made, replace(options, limited=limit is not None, extra_vars=words), as_json=as_json)
+    extra = (f"confirm={cluster.name}", *(("delete_data=true",) if delete_data else ()))
+    report = run_and_report(cluster, made, replace(options, limited=limit is not None, extra_vars=extra), as_json=as_json)
     kept = kept_records(report)
     if as_json:
         emit_json({**report.to_json(), "kept": [record.to_json() for record in kept]})
@@ -79,15 +78,15 @@ def reset(
 
 
 def kept_records(report: Report) -> tuple[Verdict, ...]:
-    """Return what the hosts say they kept, in the order of the hosts; what two roles keep is said once."""
-    found = [record for host in report.hosts for record in host.verdicts if record.check == KEPT]
-    return tuple({(record.host, record.reason): record for record in found}.values())
+    """Return the records of data that stay, in the order of the hosts, without duplicates."""
+    records = [record for host in report.hosts for record in host.verdicts if record.check == KEPT]
+    return tuple({(record.host, record.reason): record for record in records}.values())
 
 
 def _print_kept(records: Iterable[Verdict]) -> None:
-    table = plain_table("host", "kept", "to remove it")
+    table = plain_table("host", "data", "how to remove them")
     for record in records:
         table.add_row(record.host, record.reason, record.fix)
     if table.row_count:
-        emit("\nleft on the hosts")
+        emit("\ndata that stay on the hosts")
         emit_table(table)

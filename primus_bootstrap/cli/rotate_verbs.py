@@ -1,4 +1,4 @@
-"""`secrets rotate`: a secret whose value was changed comes to everything that uses it, while jobs run and files are written."""
+"""The verb `secrets rotate`, which distributes a changed secret while jobs run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,40 @@ import typer
 from primus_bootstrap import content
 from primus_bootstrap.cli.console import emit_json
 from primus_bootstrap.cli.day2 import ask_yes, run_and_report, split_words
-from primus_bootstrap.cli.options import (  # noqa: TC001 - typer reads them
+from primus_bootstrap.cli.options import (
     AsJson,
     AskBecomePass,
     AskVaultPass,
     Forks,
     VaultPasswordFile,
     Yes,
+    examples,
 )
-from primus_bootstrap.cli.run_verbs import given_options, print_plan
+from primus_bootstrap.cli.run_verbs import load_for_run, print_plan, run_options
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import make_plan
-from primus_bootstrap.inventory.load import load_cluster
 
-Words = Annotated[list[str], typer.Argument(help="[hosts.yaml] and the secret; a wrong name shows them all.", metavar="[HOSTS] SECRET")]
 Interrupt = Annotated[
-    bool, typer.Option("--interrupt", help="Also where a mount must start anew for it, which ends open files; with pods, once theirs have.")
+    bool, typer.Option("--interrupt", help="Also restart mounts that use the secret, which closes open files; pods are waited for.")
 ]
 
 
 def rotatable() -> tuple[str, ...]:
-    """Return the secrets that can be rotated: each is a playbook."""
+    """Return the names of the secrets that can be rotated: each has a playbook."""
     return tuple(sorted(path.stem for path in (content.playbooks_dir() / "day2/rotate").glob("*.yml") if path.stem != "unknown"))
 
 
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[HOSTS.YAML] SECRET", show_default=False, help=f"The cluster's hosts.yaml, and the secret: {', '.join(rotatable())}."
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
-    """Mount the verb."""
-    app.command("rotate")(rotate)
+    """Register the verb."""
+    app.command("rotate", epilog=examples("secrets rotate munge_key"))(rotate)
 
 
 def rotate(
@@ -50,21 +57,21 @@ def rotate(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring a secret that was changed in Vault or its file to all that use it, in an order that loses nothing, and verify it.
+    """Distribute a changed secret to everything that uses it, without interrupting jobs, and verify it.
 
-    Change its value first, where hosts.yaml takes it from. Safe to repeat, and to kill and repeat.
+    First change the value in its Vault file. Safe to repeat, also after an interruption.
     """
     path, (secret,) = split_words(words, ["SECRET"])
     if secret not in rotatable():
-        raise PlanError(f"no secret that can be rotated is called {secret}", fix=f"choose from: {', '.join(rotatable())}")
-    options = given_options("rotate", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
-    cluster = load_cluster(path, vault_password_file=vault_password_file, ask_vault_pass=options.vault_password or None)
+        raise PlanError(f"cannot rotate {secret}: there is no such secret", fix=f"choose from: {', '.join(rotatable())}")
+    options = run_options("rotate", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+    cluster = load_for_run(path, options)
     made = make_plan(cluster, playbook=f"day2/rotate/{secret}.yml")
     if not yes and not as_json:
         print_plan(cluster, made)
-        ask_yes(f"Bring {secret} to these hosts, with the value that is stated now?", verb="secrets rotate")
-    words_ = ("rotate_interrupt=true",) if interrupt else ()
-    report = run_and_report(cluster, made, replace(options, extra_vars=words_), as_json=as_json)
+        ask_yes(f"Distribute the current value of {secret} to these hosts?", verb="secrets rotate")
+    extra = ("rotate_interrupt=true",) if interrupt else ()
+    report = run_and_report(cluster, made, replace(options, extra_vars=extra), as_json=as_json)
     if as_json:
         emit_json(report.to_json())
     raise typer.Exit(report.exit_code)

@@ -1,4 +1,4 @@
-"""`plan`, `diff`, `apply`: what would happen, what would change, and doing it."""
+"""The verbs `plan`, `diff` and `apply`, and code that other verbs with a run share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from primus_bootstrap.cli.console import emit, emit_json, emit_table, plain_table, say
+from primus_bootstrap.cli.console import count, duration_text, emit, emit_json, emit_table, plain_table, say
 from primus_bootstrap.cli.extra_vars import check_extra_vars
 from primus_bootstrap.cli.kubernetes_view import show_part
-from primus_bootstrap.cli.live import LiveView, count, duration_text
+from primus_bootstrap.cli.live import LiveView
 from primus_bootstrap.cli.options import (
     DEFAULT_HOSTS,
     AsJson,
@@ -29,8 +30,9 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     Yes,
     ask_password,
+    examples,
 )
-from primus_bootstrap.cli.report_view import print_report, what_now
+from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.events import Event, HostResult
 from primus_bootstrap.engine.history import estimate_s
@@ -51,10 +53,10 @@ _SHOWN_HOSTS = 6
 
 
 def register(app: typer.Typer) -> None:
-    """Mount the verbs."""
-    app.command("plan")(plan)
-    app.command("diff")(diff)
-    app.command("apply")(apply)
+    """Register the verbs."""
+    app.command("plan", epilog=examples("plan", "plan inventory/prod --limit 'gpu_node:!gpu7'", "plan --show kubernetes"))(plan)
+    app.command("diff", epilog=examples("diff", "diff --phase storage --limit gpu1"))(diff)
+    app.command("apply", epilog=examples("apply", "apply --from slurm --yes", "apply --phase gpu --limit gpu1,gpu2"))(apply)
 
 
 def plan(
@@ -68,17 +70,17 @@ def plan(
     show: Show = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what apply would do: each phase, its hosts, and why. Contacts no host."""
-    password = ask_password("Vault password", wanted=ask_vault_pass)
+    """Show what apply would do: the phases, their hosts, and why. Contacts no host."""
+    password = ask_password("Vault password", ask=ask_vault_pass)
     cluster = load_cluster(hosts, vault_password_file=vault_password_file, ask_vault_pass=password)
     if show:
         show_part(cluster, show, as_json=as_json)
         return
-    made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
+    result = make_plan(cluster, phases=phases or (), start=start, limit=limit)
     if as_json:
-        emit_json(made.to_json())
+        emit_json(result.to_json())
         return
-    print_plan(cluster, made)
+    print_plan(cluster, result)
 
 
 def diff(
@@ -94,12 +96,12 @@ def diff(
     vault_password_file: VaultPasswordFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask every host what apply would change there, and show the differences. Changes nothing.
+    """Show what apply would change on every host, with the differences. Changes nothing.
 
-    Exit code 0 says that every host answered, whether or not something would change.
+    Exit code 0 means that every host answered, whether or not something would change.
     """
     cluster, made, options = _prepare(
-        hosts, phases, start, limit, given_options("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+        hosts, phases, start, limit, run_options("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     changes: list[HostResult] = []
 
@@ -134,13 +136,13 @@ def apply(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the hosts to the state that hosts.yaml declares, phase by phase. Safe to repeat, and to kill and repeat.
+    """Configure the hosts as hosts.yaml declares, phase by phase. Safe to repeat, also after an interruption.
 
-    The file is checked as a whole first: with anything wrong in it, no host is touched (exit 2). A host that fails or
-    does not answer does not stop the others; the report names it with task, cause and fix (exit 4).
+    First hosts.yaml is checked as a whole; if it has a problem, no host is contacted (exit code 2). If a host fails or does not
+    answer, the others continue, and the report lists task, cause and fix (exit code 4).
     """
     cluster, made, options = _prepare(
-        hosts, phases, start, limit, given_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
+        hosts, phases, start, limit, run_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     if not yes:
         _confirm(cluster, made)
@@ -149,11 +151,11 @@ def apply(
         emit_json(report.to_json())
     else:
         print_report(report, cluster.path)
-        emit(what_now(cluster, report))
+        emit(next_steps(cluster, report))
     raise typer.Exit(report.exit_code)
 
 
-def given_options(
+def run_options(
     verb: str,
     extra_vars: Sequence[str] | None,
     forks: int,
@@ -161,57 +163,64 @@ def given_options(
     ask_vault_pass: bool,
     vault_password_file: Path | None,
 ) -> Options:
-    """Turn the options of a verb into those of the engine; this is where passwords are asked for."""
-    for given in extra_vars or ():
-        check_extra_vars(given)
+    """Return the options of a run from those of a verb; ask for passwords."""
+    for value in extra_vars or ():
+        check_extra_vars(value)
     return Options(
         verb=verb,
         extra_vars=tuple(extra_vars or ()),
         check=verb == "diff",
-        become_password=ask_password("sudo password of the hosts", wanted=ask_become_pass) or "",
-        vault_password=ask_password("Vault password", wanted=ask_vault_pass) or "",
+        become_password=ask_password("sudo password of the hosts", ask=ask_become_pass) or "",
+        vault_password=ask_password("Vault password", ask=ask_vault_pass) or "",
         vault_password_file=vault_password_file,
         forks=forks,
     )
 
 
+def load_for_run(path: Path, options: Options) -> Cluster:
+    """Load the cluster with the Vault password of a run's options."""
+    return load_cluster(path, vault_password_file=options.vault_password_file, ask_vault_pass=options.vault_password or None)
+
+
 def _prepare(
     hosts: Path, phases: Sequence[str] | None, start: str | None, limit: str | None, options: Options
 ) -> tuple[Cluster, Plan, Options]:
-    cluster = load_cluster(hosts, vault_password_file=options.vault_password_file, ask_vault_pass=options.vault_password or None)
+    cluster = load_for_run(hosts, options)
     made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
-    values = {name: getattr(options, name) for name in Options.__slots__}
-    return cluster, made, Options(**{**values, "limited": limit is not None})
+    return cluster, made, replace(options, limited=limit is not None)
 
 
 def _confirm(cluster: Cluster, made: Plan) -> None:
-    """Show the plan and ask; where nobody can answer, ask for `--yes` instead of guessing."""
+    """Show the plan and ask for confirmation."""
     need_terminal("apply", fix="add --yes")
     print_plan(cluster, made)
     typer.confirm(f"Apply this to {count(len(made.hosts), 'host')}?", abort=True, err=True)
 
 
 def need_terminal(verb: str, *, fix: str) -> None:
-    """Refuse to ask where nobody can answer.
+    """Fail if a question cannot be answered.
 
     Raises:
-        PlanError: there is no terminal.
+        PlanError: There is no terminal.
     """
     if not sys.stdin.isatty():
-        raise PlanError(f"{verb} asks before it touches the first host, and there is no terminal to answer on", fix=fix)
+        raise PlanError(f"{verb} asks for confirmation before it changes a host, but there is no terminal", fix=fix)
 
 
 def run_plan(
-    cluster: Cluster, made: Plan, options: Options, also: Callable[[Event], None] | None = None, *, lock: HeldLock | None = None
+    cluster: Cluster, made: Plan, options: Options, listener: Callable[[Event], None] | None = None, *, lock: HeldLock | None = None
 ) -> Report:
-    """Run a plan under the live view; SIGINT and SIGTERM end it cleanly. `lock` is the cluster's, where the verb holds it already."""
-    known = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
-    view = LiveView(options.verb, made, {phase: seconds for phase, seconds in known.items() if seconds is not None})
+    """Run a plan with the live view; SIGINT and SIGTERM stop it.
+
+    `listener` is called with every event. `lock` is the cluster's lock if the verb holds it.
+    """
+    estimates = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
+    view = LiveView(options.verb, made, {phase: seconds for phase, seconds in estimates.items() if seconds is not None})
 
     def on_event(event: Event) -> None:
         view.handle(event)
-        if also:
-            also(event)
+        if listener:
+            listener(event)
 
     with _cancelled_by_signals() as cancel, view:
         return apply_plan(cluster, made, options, on_event=on_event, cancel=cancel, lock=lock)
@@ -224,20 +233,20 @@ def _cancelled_by_signals() -> Iterator[threading.Event]:
 
     def stop(number: int, _frame: object) -> None:
         if not cancel.is_set():
-            say(f"{signal.Signals(number).name}: telling Ansible to end; what is under way on a host may still finish there")
+            say(f"{signal.Signals(number).name}: stopping Ansible; tasks that are running on hosts may still finish there")
         cancel.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield cancel
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
 def print_plan(cluster: Cluster, made: Plan) -> None:
     """Print a plan as a table."""
-    table = plain_table("phase", "hosts", "roles", "why", "earlier")
+    table = plain_table("phase", "hosts", "roles", "why", "duration")
     for step in made.steps:
         seconds = estimate_s(cluster.state_dir, step.phase, len(step.hosts))
         names = ", ".join(step.hosts[:_SHOWN_HOSTS]) + (", …" if len(step.hosts) > _SHOWN_HOSTS else "")
@@ -246,13 +255,13 @@ def print_plan(cluster: Cluster, made: Plan) -> None:
             f"{len(step.hosts)}: {names}",
             ", ".join(step.roles),
             step.why,
-            duration_text(seconds) if seconds else "never run",
+            duration_text(seconds) if seconds else "not run yet",
         )
         table.add_row(*row)
     emit_table(table)
     emit(f"\n{made.cluster}: {count(len(made.steps), 'phase')} on {count(len(made.hosts), 'host')}")
     if made.uncovered:
-        emit(f"not part of this version, so nothing is done for: {', '.join(made.uncovered)}")
+        emit(f"no phase of this version uses these groups: {', '.join(made.uncovered)}")
 
 
 def _difference(change: HostResult) -> dict[str, str]:

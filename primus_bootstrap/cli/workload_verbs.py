@@ -27,13 +27,13 @@ from primus_bootstrap.cli.options import (
     VaultPasswordFile,
     ask_password,
 )
-from primus_bootstrap.cli.report_view import print_report, what_now
-from primus_bootstrap.cli.run_verbs import given_options, run_plan
+from primus_bootstrap.cli.report_view import next_steps, print_report
+from primus_bootstrap.cli.run_verbs import run_options, run_plan
 from primus_bootstrap.cli.workload_offer import offer_of
 from primus_bootstrap.cli.workload_view import event_line, print_job, print_jobs
 from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
-from primus_bootstrap.engine.hostkeys import known_hosts_path, ssh_arguments
 from primus_bootstrap.engine.plan import make_plan
+from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet import jobs
 from primus_bootstrap.fleet.messages import Task
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
@@ -90,7 +90,7 @@ def submit(
     afterwards: nothing depends on it.
     """
     path, (name,) = split_words(words, ["JOB"])
-    options = given_options("workload submit", None, 0, ask_become_pass, ask_vault_pass, vault_password_file)
+    options = run_options("workload submit", None, 0, ask_become_pass, ask_vault_pass, vault_password_file)
     file = find_job(name)
     own = [*([f"workload_id={job_id}"] if job_id else []), *([f"workload_user={user}"] if user else [])]
     said = read_job(file, [*(extra_vars or ()), *own])
@@ -113,7 +113,7 @@ def submit(
         emit_json({"schema": SCHEMA, **place, "offer": offer.to_json(), "run": report.run, "exit_code": report.exit_code})
     elif report.exit_code:
         print_report(report, cluster.path)
-        emit(what_now(cluster, report))
+        emit(next_steps(cluster, report))
     else:
         emit(f"{chosen} is in the hands of {made.hosts[0]} ({target}); next: {program()} workload status {chosen} --follow")
     if follow and not report.exit_code:
@@ -289,8 +289,8 @@ class _WatcherClient:
 
 
 def _keepers(path: Path, timeout_s: float, *, ask_become_pass: bool, ask_vault_pass: bool, vault: Path | None) -> _WatcherClient:
-    become = ask_password("sudo password of the hosts", wanted=ask_become_pass) or ""
-    password = ask_password("Vault password", wanted=ask_vault_pass)
+    become = ask_password("sudo password of the hosts", ask=ask_become_pass) or ""
+    password = ask_password("Vault password", ask=ask_vault_pass)
     return _WatcherClient(load_cluster(path, vault_password_file=vault, ask_vault_pass=password), become, timeout_s)
 
 

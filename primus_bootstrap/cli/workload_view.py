@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.cli.console import coloured, emit, emit_table, plain_table
-from primus_bootstrap.cli.live import duration_text
-from primus_bootstrap.cli.report_view import clock_text
+from primus_bootstrap.cli.console import clock_text, coloured, duration_text, emit, emit_table, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Why a task failed: digs the real cause out of an Ansible result, and the fix that the role itself gives."""
+"""Finds the cause of a failed task in Ansible's result, and the fix if the role's message contains one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 MESSAGE_CHARS = 2000
 _CENSORED = "hidden: the task sets no_log"
-_CENSORED_FIX = "look at the task above it, or run the step by hand on the host: a task with no_log tells nothing"
+_CENSORED_FIX = "read the results of the tasks before it, or run the step by hand on the host"
 
-# Words of Ansible that name nothing: what stands in stderr, in the items or in the inner modules says more.
-_HOLLOW = re.compile(
+# Messages of Ansible without a cause. The cause is in stderr, in the loop items or in the inner modules.
+_NO_CAUSE = re.compile(
     r"^(non-zero return code"
     r"|one or more items failed"
     r"|all items (completed|skipped)"
@@ -34,23 +34,23 @@ _BEFORE_SSH = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What went wrong, in one or a few lines, and what to do about it; `fix` may be empty."""
+    """What went wrong and what to do about it; `fix` may be empty."""
 
     text: str
     fix: str = ""
 
 
 def cause_of(result: Mapping[str, Any]) -> Cause:
-    """Return the innermost cause of a failed or unreachable result, with the role's own fix where it gives one."""
+    """Return the innermost cause of a failed or unreachable result, with the fix from the role's message."""
     if result.get("censored") or result.get("_ansible_no_log"):
         return Cause(_CENSORED, _CENSORED_FIX)
-    found = [text for text in _texts(result) if text]
-    text = next((item for item in found if not _HOLLOW.match(item)), found[0] if found else "the task failed and said nothing")
+    texts = [text for text in _texts(result) if text]
+    text = next((text for text in texts if not _NO_CAUSE.match(text)), texts[0] if texts else "the task failed without a message")
     return _split(_without_frame(text))
 
 
 def _split(text: str) -> Cause:
-    """Take causes and fixes apart; a role that found several things wrong says each on a line of its own, with its fix."""
+    """Separate causes and fixes; a message with several problems has one problem and its fix per line."""
     lines = text.splitlines() if len(_FIX.findall(text)) > 1 else [text]
     parts = [_FIX.split(line, maxsplit=1) for line in lines]
     fixes = [fix.rstrip(".") if len(lines) > 1 else fix for _, *rest in parts for fix in rest]
@@ -58,7 +58,7 @@ def _split(text: str) -> Cause:
 
 
 def _texts(result: Mapping[str, Any]) -> Iterator[str]:
-    """Yield candidate causes, the most telling first."""
+    """Yield possible causes, the most specific one first."""
     for inner in (result.get("failed_modules") or {}).values():
         if isinstance(inner, dict):
             yield from _texts(inner)
@@ -66,7 +66,7 @@ def _texts(result: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(item, dict) and (item.get("failed") or item.get("unreachable")):
             yield from _item_texts(item)
     message = _clean(result.get("msg"))
-    if not _HOLLOW.match(message):
+    if not _NO_CAUSE.match(message):
         yield message
     for key in ("module_stderr", "stderr", "module_stdout", "stdout"):
         yield _last_lines(_clean(result.get(key)))
@@ -76,7 +76,7 @@ def _texts(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _item_texts(item: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the causes of one turn of a loop, with the item's label before them where they do not begin with it."""
+    """Yield the causes of one loop item, each starting with the label of the item."""
     label = item.get("_ansible_item_label", item.get("item", ""))
     for text in _texts(item):
         yield f"{label}: {text}" if text and label and isinstance(label, str) and not text.startswith(label) else text
@@ -92,7 +92,7 @@ def _clean(value: Any) -> str:
 
 
 def _last_lines(text: str) -> str:
-    """Return the part of an output that names the error: of a traceback the last line, else the last few lines."""
+    """Return the last line of a traceback, or the last five lines of any other output."""
     lines = [line for line in text.splitlines() if line.strip()]
     if any(line.startswith("Traceback") for line in lines):
         return lines[-1].strip()
@@ -100,10 +100,10 @@ def _last_lines(text: str) -> str:
 
 
 def _without_frame(text: str) -> str:
-    """Drop what Ansible puts before ssh's own words, and ssh's frame of @ signs."""
+    """Remove Ansible's introduction from ssh's error message, and ssh's frame of @ signs."""
     lines = [line for line in _BEFORE_SSH.sub("", text).splitlines() if line.strip("@ ")]
-    said = "\n".join(line.strip("@ ") if line.startswith("@") else line for line in lines).strip()
-    return said or "the connection broke in the middle of the task"
+    message = "\n".join(line.strip("@ ") if line.startswith("@") else line for line in lines).strip()
+    return message or "the connection broke during the task"
 
 
 def _shorten(text: str) -> str:

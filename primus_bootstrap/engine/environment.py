@@ -1,4 +1,4 @@
-"""The environment in which a run starts Ansible: host keys always checked, no inventory but the run's snapshot, our ansible.cfg."""
+"""The environment variables for Ansible: strict host keys, the run's own inventory and the shipped ansible.cfg."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
+from primus_bootstrap.engine.ssh import strict_host_keys
 from primus_bootstrap.inventory.snapshot import plugin_settings
 
 if TYPE_CHECKING:
@@ -15,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def ansible_environment(known_hosts: Path, private_dir: Path) -> dict[str, str]:
-    """Return the whole environment of a run's Ansible: the user's (proxies, ssh agent, ANSIBLE_FORKS, …), and ours over it.
+    """Return the whole environment for Ansible: the user's (proxies, SSH agent, ANSIBLE_FORKS, …) with our settings on top.
 
     Args:
-        known_hosts: the file that holds the cluster's pinned host keys.
-        private_dir: a folder of this run alone, with a short path (a unix socket's path has at most 108 bytes).
+        known_hosts: The file with the pinned host keys.
+        private_dir: A folder for this run only, with a short path: the path of a Unix socket has at most 108 bytes.
     """
     return (
         dict(os.environ)
@@ -27,11 +28,11 @@ def ansible_environment(known_hosts: Path, private_dir: Path) -> dict[str, str]:
         | {
             "ANSIBLE_CONFIG": str(content.ansible_cfg()),
             **plugin_settings(),
-            # ansible-runner switches host key checking off where this is not set.
+            # Without this, ansible-runner disables host key checking.
             "ANSIBLE_HOST_KEY_CHECKING": "True",
             "ANSIBLE_SSH_ARGS": shlex.join([*strict_host_keys(known_hosts), *_base_ssh_args()]),
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(private_dir / "cp"),
-            # Decrypted Vault files and modules lie here for a moment; the folder goes when the run ends, however it ends.
+            # Ansible writes decrypted Vault files and modules here. The folder is deleted when the run ends.
             "ANSIBLE_LOCAL_TEMP": str(private_dir / "tmp"),
             "ANSIBLE_HOST_PATTERN_MISMATCH": "ignore",
             "ANSIBLE_LOCALHOST_WARNING": "False",
@@ -45,34 +46,15 @@ def ansible_environment(known_hosts: Path, private_dir: Path) -> dict[str, str]:
     )
 
 
-def strict_host_keys(known_hosts: Path) -> list[str]:
-    """Return ssh's arguments that accept the pinned keys and no others.
-
-    ssh takes the first value of an option, so these go before all other arguments: what the inventory adds (a bastion in
-    `ansible_ssh_common_args`) still works, and cannot switch the check off.
-    """
-    return [*_known_hosts(known_hosts), "-o", "StrictHostKeyChecking=yes"]
-
-
-def first_contact(known_hosts: Path) -> list[str]:
-    """Return ssh's arguments that write a new key to `known_hosts`, in plain text."""
-    return [*_known_hosts(known_hosts), "-o", "StrictHostKeyChecking=accept-new", "-o", "HashKnownHosts=no"]
-
-
 def _utf8_locale() -> dict[str, str]:
-    """Return what makes the locale one of UTF-8, without which Ansible does not start; nothing where it is one."""
+    """Return LC_ALL=C.UTF-8 if the locale is not a UTF-8 one: Ansible needs UTF-8 to start."""
     locale = next((value for name in ("LC_ALL", "LC_CTYPE", "LANG") if (value := os.environ.get(name))), "")
     return {} if "utf8" in locale.lower().replace("-", "") else {"LC_ALL": "C.UTF-8"}
 
 
-def _known_hosts(path: Path) -> list[str]:
-    quoted = str(path).replace("%", "%%")  # ssh expands % in this option, and splits it at spaces
-    return ["-o", f'UserKnownHostsFile="{quoted}"', "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"]
-
-
 def _base_ssh_args() -> list[str]:
-    if given := os.environ.get("ANSIBLE_SSH_ARGS"):
-        return shlex.split(given)
+    if arguments := os.environ.get("ANSIBLE_SSH_ARGS"):
+        return shlex.split(arguments)
     config = configparser.ConfigParser(interpolation=None)
     config.read(content.ansible_cfg(), encoding="utf-8")
     return shlex.split(config.get("ssh_connection", "ssh_args", fallback="-C -o ControlMaster=auto -o ControlPersist=60s"))

@@ -1,4 +1,4 @@
-"""What happens in a run, as values: the live view, the journal and the report all read these and nothing else."""
+"""The events of a run, which the live view, the journal and the report read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUSES: tuple[Status, ...] = get_args(Status)
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The first event of a run. `at` is seconds since the epoch (UTC); `steps` are (phase, hosts) in order."""
+    """The run started. `at` is seconds since the epoch (UTC); `steps` are (phase, hosts) in order."""
 
     run: str
     verb: str
@@ -38,7 +38,7 @@ class HostPinned:
 
 @dataclass(frozen=True, slots=True)
 class PhaseStarted:
-    """A phase began: number `number` of `count`, on `hosts`."""
+    """Phase `number` of `count` started on `hosts`."""
 
     phase: str
     number: int
@@ -49,7 +49,7 @@ class PhaseStarted:
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """A task began; `role` is empty outside a role."""
+    """A task started; `role` is empty outside a role."""
 
     phase: str
     role: str
@@ -61,9 +61,9 @@ class TaskStarted:
 class HostResult:
     """One task ended on one host.
 
-    `message` is the cause and `fix` the instruction on a failure, both empty otherwise. `ignored` is one that the playbook goes on
-    after: a task that failed, or a host that does not answer. `diff` holds what changed, in
-    unified form, where differences were asked for. `seconds` is how long the task took on that host.
+    `message` is the cause of a failure and `fix` the instruction; both are empty otherwise. The status `ignored` means that the
+    task failed or the host did not answer, and that the playbook continues. `diff` is a unified diff, if the run requested
+    differences. `seconds` is the duration on that host.
     """
 
     host: str
@@ -80,7 +80,7 @@ class HostResult:
 
 @dataclass(frozen=True, slots=True)
 class VerdictFound:
-    """A check on a host handed over its record."""
+    """A check on a host returned a verdict."""
 
     phase: str
     verdict: Verdict
@@ -90,8 +90,8 @@ class VerdictFound:
 class PhaseFinished:
     """A phase ended after `seconds`.
 
-    `counts` are (host, ok, changed, skipped): the journal keeps these sums and not each result that changed nothing.
-    `aborted` says that Ansible gave the phase up for every host, where quorum was at stake.
+    `counts` are (host, ok, changed, skipped). The journal stores these sums instead of each result that changed nothing.
+    `aborted` means that Ansible stopped the phase before its end.
     """
 
     phase: str
@@ -102,7 +102,7 @@ class PhaseFinished:
 
 @dataclass(frozen=True, slots=True)
 class Recap:
-    """Ansible's last word on the hosts: who failed, who was not reached. A failure that a rescue mended is not in it."""
+    """Ansible's recap: the hosts that failed or were unreachable. It excludes failures that a rescue block handled."""
 
     failed: tuple[str, ...]
     unreachable: tuple[str, ...]
@@ -110,7 +110,7 @@ class Recap:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The last event of a run that was not killed. `problem` is set where Ansible itself could not go on."""
+    """The run ended; a killed run has no such event. `problem` is set if Ansible itself failed."""
 
     at: float
     exit_code: int
@@ -123,12 +123,12 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """Return plain data for one line of the journal."""
+    """Return an event as plain data for one line of the journal."""
     return {"event": type(event).__name__, **asdict(event)}
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event | None:
-    """Read one line of the journal back; None for a kind that this version does not know."""
+    """Read an event from one line of the journal; return None for an unknown kind."""
     kind = _KINDS.get(str(data.get("event")))
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""Earlier runs of a cluster: listing, reading, and what they say about the next one."""
+"""Lists and reads the earlier runs of a cluster, estimates durations, and deletes old runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.engine.journal import RunFolder, read_journal
+from primus_bootstrap.engine.journal import read_journal
 from primus_bootstrap.engine.lock import read_holder
 from primus_bootstrap.engine.report import PhaseReport, report_from_events, report_from_json
+from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS, RunFolder, runs_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,31 +23,21 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.report import Report, Result
 
 KEPT_RUNS = 50
-# What ansible-runner writes of a run and nobody may keep: its events, and its command with the whole environment.
-LEFT_BY_RUNNER = ("job_events", "command")
 _ESTIMATE_RUNS = 5
-_HEAD_CHARS = 1000  # of a report, whose verb stands near its beginning
-# What a file that was torn, or that is no report at all, raises when it is read.
+_HEAD_CHARS = 1000  # the verb is in this part of a report
+# Raised when a damaged report is read.
 _UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
 class HostStatus:
-    """What the runs say about one host: the last run that reached it, how that ended, and the last run that changed it.
-
-    `phases` are those of that last run: after `--phase gpu`, an `ok` says nothing about the others.
-    """
+    """The last run that reached a host, its result and phases, and the last run that changed the host."""
 
     host: str
     last_run: str = ""
     last_result: Result | None = None
     phases: tuple[str, ...] = ()
     last_changed: str = ""
-
-
-def runs_dir(state_dir: Path) -> Path:
-    """Return the folder that holds one folder a run."""
-    return state_dir / "runs"
 
 
 def list_runs(state_dir: Path) -> tuple[RunFolder, ...]:
@@ -57,21 +48,21 @@ def list_runs(state_dir: Path) -> tuple[RunFolder, ...]:
 
 
 def find_run(state_dir: Path, run: str) -> RunFolder:
-    """Return a run by its id or by a beginning of it that only one has.
+    """Return the run with this id, or the only run whose id starts with it.
 
     Raises:
-        PlanError: no run, or more than one, begins so.
+        PlanError: No run, or more than one, starts with it.
     """
-    found = [folder for folder in list_runs(state_dir) if folder.run.startswith(run)]
-    exact = [folder for folder in found if folder.run == run]
-    if len(exact or found) != 1:
-        what = f"no run begins with {run}" if not found else f"{len(found)} runs begin with {run}"
-        raise PlanError(what, fix="`primus-bootstrap runs` lists them")
-    return (exact or found)[0]
+    matches = [folder for folder in list_runs(state_dir) if folder.run.startswith(run)]
+    exact = [folder for folder in matches if folder.run == run]
+    if len(exact or matches) != 1:
+        what = f"no run starts with {run}" if not matches else f"{len(matches)} runs start with {run}"
+        raise PlanError(what, fix="list the runs: primus-bootstrap runs")
+    return (exact or matches)[0]
 
 
 def read_report(folder: RunFolder) -> Report | None:
-    """Return the report of a run, built from its journal where it was killed or report.json is torn; None where it left nothing."""
+    """Return the report of a run, from its journal if report.json is missing or damaged; None if both are."""
     if folder.report.is_file():
         with contextlib.suppress(*_UNREADABLE):
             return report_from_json(json.loads(folder.report.read_text(encoding="utf-8")))
@@ -79,13 +70,13 @@ def read_report(folder: RunFolder) -> Report | None:
 
 
 def last_report(state_dir: Path, *, verb: str = "") -> Report | None:
-    """Return the report of the newest run, of that verb where one is given."""
+    """Return the report of the newest run, or of the newest run of one verb."""
     return next((report for report in _reports(state_dir) if not verb or report.verb == verb), None)
 
 
 def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
-    """Return what the runs that may change hosts say about each host that they had."""
-    found: dict[str, HostStatus] = {}
+    """Return the status of each host according to all runs except `diff`, which changes nothing."""
+    statuses: dict[str, HostStatus] = {}
     for report in _reports(state_dir):
         if report.verb == "diff":
             continue
@@ -93,37 +84,34 @@ def host_statuses(state_dir: Path) -> dict[str, HostStatus]:
         for host in report.hosts:
             if host.result == "not_reached":
                 continue
-            known = found.get(host.host) or HostStatus(host.host, report.run, host.result, phases)
-            if host.changed and not known.last_changed:
-                known = replace(known, last_changed=report.run)
-            found[host.host] = known
-    return found
+            status = statuses.get(host.host) or HostStatus(host.host, report.run, host.result, phases)
+            if host.changed and not status.last_changed:
+                status = replace(status, last_changed=report.run)
+            statuses[host.host] = status
+    return statuses
 
 
 def estimate_s(state_dir: Path, phase: str, hosts: int, *, verb: str = "apply") -> float | None:
-    """Return how many seconds a phase took of late: the median over runs with as many hosts, else over all; None if new."""
-    same: list[float] = []
-    other: list[float] = []
+    """Return the median duration of a phase in the last runs with as many hosts, else in the last runs; None if there is none."""
+    same_size: list[float] = []
+    other_size: list[float] = []
     for folder in list_runs(state_dir):
         for done in _phases_of(folder.report, verb) if folder.report.is_file() else ():
             if done.phase == phase and done.state == "done":
-                (same if done.hosts == hosts else other).append(done.seconds)
-        if len(same) == _ESTIMATE_RUNS:
+                (same_size if done.hosts == hosts else other_size).append(done.seconds)
+        if len(same_size) == _ESTIMATE_RUNS:
             break
-    newest = (same or other)[:_ESTIMATE_RUNS]
+    newest = (same_size or other_size)[:_ESTIMATE_RUNS]
     return median(newest) if newest else None
 
 
 @lru_cache(maxsize=KEPT_RUNS)
 def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
-    """Return the phases of a run of that verb; a written report never changes, so it is read once for all phases.
-
-    A run whose report cannot be read has none.
-    """
+    """Return the phases of a run, or none if it is of another verb or its report is damaged. Reports never change, hence the cache."""
     try:
         with report.open(encoding="utf-8") as file:
             if f'"verb": {json.dumps(verb, ensure_ascii=False)}' not in file.read(_HEAD_CHARS):
-                return ()  # of another verb: a report of a large fleet takes long to read
+                return ()  # another verb; parsing the report of a large cluster takes long
         data = json.loads(report.read_text(encoding="utf-8"))
         phases = [PhaseReport(**phase) for phase in data["phases"]]
         return tuple(replace(phase, seconds=float(phase.seconds)) for phase in phases) if data["verb"] == verb else ()
@@ -131,19 +119,17 @@ def _phases_of(report: Path, verb: str) -> tuple[PhaseReport, ...]:
         return ()
 
 
-def tidy_runs(state_dir: Path) -> None:
-    """Keep the newest `KEPT_RUNS` runs; remove what a kill left of a run's secrets, inventory and environment.
+def delete_old_runs(state_dir: Path) -> None:
+    """Delete all runs but the newest `KEPT_RUNS`, and the secrets and inventories that killed runs left.
 
-    A run that was killed before its first line is removed as a whole.
-
-    Only whoever holds the cluster's lock may call it.
+    A run without a journal is deleted. The caller must hold the cluster's lock.
     """
     for note in runs_dir(state_dir).glob("*/private"):
         private = Path(note.read_text(encoding="utf-8"))
         if private.name.startswith("primus-"):
             shutil.rmtree(private, ignore_errors=True)
         note.unlink()
-    for name in LEFT_BY_RUNNER:
+    for name in RUNNER_LEFTOVERS:
         for path in runs_dir(state_dir).glob(f"*/artifacts/*/{name}"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in runs_dir(state_dir).glob("*/inventory"):

@@ -1,10 +1,10 @@
-"""One run a cluster: the lock that a run holds, and that its Ansible processes hold for as long as one of them lives.
+"""The cluster's lock, which allows one run at a time.
 
-Two files, each locked with flock(2), so that the kernel frees them when their holders die:
+Two files are locked with flock(2), so the kernel unlocks them when their holders die:
 
-* `lock`: held by the controller; holds the holder's JSON for whoever comes second.
-* `lock.children`: held by the shim and by every Ansible process under it (an inherited descriptor). While a dead
-  controller's Ansible is still being ended, a new run waits for this one.
+* `lock`: locked by the controller; it contains the holder as JSON, for the error message of the next command.
+* `lock.children`: locked by the supervisor (`shim.py`) and by every Ansible process below it, through an inherited
+  descriptor. If a controller dies, the next run waits until its Ansible processes have ended.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import LockedError, PlanError
-from primus_bootstrap.engine.state_errors import state_errors
+from primus_bootstrap.engine.state_folder import state_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
 _CHILDREN_WAIT_S = 30.0
-# Long enough for `read_holder` of another command to let go, short enough for a second apply to be told at once.
+# `read_holder` of another command holds the lock for a moment.
 _GRACE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds the lock; `since` is seconds since the epoch (UTC)."""
+    """The holder of the lock; `since` is seconds since the epoch (UTC)."""
 
     pid: int
     user: str
@@ -45,7 +45,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class HeldLock:
-    """The lock of the cluster with this state folder, held by this process; `run` is the id that the holder's run has."""
+    """The cluster's lock, held by this process; `run` is the id of its run."""
 
     state_dir: Path
     run: str
@@ -58,19 +58,19 @@ def children_lock(state_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILDREN_WAIT_S) -> Iterator[HeldLock]:
-    """Hold the lock of a cluster.
+    """Hold the lock of a cluster during a `with` block.
 
-    A verb that edits hosts.yaml holds it from before it reads the file until its run has ended.
+    A verb that edits hosts.yaml takes the lock before it reads the file and releases it after its run.
 
     Args:
-        state_dir: the cluster's state folder; made with mode 0700 where it is missing.
-        verb: what the holder does, for the message to whoever comes second.
-        run: the run's id.
-        wait_s: how long to wait for the Ansible processes of a holder that died.
+        state_dir: The cluster's state folder; created with mode 0700 if it is missing.
+        verb: The verb of the holder, for the error message of the next command.
+        run: The id of the run.
+        wait_s: How long to wait for the Ansible processes of a holder that died.
 
     Raises:
-        LockedError: somebody else holds it.
-        PlanError: the state folder cannot be written.
+        LockedError: Another process holds the lock.
+        PlanError: The state folder cannot be written.
     """
     with contextlib.ExitStack() as stack:
         with state_errors(PlanError, state_dir):
@@ -85,19 +85,19 @@ def cluster_lock(state_dir: Path, *, verb: str, run: str, wait_s: float = _CHILD
         try:
             yield HeldLock(state_dir, run)
         finally:
-            with contextlib.suppress(OSError):  # what it says counts only while it is locked
+            with contextlib.suppress(OSError):  # readers ignore the content of an unlocked file
                 os.ftruncate(descriptor, 0)
 
 
 def read_holder(state_dir: Path) -> Holder | None:
-    """Return who holds the lock now, or None where nobody does."""
+    """Return the holder of the lock, or None if the cluster is not locked."""
     with contextlib.ExitStack() as stack:
         try:
             descriptor = os.open(state_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return None
         stack.callback(os.close, descriptor)
-        return None if _try_lock(descriptor, shared=True) else _written_holder(state_dir)
+        return None if _try_lock(descriptor, shared=True) else _recorded_holder(state_dir)
 
 
 def _open(path: Path, stack: contextlib.ExitStack) -> int:
@@ -127,12 +127,12 @@ def _wait_for_children(state_dir: Path, wait_s: float) -> None:
     with contextlib.ExitStack() as stack:
         if not _lock_within(_open(children_lock(state_dir), stack), wait_s):
             raise LockedError(
-                f"the Ansible processes of a run that was killed are still there after {wait_s:.0f} s",
-                fix=f"end them: fuser -k {children_lock(state_dir)}",
+                f"Ansible processes of a killed run are still running after {wait_s:.0f} s",
+                fix=f"kill them: fuser -k {children_lock(state_dir)}",
             )
 
 
-def _written_holder(state_dir: Path) -> Holder | None:
+def _recorded_holder(state_dir: Path) -> Holder | None:
     try:
         holder = Holder(**json.loads((state_dir / "lock").read_text(encoding="utf-8")))
         return replace(holder, since=float(holder.since))
@@ -141,11 +141,11 @@ def _written_holder(state_dir: Path) -> Holder | None:
 
 
 def _locked(state_dir: Path) -> LockedError:
-    holder = _written_holder(state_dir)
+    holder = _recorded_holder(state_dir)
     if holder is None:
-        return LockedError("another run of this cluster is just starting or ending", fix="try again in a moment")
+        return LockedError("another run of this cluster is starting or ending", fix="run the same command again in a few seconds")
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(holder.since))
     return LockedError(
-        f"{holder.verb} by {holder.user} on {holder.host} (pid {holder.pid}) holds this cluster since {since} UTC, run {holder.run}",
-        fix=f"wait until it has ended, or end it cleanly on {holder.host}: kill -INT {holder.pid}",
+        f"the cluster is locked by {holder.verb} of {holder.user} on {holder.host} (pid {holder.pid}, run {holder.run}), since {since} UTC",
+        fix=f"wait until it ends, or stop it on {holder.host}: kill -INT {holder.pid}",
     )

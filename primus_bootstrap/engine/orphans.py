@@ -1,7 +1,7 @@
-"""Ends what a job left behind where its shim could not: the kernel's OOM killer, say, took the shim itself.
+"""Kills the remaining processes of a job if its supervisor (`shim.py`) was killed, for example by the kernel's OOM killer.
 
-Ansible's main process dies with the shim; its workers, in sessions of their own, do not. While a job runs this process
-therefore adopts whatever loses its parent below it (PR_SET_CHILD_SUBREAPER), and ends what is left of the job afterwards.
+Ansible's main process dies with the supervisor, but its workers have their own sessions. This process therefore adopts
+orphaned descendants while a job runs (PR_SET_CHILD_SUBREAPER), and kills those of the job afterwards.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _LIMIT_S = 20.0
 
 @contextlib.contextmanager
 def adopting(mark: str, lock: Path) -> Iterator[None]:
-    """Adopt orphans meanwhile; at the end, kill those of the job and wait until they are gone.
+    """Adopt orphaned processes during a `with` block; afterwards kill those of the job and wait for their end.
 
-    A process is the job's where it was started with `mark` in its environment or holds `lock` open, or is below one that
-    is. Nothing else is touched, and nothing that is not below this process.
+    A descendant of this process belongs to the job if its environment contains `mark`, if it has `lock` open, or if it
+    descends from such a process.
     """
     before = ctypes.c_int(0)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
@@ -45,16 +45,16 @@ def adopting(mark: str, lock: Path) -> Iterator[None]:
 def _end_all(mark: bytes, lock: Path) -> None:
     deadline = time.monotonic() + _LIMIT_S
     killed: set[int] = set()
-    while (left := _of_job(mark, lock) | _uncollected(killed)) and time.monotonic() < deadline:
-        for pid in left:
+    while (alive := _job_processes(mark, lock) | _uncollected(killed)) and time.monotonic() < deadline:
+        for pid in alive:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        killed |= left
+        killed |= alive
         time.sleep(0.02)
 
 
 def _uncollected(killed: set[int]) -> set[int]:
-    """Collect those of the killed that became children of this process; return those that have not ended yet."""
+    """Collect the killed processes that became children of this process; return those that have not ended."""
     waiting = set()
     for pid in tuple(killed):
         with contextlib.suppress(ChildProcessError):
@@ -65,8 +65,8 @@ def _uncollected(killed: set[int]) -> set[int]:
     return waiting
 
 
-def _of_job(mark: bytes, lock: Path) -> set[int]:
-    """Return the living processes of the job; one that has ended has neither environment nor open files."""
+def _job_processes(mark: bytes, lock: Path) -> set[int]:
+    """Return the living processes of the job; zombies have neither environment nor open files."""
     found: set[int] = set()
     for pid in shim.descendants(os.getpid()):
         if pid not in found and (_is_marked(pid, mark) or _has_open(pid, lock)):
@@ -82,9 +82,9 @@ def _is_marked(pid: int, mark: bytes) -> bool:
 
 def _has_open(pid: int, path: Path) -> bool:
     with contextlib.suppress(OSError):
-        wanted = path.stat()
+        target = path.stat()
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                if os.path.samestat(entry.stat(), wanted):
+                if os.path.samestat(entry.stat(), target):
                     return True
     return False

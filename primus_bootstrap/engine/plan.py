@@ -1,4 +1,4 @@
-"""hosts.yaml and the playbooks in, a `Plan` out; contacts no host and changes nothing."""
+"""Makes the plan of a run from the inventory and the playbooks. It contacts no host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.engine.plan_values import Plan, Step
 from primus_bootstrap.engine.playbooks import SITE, groups_in, load_phases
-from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.schema.groups import load_groups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,139 +18,134 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.playbooks import Phase, Play
     from primus_bootstrap.inventory.cluster import Cluster
 
-# Known groups that only collect others, name a way to hosts, or mark hosts for roles that treat them in their own way: no service is
-# missing where no phase reads them.
-_COLLECTING_GROUPS = ("k8s_cluster", "bastion", "spare")
-# These look at hosts and bring no service up, whatever groups their plays name.
+# Groups that stand for no service, so that no phase needs to use them.
+_GROUPS_WITHOUT_SERVICE = ("k8s_cluster", "bastion", "spare")
+# Phases that only check hosts and install nothing.
 _CHECKING_PHASES = ("preflight", "verify")
 _NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class TargetHost:
-    """The host that a day-2 playbook is about: `node` of its extra variables, and `old` where `node` takes its place."""
+    """The host that a day-2 playbook works on (`node`), and the host that it replaces (`old`)."""
 
     node: str
     old: str = ""
 
 
-def make_plan(  # noqa: PLR0913 - the ways in which a run is narrowed
+def make_plan(  # noqa: PLR0913 - one parameter per way to narrow a run
     cluster: Cluster,
     *,
     playbook: str = SITE,
     phases: Sequence[str] = (),
     start: str | None = None,
     limit: str | None = None,
-    subject: TargetHost | None = None,
+    target: TargetHost | None = None,
 ) -> Plan:
-    """Bind the phases of a playbook to the hosts of one cluster.
+    """Match the phases of a playbook with the hosts of a cluster.
 
     Args:
-        cluster: the validated inventory.
-        playbook: the file below `playbooks/` whose phases these are.
-        phases: only these, still in the order of the playbook; empty means all.
-        start: leave out what comes before this phase.
-        limit: an Ansible host pattern; hosts outside it are left out.
-        subject: the host that a day-2 playbook is about.
+        cluster: The validated inventory.
+        playbook: Path below `playbooks/`.
+        phases: Use only these phases, in the order of the playbook; empty for all.
+        start: Skip the phases before this one.
+        limit: An Ansible host pattern; use only the hosts that match.
+        target: The host that a day-2 playbook works on.
 
     Raises:
-        PlanError: a phase that does not exist, a limit that matches no host, or nothing left to do.
+        PlanError: A phase does not exist, the limit matches no host, or no step remains.
     """
-    known = load_phases(content.playbooks_dir(), playbook)
-    chosen = _choose(known, phases, start)
-    allowed = _limited(cluster, limit)
-    steps = tuple(step for phase in chosen if (step := _bind(cluster, phase, allowed, subject)))
+    selected = _select_phases(load_phases(content.playbooks_dir(), playbook), phases, start)
+    allowed = _allowed_hosts(cluster, limit)
+    steps = tuple(step for phase in selected if (step := _make_step(cluster, phase, allowed, target)))
     if not steps:
-        names = ", ".join(phase.name for phase in chosen)
-        raise PlanError(f"nothing to do: no host of this plan is in a group that these phases read: {names}", fix=_empty_fix(chosen))
-    return Plan(cluster=cluster.name, inventory=str(cluster.path), steps=steps, uncovered=_uncovered(cluster, playbook, subject))
+        names = ", ".join(phase.name for phase in selected)
+        groups = dict.fromkeys(name for phase in selected for pattern in phase.patterns for name in groups_in(pattern))
+        what = f"nothing to do: these phases have no host in this plan: {names}"
+        raise PlanError(what, fix=f"add a host to one of these groups in hosts.yaml: {', '.join(groups)}")
+    return Plan(cluster=cluster.name, inventory=str(cluster.path), steps=steps, uncovered=_uncovered(cluster, playbook, target))
 
 
-def _choose(known: tuple[Phase, ...], phases: Sequence[str], start: str | None) -> tuple[Phase, ...]:
-    names = [phase.name for phase in known]
+def _select_phases(available: tuple[Phase, ...], phases: Sequence[str], start: str | None) -> tuple[Phase, ...]:
+    names = [phase.name for phase in available]
     for name in (*phases, *((start,) if start else ())):
         if name not in names:
             near = nearest(name, names)
             hint = f"did you mean {near}? " if near else ""
             raise PlanError(f"no such phase: {name}", fix=f"{hint}choose from: {', '.join(names)}")
     first = names.index(start) if start else 0
-    chosen = tuple(phase for phase in known[first:] if not phases or phase.name in phases)
-    if not chosen:
-        raise PlanError(f"nothing to do: {', '.join(phases)} comes before {start}", fix="name one or the other")
-    return chosen
+    selected = tuple(phase for phase in available[first:] if not phases or phase.name in phases)
+    if not selected:
+        raise PlanError(f"nothing to do: {', '.join(phases)} comes before {start}", fix="remove --phase or --from")
+    return selected
 
 
-def _limited(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
+def _allowed_hosts(cluster: Cluster, limit: str | None) -> frozenset[str] | None:
     if not limit:
         return None
     hosts = frozenset(cluster.select(limit))
     if not hosts:
         names = [host.name for host in cluster.hosts] + [name for name, members in cluster.groups.items() if members]
         near = nearest(limit, names)
-        hint = f"did you mean {near}?" if near else "name hosts or groups of hosts.yaml: gpu1, gpu[001:004], gpu_node:!gpu7"
+        hint = f"did you mean {near}?" if near else "use hosts or groups of hosts.yaml: gpu1, gpu[001:004], gpu_node:!gpu7"
         raise PlanError(f"the limit matches no host: {limit}", fix=hint)
     return hosts
 
 
-def _bind(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, subject: TargetHost | None) -> Step | None:
-    found: dict[str, tuple[str, ...]] = {}
+def _make_step(cluster: Cluster, phase: Phase, allowed: frozenset[str] | None, target: TargetHost | None) -> Step | None:
+    by_pattern: dict[str, tuple[str, ...]] = {}
     roles: dict[str, None] = {}
     for play in phase.plays:
-        hosts = _hosts_of(cluster, play, subject)
-        if kept := hosts if allowed is None else tuple(host for host in hosts if host in allowed):
-            found[_named(play.pattern, subject)] = kept
+        hosts = _hosts_of(cluster, play, target)
+        if hosts := hosts if allowed is None else tuple(host for host in hosts if host in allowed):
+            by_pattern[_with_target(play.pattern, target)] = hosts
             roles |= dict.fromkeys(play.roles)
-    if not found or (subject and not _concerns(cluster, phase, subject)):
+    if not by_pattern or (target and not _concerns_target(cluster, phase, target)):
         return None
     return Step(
         phase=phase.name,
         playbook=phase.playbook,
-        hosts=tuple(dict.fromkeys(host for hosts in found.values() for host in hosts)),
+        hosts=tuple(dict.fromkeys(host for hosts in by_pattern.values() for host in hosts)),
         roles=tuple(roles),
-        why="; ".join(f"{pattern}: {_few(hosts)}" for pattern, hosts in found.items()),
+        why="; ".join(f"{pattern}: {_hosts_text(hosts)}" for pattern, hosts in by_pattern.items()),
     )
 
 
-def _hosts_of(cluster: Cluster, play: Play, subject: TargetHost | None) -> tuple[str, ...]:
-    pattern = _named(play.pattern, subject)
-    served = not play.needs or bool(cluster.groups.get(play.needs))
-    hosts = cluster.select(pattern) if served and _can_match(cluster, pattern, subject) else ()
-    return tuple(host for host in hosts if host == subject.node) if subject and play.narrowed else hosts
+def _hosts_of(cluster: Cluster, play: Play, target: TargetHost | None) -> tuple[str, ...]:
+    pattern = _with_target(play.pattern, target)
+    active = not play.needs or bool(cluster.groups.get(play.needs))
+    hosts = cluster.select(pattern) if active and _can_match(cluster, pattern, target) else ()
+    return tuple(host for host in hosts if host == target.node) if target and play.narrowed else hosts
 
 
-def _named(pattern: str, subject: TargetHost | None) -> str:
-    return pattern.replace(content.THE_NODE, subject.old or subject.node) if subject else pattern
+def _with_target(pattern: str, target: TargetHost | None) -> str:
+    return pattern.replace(content.THE_NODE, target.old or target.node) if target else pattern
 
 
-def _concerns(cluster: Cluster, phase: Phase, subject: TargetHost) -> bool:
-    """Tell whether a phase has anything to do with the host: in those of `site.yml`, plays for others follow from its own ones."""
-    of_site = phase.playbook in {one.playbook for one in load_phases(content.playbooks_dir())}
+def _concerns_target(cluster: Cluster, phase: Phase, target: TargetHost) -> bool:
+    """Return whether a phase has work for the target; in a phase of `site.yml`, plays for other hosts do not count."""
+    in_site = phase.playbook in {site_phase.playbook for site_phase in load_phases(content.playbooks_dir())}
     narrowed = [play for play in phase.plays if play.narrowed]
-    return not of_site or not narrowed or any(_hosts_of(cluster, play, subject) for play in narrowed)
+    return not in_site or not narrowed or any(_hosts_of(cluster, play, target) for play in narrowed)
 
 
-def _can_match(cluster: Cluster, pattern: str, subject: TargetHost | None) -> bool:
-    """Tell whether a pattern names anything of this inventory: Ansible warns about each name that it does not know."""
-    named = {*cluster.groups, *((subject.node, subject.old) if subject else ())}
-    return not named.isdisjoint(groups_in(pattern)) or not pattern.replace("_", "").isalnum()
+def _can_match(cluster: Cluster, pattern: str, target: TargetHost | None) -> bool:
+    """Return whether a pattern contains a name of this inventory: Ansible warns about each unknown name."""
+    names = {*cluster.groups, *((target.node, target.old) if target else ())}
+    return not names.isdisjoint(groups_in(pattern)) or not pattern.replace("_", "").isalnum()
 
 
-def _few(hosts: tuple[str, ...]) -> str:
+def _hosts_text(hosts: tuple[str, ...]) -> str:
     shown = ", ".join(hosts[:_NAMES_SHOWN])
     more = ", …" if len(hosts) > _NAMES_SHOWN else ""
     return f"{shown}{more} ({len(hosts)} host{'s' if len(hosts) != 1 else ''})"
 
 
-def _uncovered(cluster: Cluster, playbook: str, subject: TargetHost | None) -> tuple[str, ...]:
-    """Return the groups with hosts, or with the subject of a day-2 playbook, that no phase reads."""
-    if playbook != SITE and subject is None:
+def _uncovered(cluster: Cluster, playbook: str, target: TargetHost | None) -> tuple[str, ...]:
+    """Return the groups with hosts (of a day-2 playbook: with its target) that no phase uses."""
+    if playbook != SITE and target is None:
         return ()
     phases = [phase for phase in load_phases(content.playbooks_dir()) if phase.name not in _CHECKING_PHASES]
-    read = {name for phase in phases for pattern in phase.patterns for name in groups_in(pattern)}
-    members = {name: cluster.groups.get(name, ()) for name in load_groups() if name not in read and name not in _COLLECTING_GROUPS}
-    return tuple(name for name, hosts in members.items() if (subject.node in hosts if subject else hosts))
-
-
-def _empty_fix(chosen: tuple[Phase, ...]) -> str:
-    groups = dict.fromkeys(name for phase in chosen for pattern in phase.patterns for name in groups_in(pattern))
-    return f"put hosts into one of these groups: {', '.join(groups)}"
+    used = {name for phase in phases for pattern in phase.patterns for name in groups_in(pattern)}
+    unused = {name: cluster.groups.get(name, ()) for name in load_groups() if name not in used and name not in _GROUPS_WITHOUT_SERVICE}
+    return tuple(name for name, hosts in unused.items() if (target.node in hosts if target else hosts))

@@ -1,4 +1,4 @@
-"""The plan as a value: it can be printed, compared, stored and tested before a host is touched."""
+"""The plan of a run: its steps, each with a phase, its hosts and its roles."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SCHEMA = "primus.plan/1"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A phase bound to the hosts of one cluster.
+    """A phase and its hosts in one cluster.
 
-    `playbook` is the file below `playbooks/`; `roles` are those that its plays name, in order; `why` is one
-    sentence for people: which groups bring these hosts in.
+    `playbook` is the path below `playbooks/`. `roles` are the roles of its plays, in order. `why` names the groups that
+    select these hosts.
     """
 
     phase: str
@@ -25,10 +25,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an apply would do, in order.
+    """The steps of a run, in order.
 
-    `uncovered` names groups that have hosts and that no phase of this version reads: said in the plan, so that nobody
-    believes that a service was brought up.
+    `uncovered` are groups with hosts that no phase of this version uses. The plan lists them, because nothing is installed
+    for them.
     """
 
     cluster: str
@@ -38,9 +38,9 @@ class Plan:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Every host that some step touches, in first-seen order."""
+        """The hosts of all steps, in order of their first step."""
         return tuple(dict.fromkeys(host for step in self.steps for host in step.hosts))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
+        """Return the plan as plain data for `json.dumps`."""
         return {"schema": SCHEMA, **asdict(self)}

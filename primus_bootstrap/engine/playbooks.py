@@ -1,7 +1,4 @@
-"""What the shipped playbooks say: the phases in their order, and each phase's plays, host patterns and roles.
-
-The only module that reads playbooks; `site.yml` is the one place that holds the order.
-"""
+"""Reads the shipped playbooks: the phases in the order of `site.yml`, with their plays, host patterns and roles."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ _PLAYBOOK_IMPORTS = ("import_playbook", "ansible.builtin.import_playbook")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One use of a role in a play: `entry` is the tasks file that it begins with."""
+    """One use of a role in a play; `entry` is the tasks file that it starts with."""
 
     role: str
     entry: str = "main"
@@ -41,11 +38,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One play: its host pattern, the roles that it names, in order, and what a failing host does to others.
+    """One play: its host pattern, its roles in order, and how a failed host affects the others.
 
-    `narrowed` means that `-e node=NAME` narrows it to that host; the pattern is the one without it. `needs` is a group without
-    whose hosts the play has none, whatever its pattern matches. `vars_files` are the files of variables that it passes to its roles;
-    `path` and `number` say where the play itself stands, which may pass some as well.
+    `narrowed`: `-e node=NAME` narrows the play to that host; `pattern` is the one without it. `needs`: the play has no hosts
+    if this group is empty, whatever the pattern matches. `vars_files`: variable files that the play passes to its roles.
+    `path` and `number`: the file of the play and its index there.
     """
 
     pattern: str
@@ -61,13 +58,13 @@ class Play:
 
     @property
     def stops_all(self) -> bool:
-        """Whether failures in it are meant to stop all other hosts: quorum is at stake there."""
+        """Whether a failure stops all other hosts, to protect a quorum."""
         return self.any_errors_fatal or self.max_fail_percentage
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One part of a run; `playbook` is its file below the folder of playbooks, `plays` are in the order in which Ansible runs them."""
+    """One phase of a run; `playbook` is its path below `playbooks/`, `plays` are in the order in which Ansible runs them."""
 
     name: str
     path: Path
@@ -76,30 +73,30 @@ class Phase:
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The host patterns of the plays, each once."""
+        """The host patterns of the plays, without duplicates."""
         return tuple(dict.fromkeys(play.pattern for play in self.plays))
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The roles of the plays, each once."""
+        """The roles of the plays, without duplicates."""
         return tuple(dict.fromkeys(role for play in self.plays for role in play.roles))
 
 
 @cache
 def load_phases(playbooks_dir: Path, playbook: str = SITE) -> tuple[Phase, ...]:
-    """Return the phases of a playbook of that folder: what it imports, in order, or itself where it imports nothing."""
+    """Return the phases of a playbook in that folder: its imports, in order, or the playbook itself if it has plays."""
     paths = _parts(playbooks_dir / playbook)
     return tuple(Phase(path.stem, path, str(path.relative_to(playbooks_dir)), load_plays(path)) for path in paths)
 
 
 @cache
 def load_plays(path: Path) -> tuple[Play, ...]:
-    """Return the plays of a playbook, those of its imports included."""
+    """Return the plays of a playbook and of its imports."""
     return tuple(_plays(path))
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return what a playbook imports, itself where it holds plays; an import of `site.yml` stands for its own imports."""
+    """Return the imports of a playbook, or the playbook itself if it has plays; expand an import of `site.yml`."""
     imports = [_imported(entry) for entry in _entries(path)]
     if not all(imports):
         return [path]
@@ -108,12 +105,12 @@ def _parts(path: Path) -> list[Path]:
 
 
 def hosts_of(cluster: Cluster, play: Play) -> tuple[str, ...]:
-    """Return the hosts that a play has in a cluster."""
+    """Return the hosts of a play in a cluster."""
     return () if play.needs and not cluster.groups.get(play.needs) else cluster.select(play.pattern)
 
 
 def groups_in(pattern: str) -> tuple[str, ...]:
-    """Return the names that an Ansible host pattern selects from; what it only excludes (`!name`) is left out."""
+    """Return the names in an Ansible host pattern, without those that it excludes (`!name`)."""
     parts = [part.strip() for part in re.split(r"[:,]", re.sub(r"\[[^\]]*\]", "", pattern))]
     return tuple(part.lstrip("&") for part in parts if part and not part.startswith("!"))
 
@@ -151,7 +148,7 @@ def _plays(path: Path) -> Iterator[Play]:
 
 
 def _calls(entry: dict[str, Any]) -> Iterator[Call]:
-    """Yield the uses of roles in the order in which Ansible runs the sections of a play."""
+    """Yield the roles of a play in the order in which Ansible runs its sections."""
     yield from _imported_roles(entry.get("pre_tasks"))
     for role in entry.get("roles") or ():
         yield Call(role if isinstance(role, str) else str(role.get("role") or role.get("name")))

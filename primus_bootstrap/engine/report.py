@@ -1,4 +1,4 @@
-"""What came of a run: a fold over its events, the same for a run that ended and for one that was killed."""
+"""The report of a run, computed from its events. A killed run gets the same report from its journal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 4, 130
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one host did not get there: where it happened, the real cause, and what to do."""
+    """A failed task on one host: where it failed, the cause and the fix."""
 
     phase: str
     role: str
@@ -44,9 +44,8 @@ class Failure:
 class HostReport:
     """One host of the plan.
 
-    `ok`, `changed` and `skipped` count tasks. `verdicts` are the records that are not a pass; `verdict_counts` are
-    (pass, fail, unknown, skipped). The journal has every record. `ignored` is what failed, or found the host silent, where the
-    playbook goes on without it.
+    `ok`, `changed` and `skipped` count tasks. `failures` end the run on the host; after an `ignored` failure the playbook
+    continues. `verdicts` are those that did not pass; `verdict_counts` are (pass, fail, unknown, skipped).
     """
 
     host: str
@@ -62,7 +61,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True)
 class PhaseReport:
-    """One phase of the plan: `seconds` it took (0 where it was not reached), on how many hosts, and whether it ended."""
+    """One phase of the plan. `seconds` is its duration, 0 if it was not reached; `hosts` is the number of hosts."""
 
     phase: str
     seconds: float
@@ -72,7 +71,7 @@ class PhaseReport:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A task that changed something, and on how many hosts."""
+    """A task that changed something, and the number of hosts."""
 
     phase: str
     role: str
@@ -82,7 +81,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The end of a run. Times are seconds since the epoch (UTC); `finished` is 0 and `killed` true where it was killed."""
+    """The result of a run. Times are seconds since the epoch (UTC). For a killed run, `finished` is 0 and `killed` is true."""
 
     run: str
     verb: str
@@ -99,20 +98,20 @@ class Report:
 
     @property
     def changed(self) -> int:
-        """How many tasks changed something, over all hosts."""
+        """The number of tasks that changed something, summed over all hosts."""
         return sum(host.changed for host in self.hosts)
 
     def with_result(self, *results: Result) -> tuple[HostReport, ...]:
-        """Return the hosts that ended in one of these results."""
+        """Return the hosts with one of these results."""
         return tuple(host for host in self.hosts if host.result in results)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
+        """Return the report as plain data for `json.dumps`."""
         return {"schema": SCHEMA, **asdict(self)}
 
 
 def report_from_json(data: Mapping[str, Any]) -> Report:
-    """Read a report back."""
+    """Read a report from the data of report.json."""
     return Report(
         **{name: data[name] for name in ("run", "verb", "cluster", "started", "finished", "exit_code", "problem", "killed")},
         hosts=tuple(_host_from_json(host) for host in data["hosts"]),
@@ -123,7 +122,7 @@ def report_from_json(data: Mapping[str, Any]) -> Report:
 
 
 def report_from_events(events: Iterable[Event]) -> Report | None:
-    """Build the report of a run from its journal; None where not even its start was written."""
+    """Build the report of a run from its events; return None without a RunStarted."""
     tally = Tally()
     for event in events:
         tally.add(event)
@@ -132,7 +131,7 @@ def report_from_events(events: Iterable[Event]) -> Report | None:
 
 @dataclass(slots=True)
 class _HostTally:
-    seen: bool = False
+    reached: bool = False
     sums: list[int] = field(default_factory=lambda: [0, 0, 0])
     running: list[int] = field(default_factory=lambda: [0, 0, 0])
     failures: list[Failure] = field(default_factory=list)
@@ -144,7 +143,7 @@ class _HostTally:
 
 @dataclass(slots=True)
 class Tally:
-    """Adds events up; its size depends on the hosts and on what failed, not on how many tasks ran."""
+    """Sums up events. Its size depends on the number of hosts and failures, not on the number of tasks."""
 
     start: RunStarted | None = None
     _end: RunFinished | None = None
@@ -156,7 +155,7 @@ class Tally:
     _recapped: bool = False
 
     def add(self, event: Event) -> None:
-        """Take one event into account."""
+        """Add one event."""
         match event:
             case RunStarted():
                 self.start = event
@@ -168,7 +167,7 @@ class Tally:
             case PhaseStarted():
                 self._recapped = False
                 for name in event.hosts:
-                    self._host(name).seen = True
+                    self._host(name).reached = True
             case PhaseFinished():
                 self._add_phase(event)
             case Recap():
@@ -182,11 +181,11 @@ class Tally:
                 pass
 
     def report(self) -> Report:
-        """Return what came of the run so far."""
+        """Return the report of the run so far."""
         if self.start is None:
-            raise ValueError("a tally without RunStarted")
+            raise ValueError("no RunStarted event")
         hosts = tuple(self._host_report(name, host) for name, host in self._hosts.items())
-        end = self._end or RunFinished(at=0.0, exit_code=EXIT_INTERRUPTED, problem="the run was killed before it could write its report")
+        end = self._end or RunFinished(at=0.0, exit_code=EXIT_INTERRUPTED, problem="the run was killed before it wrote its report")
         return Report(
             run=self.start.run,
             verb=self.start.verb,
@@ -203,15 +202,15 @@ class Tally:
         )
 
     def exit_code(self, *, interrupted: bool, problem: str) -> int:
-        """Return the exit status that the run has earned."""
+        """Return the exit code of the run."""
         if interrupted:
             return EXIT_INTERRUPTED
-        arrived = all(self._result(name, host) in ("ok", "changed") for name, host in self._hosts.items())
-        return EXIT_DONE if arrived and not problem else EXIT_FAILED
+        succeeded = all(self._result(name, host) in ("ok", "changed") for name, host in self._hosts.items())
+        return EXIT_DONE if succeeded and not problem else EXIT_FAILED
 
     @property
     def lost_hosts(self) -> frozenset[str]:
-        """Hosts that failed or were unreachable, and that no later phase can count on."""
+        """Hosts that failed or were unreachable, so that later phases exclude them."""
         return frozenset(self._failed)
 
     def _host(self, name: str) -> _HostTally:
@@ -219,10 +218,10 @@ class Tally:
 
     def _add_result(self, event: HostResult) -> None:
         host = self._host(event.host)
-        host.seen = True
+        host.reached = True
         if event.status in ("failed", "unreachable", "ignored"):
-            kept = host.ignored if event.status == "ignored" else host.failures
-            kept.append(Failure(event.phase, event.role, event.task, event.task_path, event.message, event.fix))
+            failures = host.ignored if event.status == "ignored" else host.failures
+            failures.append(Failure(event.phase, event.role, event.task, event.task_path, event.message, event.fix))
         if event.status in ("failed", "unreachable"):
             host.unreachable = host.unreachable or event.status == "unreachable"
             return
@@ -244,7 +243,7 @@ class Tally:
             host.running = [0, 0, 0]
         for name, *sums in event.counts:
             host = self._host(name)
-            host.seen = True
+            host.reached = True
             host.sums = [old + new for old, new in zip(host.sums, sums, strict=True)]
 
     def _phase_report(self, phase: str, hosts: int) -> PhaseReport:
@@ -262,7 +261,7 @@ class Tally:
             ok=ok,
             changed=changed,
             skipped=skipped,
-            # A failure that a rescue mended is not one; without Ansible's recap that cannot be told.
+            # Failures that a rescue block handled do not count. Only Ansible's recap identifies them.
             failures=tuple(host.failures) if result in ("failed", "unreachable") else (),
             ignored=tuple(host.ignored),
             verdicts=tuple(host.verdicts),
@@ -272,12 +271,13 @@ class Tally:
     def _result(self, name: str, host: _HostTally) -> Result:
         if host.failures and (name in self._failed or not self._recapped):
             return "unreachable" if host.unreachable else "failed"
-        if self._missing(name):
+        if self._is_incomplete(name):
             stopped = self._end is None or self._end.exit_code == EXIT_INTERRUPTED
-            return "interrupted" if stopped and host.seen else "not_reached"
+            return "interrupted" if stopped and host.reached else "not_reached"
         return "changed" if host.sums[1] + host.running[1] else "ok"
 
-    def _missing(self, name: str) -> bool:
+    def _is_incomplete(self, name: str) -> bool:
+        """Return whether some phase of a host was aborted or never ran."""
         steps = self.start.steps if self.start else ()
         return any(name in hosts and self._phases.get(phase, (0.0, True))[1] for phase, hosts in steps)
 
@@ -291,6 +291,6 @@ def _host_from_json(data: Mapping[str, Any]) -> HostReport:
     return HostReport(**values)
 
 
-def write_report(report: Report) -> str:
+def report_text(report: Report) -> str:
     """Return the text of report.json."""
     return json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n"

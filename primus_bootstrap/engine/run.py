@@ -1,4 +1,4 @@
-"""Carries a plan out: lock, snapshot of the inventory, host keys, Ansible, journal, report."""
+"""Runs a plan: takes the lock, copies the inventory, pins host keys, starts Ansible, and writes journal and report."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from primus_bootstrap.core.errors import PlanError, RunError
 from primus_bootstrap.engine.environment import ansible_environment
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, RunFinished, RunStarted
 from primus_bootstrap.engine.fixes import known_fix
-from primus_bootstrap.engine.history import runs_dir, tidy_runs
-from primus_bootstrap.engine.hostkeys import key_conflicts, known_hosts_path, pin_host_keys, ssh_name, without_hosts
-from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id
+from primus_bootstrap.engine.history import delete_old_runs
+from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys, without_hosts
+from primus_bootstrap.engine.journal import Journal
 from primus_bootstrap.engine.lock import HeldLock, children_lock, cluster_lock
 from primus_bootstrap.engine.playbooks import load_plays
-from primus_bootstrap.engine.report import Tally, write_report
+from primus_bootstrap.engine.report import Tally, report_text
 from primus_bootstrap.engine.runner import AnsibleRunner, Job, last_error
-from primus_bootstrap.engine.state_errors import state_errors
+from primus_bootstrap.engine.ssh import known_hosts_path, ssh_name
+from primus_bootstrap.engine.state_folder import RunFolder, new_run_id, runs_dir, state_errors
 from primus_bootstrap.engine.translate import Translator
 from primus_bootstrap.inventory.snapshot import take_snapshot
 
@@ -45,17 +46,17 @@ if TYPE_CHECKING:
     from primus_bootstrap.engine.runner import RawEvent, Runner
     from primus_bootstrap.inventory.cluster import Cluster
 
-    _Numbered = tuple[int, Step]
+    _NumberedStep = tuple[int, Step]
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to run a plan.
 
-    `extra_vars` are `@file` or `key=value`, as for Ansible's `-e`. `check` changes nothing and reports differences. The
-    passwords reach Ansible through files of mode 0600 that go as soon as it has read them; they are never arguments.
-    `forks` of 0 leaves it to ansible.cfg. `chained` says that each phase relies on those before it: where Ansible gives one up,
-    no later one is begun, whatever hosts it is for.
+    `limited`: the plan excludes hosts of its groups. `extra_vars`: `@file` or `key=value`, as for Ansible's `-e`. `check`:
+    change nothing and report differences. Passwords are passed to Ansible in files with mode 0600, which are deleted as soon
+    as Ansible has read them. `forks`: 0 for the value in ansible.cfg. `chained`: each phase depends on the previous ones, so
+    the run ends with the first phase that Ansible aborts.
     """
 
     verb: str = "apply"
@@ -69,7 +70,7 @@ class Options:
     chained: bool = False
 
 
-def apply_plan(  # noqa: PLR0913 - three values, and the four ways in which a run meets its caller
+def apply_plan(  # noqa: PLR0913 - three values and four hooks for the caller
     cluster: Cluster,
     plan: Plan,
     options: Options,
@@ -79,45 +80,45 @@ def apply_plan(  # noqa: PLR0913 - three values, and the four ways in which a ru
     runner: Runner | None = None,
     lock: HeldLock | None = None,
 ) -> Report:
-    """Run a plan to its end and return what came of it; the report's `exit_code` is the command's.
+    """Run a plan and return its report, whose `exit_code` is that of the command.
 
-    Ansible reads a copy of hosts.yaml and its variable files, as they were when the cluster was validated.
+    Ansible reads a copy of hosts.yaml and its variable files.
 
     Args:
-        cluster: the validated inventory.
-        plan: what to do, from `make_plan`.
-        options: how to do it.
-        on_event: called with every event, in the thread of the caller.
-        cancel: once set, Ansible is told to end, the report is written, and its exit code is 130.
-        runner: what starts Ansible.
-        lock: the cluster's lock, where the caller holds it already; it is taken for the run otherwise.
+        cluster: The validated inventory.
+        plan: The plan from `make_plan`.
+        options: How to run it.
+        on_event: Called with every event, in the thread of the caller.
+        cancel: Set it to stop Ansible; the report is written, with exit code 130.
+        runner: Starts Ansible; the default is `AnsibleRunner`.
+        lock: The cluster's lock if the caller holds it; otherwise it is taken for the run.
 
     Raises:
-        LockedError: another run holds the cluster.
-        PlanError: the state folder cannot be written, or a file was changed since it was validated; no host was touched.
-        RunError: it cannot be written any more, and Ansible had begun.
+        LockedError: Another run holds the lock.
+        PlanError: The state folder is not writable, or a file changed since it was validated; no host was contacted.
+        RunError: The state folder is not writable, and Ansible had started.
     """
     started = time.time()
     state_dir = cluster.state_dir.absolute()  # Ansible runs in another folder
     with nullcontext(lock) if lock else cluster_lock(state_dir, verb=options.verb, run=new_run_id(started)) as held:
         if held.state_dir != state_dir:
-            raise PlanError(f"cluster_name was changed to {cluster.name} meanwhile", fix="run the same command again")
+            raise PlanError(f"cluster_name in hosts.yaml was changed to {cluster.name} in the meantime", fix="run the same command again")
         folder = RunFolder(runs_dir(state_dir) / held.run)
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder.inventory, ignore_errors=True)
             with state_errors(PlanError, folder.path):
-                tidy_runs(state_dir)
+                delete_old_runs(state_dir)
                 folder.path.mkdir(mode=0o700, parents=True)
                 write_atomic(folder.plan, json.dumps(plan.to_json(), indent=1) + "\n", mode=0o600)
                 inventory = take_snapshot(cluster.path.absolute(), folder.inventory, cluster.sums)
                 journal = stack.enter_context(closing(Journal(folder.journal)))
-            course = _RunSession(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
-            return course.run(started)
+            session = _RunSession(cluster, plan, options, folder, inventory, journal, on_event, cancel, runner or AnsibleRunner())
+            return session.run(started)
 
 
 @dataclass(slots=True)
 class _RunSession:
-    """One run from start to end; `apply_plan` makes it and throws it away."""
+    """One run of a plan."""
 
     cluster: Cluster
     plan: Plan
@@ -130,7 +131,7 @@ class _RunSession:
     runner: Runner
     tally: Tally = field(default_factory=Tally)
     conflicts: dict[str, Conflict] = field(default_factory=dict)
-    began: bool = False
+    ansible_started: bool = False
 
     def run(self, started: float) -> Report:
         steps = tuple((step.phase, step.hosts) for step in self.plan.steps)
@@ -144,14 +145,14 @@ class _RunSession:
         self._emit(RunFinished(time.time(), exit_code, "" if interrupted else problem))
         report = self.tally.report()
         with state_errors(RunError, self.folder.report):
-            write_atomic(self.folder.report, write_report(report), mode=0o600)
+            write_atomic(self.folder.report, report_text(report), mode=0o600)
         return report
 
     def _run_steps(self) -> str:
-        """Run the steps; return what kept Ansible itself from going on, or an empty string.
+        """Run the steps; return why Ansible itself failed, or an empty string.
 
-        Where every host of a play fails, Ansible gives up all later plays, those for other hosts as well. The others then
-        go on in another process, from the same phase on, unless the play or the verb says that all are to stop.
+        If every host of a play fails, Ansible skips all later plays, even those for other hosts. The remaining hosts then
+        continue in another process, from the same phase on, unless the play or the verb stops all hosts.
         """
         pending = list(enumerate(self.plan.steps, start=1))
         process = 0
@@ -164,20 +165,20 @@ class _RunSession:
             if stopped is None:
                 return ""
             number, fatal = stopped
-            alone = self.tally.lost_hosts == lost_before  # with nobody lost, another process would stop at the same place
-            if fatal or alone or self.options.chained:
+            same_hosts = self.tally.lost_hosts == lost_before  # another process would stop at the same step
+            if fatal or same_hosts or self.options.chained:
                 return ""
             pending = self._without_lost(pending[[n for n, _ in pending].index(number) :])
         return ""
 
-    def _without_lost(self, steps: Sequence[_Numbered]) -> list[_Numbered]:
-        """Leave out the hosts that fell out, and the steps that have none left."""
+    def _without_lost(self, steps: Sequence[_NumberedStep]) -> list[_NumberedStep]:
+        """Remove the lost hosts from the steps, then the steps without hosts."""
         lost = self.tally.lost_hosts
-        kept = [(number, replace(step, hosts=tuple(host for host in step.hosts if host not in lost))) for number, step in steps]
-        return [(number, step) for number, step in kept if step.hosts]
+        remaining = [(number, replace(step, hosts=tuple(host for host in step.hosts if host not in lost))) for number, step in steps]
+        return [(number, step) for number, step in remaining if step.hosts]
 
-    def _run_process(self, process: int, steps: Sequence[_Numbered]) -> tuple[str, tuple[int, bool] | None]:
-        """Run one process; return what kept it from its end, and the step at which Ansible gave up, if it did."""
+    def _run_process(self, process: int, steps: Sequence[_NumberedStep]) -> tuple[str, tuple[int, bool] | None]:
+        """Run one Ansible process; return why it failed, and the step that Ansible aborted, if any."""
         plays = [load_plays(content.playbooks_dir() / step.playbook) for _, step in steps]
         translator = Translator(steps, plays, len(self.plan.steps))
         with self._state_errors():
@@ -188,12 +189,12 @@ class _RunSession:
             while unread:  # Ansible has read its secrets before its first event
                 unread.pop().unlink(missing_ok=True)
             for event in translator.read(raw):
-                self._emit(self._explained(event))
+                self._emit(self._with_fix(event))
 
         try:
             with self._state_errors():
                 job = self._job(process, [step for _, step in steps], private, unread)
-            self.began = True
+            self.ansible_started = True
             status = self.runner.run(job, read, self.cancel)
         finally:
             shutil.rmtree(private, ignore_errors=True)
@@ -201,7 +202,7 @@ class _RunSession:
                 self.folder.private_note.unlink()
         for event in translator.abandon():
             self._emit(event)
-        problem = "" if translator.ended or self.cancel.is_set() else self._with_originals(_why(status, job.artifacts_dir))
+        problem = "" if translator.ended or self.cancel.is_set() else self._with_user_paths(_exit_reason(status, job.artifacts_dir))
         return problem, translator.stopped_at
 
     def _job(self, process: int, steps: Sequence[Step], private: Path, unread: list[Path]) -> Job:
@@ -228,7 +229,7 @@ class _RunSession:
         )
 
     def _limit(self, process: int, steps: Sequence[Step]) -> str:
-        """Return `@file` with the hosts of this process, or nothing where it is all that the groups say."""
+        """Return `@file` with the hosts of this process, or an empty string if no host is excluded."""
         if not self.options.limited and not self.tally.lost_hosts:
             return ""
         hosts = dict.fromkeys(host for step in steps for host in step.hosts)
@@ -236,11 +237,11 @@ class _RunSession:
         path.write_text("".join(f"{host}\n" for host in hosts), encoding="utf-8")
         return f"@{path}"
 
-    def _explained(self, event: Event) -> Event:
-        """Give a failure the fix that goes with it, where the role itself gave none."""
+    def _with_fix(self, event: Event) -> Event:
+        """Add a fix to a failure, unless the role's message contained one."""
         if not isinstance(event, HostResult) or event.status not in ("failed", "unreachable"):
             return event
-        event = replace(event, message=self._with_originals(event.message))
+        event = replace(event, message=self._with_user_paths(event.message))
         if (conflict := self.conflicts.get(event.host)) and event.status == "unreachable":
             return replace(event, message=conflict.what, fix=conflict.fix)
         if event.fix:
@@ -252,8 +253,8 @@ class _RunSession:
             fix=known_fix(event.message, host=event.host, address=ssh_name(link.address, link.port), known_hosts=known_hosts),
         )
 
-    def _with_originals(self, text: str) -> str:
-        """Replace the paths of the snapshot, which Ansible names in its errors, by those of the user's files."""
+    def _with_user_paths(self, text: str) -> str:
+        """Replace the paths of the inventory's copy in an error message by those of the user's files."""
         return text.replace(str(self.inventory.parent), str(self.cluster.path.absolute().parent))
 
     def _emit(self, event: Event) -> None:
@@ -263,23 +264,23 @@ class _RunSession:
         self.on_event(event)
 
     def _state_errors(self) -> AbstractContextManager[None]:
-        return state_errors(RunError if self.began else PlanError, self.folder.path)
+        return state_errors(RunError if self.ansible_started else PlanError, self.folder.path)
 
 
-def _why(status: int, artifacts: Path) -> str:
-    """Say why Ansible ended before its last word."""
+def _exit_reason(status: int, artifacts: Path) -> str:
+    """Return why Ansible ended without a recap."""
     if 128 < status < 128 + signal.NSIG:
         return f"Ansible was killed (signal {status - 128})"
-    return last_error(artifacts) or "Ansible ended without saying why"
+    return last_error(artifacts) or "Ansible ended without an error message"
 
 
 def _private_dir(folder: RunFolder) -> Path:
-    """Make a folder that only this user reads, with a short path: ssh's sockets lie below it.
+    """Create a folder that only this user can read, with a short path: it contains ssh's sockets.
 
-    It is noted in the run's folder first, so that the next run removes what a kill at the wrong moment leaves.
+    Its path is recorded in the run's folder first, so that the next run deletes it if this process is killed.
     """
-    memory = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")  # a tmpfs of this user, where there is a login session
-    base = memory if os.access(memory, os.W_OK) else Path("/tmp")  # noqa: S108 - mkdtemp makes it unguessable and 0700
+    memory = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nowhere")  # a tmpfs of this user, if there is a login session
+    base = memory if os.access(memory, os.W_OK) else Path("/tmp")  # noqa: S108 - the name is random and the mode 0700
     path = base / f"primus-{secrets.token_hex(6)}"
     folder.private_note.write_text(str(path), encoding="utf-8")
     path.mkdir(mode=0o700)
@@ -288,18 +289,18 @@ def _private_dir(folder: RunFolder) -> Path:
 
 def _arguments(options: Options, private: Path, unread: list[Path]) -> list[str]:
     arguments: list[str] = []
-    for number, given in enumerate(options.extra_vars):
-        if given.startswith("@"):
-            arguments += ["-e", f"@{Path(given[1:]).expanduser().resolve()}"]
+    for number, extra in enumerate(options.extra_vars):
+        if extra.startswith("@"):
+            arguments += ["-e", f"@{Path(extra[1:]).expanduser().resolve()}"]
         else:
-            file = _secret(private / f"extra-vars-{number}.json", json.dumps(_key_value(given)), unread)
+            file = _secret_file(private / f"extra-vars-{number}.json", json.dumps(_key_value(extra)), unread)
             arguments += ["-e", f"@{file}"]
     if options.check:
         arguments += ["--check", "--diff"]
     if options.become_password:
-        arguments += ["--become-password-file", str(_secret(private / "become", options.become_password, unread))]
+        arguments += ["--become-password-file", str(_secret_file(private / "become", options.become_password, unread))]
     if options.vault_password:
-        arguments += ["--vault-password-file", str(_secret(private / "vault", options.vault_password, unread))]
+        arguments += ["--vault-password-file", str(_secret_file(private / "vault", options.vault_password, unread))]
     if options.vault_password_file:
         arguments += ["--vault-password-file", str(options.vault_password_file.expanduser().resolve())]
     if options.forks:
@@ -307,12 +308,12 @@ def _arguments(options: Options, private: Path, unread: list[Path]) -> list[str]
     return arguments
 
 
-def _key_value(given: str) -> Mapping[str, str]:
-    name, _, value = given.partition("=")
+def _key_value(text: str) -> Mapping[str, str]:
+    name, _, value = text.partition("=")
     return {name.strip(): value}
 
 
-def _secret(path: Path, text: str, unread: list[Path]) -> Path:
+def _secret_file(path: Path, text: str, unread: list[Path]) -> Path:
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8")
     unread.append(path)

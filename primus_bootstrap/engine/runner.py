@@ -1,8 +1,4 @@
-"""Starts Ansible and hands its events on: the seam of the engine, and the only module that imports ansible_runner.
-
-Whatever runs playbooks is a `Runner`: Kubespray, with its own Ansible in its own environment, becomes one more whose
-events reach the same journal.
-"""
+"""Starts Ansible through ansible-runner and passes on its events."""
 
 from __future__ import annotations
 
@@ -24,9 +20,8 @@ from ansible_runner.runner import Runner as _AnsibleRunner
 
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.engine import shim
-from primus_bootstrap.engine.history import LEFT_BY_RUNNER
 from primus_bootstrap.engine.orphans import adopting
-from primus_bootstrap.engine.state_errors import state_errors
+from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS, state_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,21 +30,21 @@ log = logging.getLogger(__name__)
 
 RawEvent = dict[str, Any]
 
-# ansible-runner keeps all output in memory until one of its password patterns is seen, and asks whether to go on only
-# then. A pattern that every line end matches, with nothing to answer, keeps it small.
+# ansible-runner keeps all output in memory, and calls cancel_callback only, when one of its password patterns matches.
+# A pattern that matches every line end, without an answer, bounds the memory.
 _EVERY_LINE: dict[str, None] = {r"\n": None}
 _POLL_S = 0.1
-# How often the events of an Ansible that a task started are looked for while the first one is silent.
-_FOLLOW_S = 1
+# Interval for reading the events of a nested Ansible (Kubespray's) while the outer one prints nothing.
+_NESTED_POLL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One Ansible process: what to run, where, and with which environment.
+    """One Ansible process.
 
-    `executable` is the `ansible-playbook` of the environment to use. `arguments` are those besides inventory, limit and
-    playbook; none of them is a secret. `private_dir` is removed when the process ends, however it ends; `artifacts_dir`
-    keeps Ansible's own output. To `lines` an Ansible that a task starts (Kubespray's) writes its events, one JSON line each.
+    `executable` is the path of `ansible-playbook`. `arguments` excludes inventory, limit and playbook, and contains no secret.
+    `private_dir` is deleted when the process ends. `artifacts_dir` receives Ansible's output. `lines` receives the events of
+    a nested Ansible (Kubespray's), one JSON line per event.
     """
 
     executable: Path
@@ -66,17 +61,17 @@ class Job:
 
 
 class Runner(Protocol):
-    """Runs one job to its end."""
+    """Runs one job."""
 
     def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
-        """Hand every event over as it comes, tell Ansible to end once `cancel` is set, and return its exit status.
+        """Run the job, pass on each event, and stop when `cancel` is set; return the exit code, or 128 + signal number.
 
-        That is 128 + signal where a signal ended it. Nothing of the job is alive afterwards.
+        No process of the job is alive afterwards.
         """
 
 
 class AnsibleRunner:
-    """Runs `ansible-playbook` through ansible-runner, under the shim."""
+    """Runs `ansible-playbook` through ansible-runner, under the supervisor (`shim.py`)."""
 
     grace_s = 10.0
 
@@ -85,23 +80,24 @@ class AnsibleRunner:
         config = self._config(job)
         errors: list[BaseException] = []
         ended = threading.Event()
-        teller = threading.Thread(target=_tell, args=(job.private_dir / shim.PID_FILE, (cancel, errors), ended), daemon=True)
-        teller.start()
-        hand_on = _keeping_nothing(on_event, errors)
-        follow = NestedEventReader(job.lines, hand_on)
+        pid_file = job.private_dir / shim.PID_FILE
+        stopper = threading.Thread(target=_stop_on_demand, args=(pid_file, (cancel, errors), ended), daemon=True)
+        stopper.start()
+        handle = _event_handler(on_event, errors)
+        nested = NestedEventReader(job.lines, handle)
         try:
-            runner = _AnsibleRunner(config, event_handler=follow.before(hand_on), cancel_callback=follow.read)
+            runner = _AnsibleRunner(config, event_handler=nested.before(handle), cancel_callback=nested.read)
             local_temp = f"ANSIBLE_LOCAL_TEMP={job.environment['ANSIBLE_LOCAL_TEMP']}"
             with adopting(local_temp, job.lock), state_errors(RunError, job.artifacts_dir):
                 runner.run()
-            follow.read()
+            nested.read()
         finally:
             ended.set()
-            teller.join()
+            stopper.join()
             _clean(job)
         if errors:
             raise errors[0]
-        return int(runner.rc if runner.rc is not None else 128 + signal.SIGKILL)  # the shim itself was killed, and Ansible with it
+        return int(runner.rc if runner.rc is not None else 128 + signal.SIGKILL)  # None: the supervisor itself was killed
 
     def _config(self, job: Job) -> Any:
         config = RunnerConfig(
@@ -119,12 +115,12 @@ class AnsibleRunner:
             quiet=True,
             suppress_env_files=True,
         )
-        config.pexpect_timeout = _FOLLOW_S
+        config.pexpect_timeout = _NESTED_POLL_S
         config.prepare()
         return config
 
     def _settings(self, job: Job) -> str:
-        """Return what the shim has to know, as JSON."""
+        """Return the settings of the supervisor as JSON."""
         settings = {
             "parent": os.getpid(),
             "lock": str(job.lock),
@@ -136,7 +132,7 @@ class AnsibleRunner:
 
 
 def parse_line(line: bytes) -> RawEvent | None:
-    """Return the event in a line that the callback plug-in primus_lines wrote; None if it is damaged."""
+    """Parse a line of the callback plug-in `primus_lines`; return None if the line is damaged."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -145,45 +141,45 @@ def parse_line(line: bytes) -> RawEvent | None:
 
 
 class NestedEventReader:
-    """The events of an Ansible that a task started, read as they are written; each is handed on with `foreign` set."""
+    """Reads the events of a nested Ansible while it writes them, and passes them on with `foreign` set."""
 
-    def __init__(self, path: Path, hand_on: Callable[[RawEvent], object]) -> None:
-        """Keep where they are; the file comes with the first of them."""
-        self._path, self._hand_on, self._at = path, hand_on, 0
+    def __init__(self, path: Path, on_event: Callable[[RawEvent], object]) -> None:
+        """Store the path; the file appears with the first event."""
+        self._path, self._on_event, self._offset = path, on_event, 0
 
     def read(self) -> bool:
-        """Hand on what is new and whole; never asks for an end, which is what ansible-runner takes the answer for."""
+        """Pass on new complete lines. Always return False: ansible-runner would stop the run on True."""
         if self._path.is_file():
             with self._path.open("rb") as file:
-                file.seek(self._at)
+                file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    self._at += len(line)
+                    self._offset += len(line)
                     event = parse_line(line)
                     if event is None:
-                        log.warning("%s: a line that is no event was skipped: %.200r", self._path, line)
+                        log.warning("%s: skipped a damaged line: %.200r", self._path, line)
                     else:
-                        self._hand_on({**event, "foreign": True})
+                        self._on_event({**event, "foreign": True})
         return False
 
-    def before(self, hand_on: Callable[[RawEvent], bool]) -> Callable[[RawEvent], bool]:
-        """Return `hand_on` for the events of the first Ansible: what was written before one is handed on before it.
+    def before(self, handle: Callable[[RawEvent], bool]) -> Callable[[RawEvent], bool]:
+        """Return a handler for the outer Ansible's events that first passes on all nested events.
 
-        Its recap is among them, and ansible-runner may read the end of its output in one piece: a failure read after the recap is lost.
+        A nested failure that arrived after the outer recap would be lost.
         """
 
-        def handle(event: RawEvent) -> bool:
+        def read_and_handle(event: RawEvent) -> bool:
             self.read()
-            return hand_on(event)
+            return handle(event)
 
-        return handle
+        return read_and_handle
 
 
-def _keeping_nothing(on_event: Callable[[RawEvent], None], errors: list[BaseException]) -> Callable[[RawEvent], bool]:
-    """Hand events on and tell ansible-runner to keep no file of them: results may hold what the journal must not.
+def _event_handler(on_event: Callable[[RawEvent], None], errors: list[BaseException]) -> Callable[[RawEvent], bool]:
+    """Return a handler that makes ansible-runner write no event file: results may contain secrets.
 
-    What `on_event` raises is put into `errors`: ansible-runner would leave Ansible running and files open.
+    Exceptions of `on_event` go to `errors`, because ansible-runner would leave Ansible running and files open.
     """
 
     def handle(event: RawEvent) -> bool:
@@ -197,23 +193,23 @@ def _keeping_nothing(on_event: Callable[[RawEvent], None], errors: list[BaseExce
     return handle
 
 
-def _tell(pid_file: Path, reasons: tuple[threading.Event, list[BaseException]], ended: threading.Event) -> None:
-    """Wait for a reason to end, then tell the shim, once."""
+def _stop_on_demand(pid_file: Path, reasons: tuple[threading.Event, list[BaseException]], ended: threading.Event) -> None:
+    """Wait for a reason to stop, then send SIGTERM to the supervisor."""
     cancel, errors = reasons
     while not ended.wait(_POLL_S):
         if cancel.is_set() or errors:
             try:
                 os.kill(int(pid_file.read_text(encoding="ascii")), signal.SIGTERM)
             except (FileNotFoundError, ValueError):
-                continue  # it has not written its pid yet, or it has just ended
+                continue  # the supervisor has not written its pid yet, or has just ended
             except ProcessLookupError:
                 pass
             return
 
 
 def _leftovers(job: Job) -> tuple[Path, Path, Path]:
-    """Return what is left and nobody may keep: what ansible-runner wrote of it, and the lines that were read."""
-    events, command = (job.artifacts_dir / name for name in LEFT_BY_RUNNER)
+    """Return the files with possible secrets that a job leaves: events, the command, and the nested events."""
+    events, command = (job.artifacts_dir / name for name in RUNNER_LEFTOVERS)
     return events, command, job.lines
 
 
@@ -226,7 +222,7 @@ def _clean(job: Job) -> None:
 
 
 def last_error(artifacts_dir: Path) -> str:
-    """Return the last error that Ansible printed about itself, for a run that ended without naming a host."""
+    """Return the last error in Ansible's output, for a run that ended without a recap."""
     output = artifacts_dir / "stdout"
     if not output.is_file():
         return ""

@@ -1,16 +1,16 @@
-"""Stands between the engine and `ansible-playbook`, and lets nothing of a run outlive it; standard library only.
+"""Supervises `ansible-playbook` so that no process of a run outlives it. Standard library only.
 
-Ansible's workers call setsid and its ssh connections go to the background, so killing the process that was started, or
-its group, leaves them changing hosts. This program therefore
+Ansible's workers call setsid and its ssh connections run in the background. Killing the process that was started, or its
+group, would leave them changing hosts. This program therefore
 
-* is told by the kernel when the engine dies, even by SIGKILL (PR_SET_PDEATHSIG);
-* adopts every process below it whose parent died (PR_SET_CHILD_SUBREAPER), so that none can leave its sight;
-* holds `lock.children` and hands the locked descriptor on: the lock is held for as long as one of them lives;
-* on SIGTERM tells Ansible once, waits, then kills what is left; at any end it removes the run's private folder, and
-  what ansible-runner kept of events where the engine is no longer there to do it.
+* receives a signal from the kernel when the engine dies, even by SIGKILL (PR_SET_PDEATHSIG);
+* adopts every descendant whose parent died (PR_SET_CHILD_SUBREAPER);
+* locks `lock.children` and passes the descriptor on, so the file stays locked until the last descendant has ended;
+* on SIGTERM sends SIGTERM to Ansible, waits, then kills the remaining processes;
+* at its end deletes the run's private folder, and the leftovers of ansible-runner if the engine has died.
 
-Run as `python -I shim.py PROGRAM ARGUMENTS`; its settings come in `PRIMUS_SHIM`, a JSON object: `parent` (pid of the
-engine), `lock` and `private` (paths), `leftovers` (paths that an engine that died leaves), `grace_s`.
+Usage: `python -I shim.py PROGRAM ARGUMENTS`. The variable `PRIMUS_SHIM` contains a JSON object: `parent` (pid of the
+engine), `lock` and `private` (paths), `leftovers` (paths to delete if the engine died), `grace_s`.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from pathlib import Path
 _PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
-_TOLD = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-_WATCHED = {*_TOLD, signal.SIGCHLD}
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_HANDLED_SIGNALS = {*_STOP_SIGNALS, signal.SIGCHLD}
 _KILL_LIMIT_S = 20.0
 
 PID_FILE = "shim.pid"
 
 
 def main(argv: list[str]) -> int:
-    """Run the program to its end and return its exit status, 128 + signal where a signal ended it."""
+    """Run the program and return its exit code, or 128 + signal number."""
     settings = json.loads(os.environ.pop("PRIMUS_SHIM"))
     private = Path(settings["private"])
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
-        if os.getppid() != settings["parent"]:  # it died before the kernel was asked to tell
+        if os.getppid() != settings["parent"]:  # the engine died before the prctl call
             return 128 + signal.SIGTERM
         lock = os.open(settings["lock"], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,25 +72,25 @@ def _remove(path: str) -> None:
 
 
 def _before_exec() -> None:
-    """Let Ansible's main process die with this one, and give it back the signals that are blocked here."""
+    """Make Ansible's main process die with this one, and unblock its signals."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED_SIGNALS)
 
 
 def prctl(option: int, value: int) -> None:
-    """Set a property of this process that the kernel keeps."""
+    """Set a kernel property of this process."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
-    """Wait for the program; when told to end, tell it once and give it `grace_s` seconds before it is killed."""
+    """Wait for the program and return its exit code; on a stop signal send SIGTERM, and SIGKILL `grace_s` seconds later."""
     deadline = float("inf")
     while True:
-        got = signal.sigtimedwait(_WATCHED, 1.0)
+        received = signal.sigtimedwait(_HANDLED_SIGNALS, 1.0)
         if (status := _reap(child.pid)) is not None:
             return status
-        if got is not None and got.si_signo in _TOLD and deadline == float("inf"):
+        if received is not None and received.si_signo in _STOP_SIGNALS and deadline == float("inf"):
             deadline = time.monotonic() + grace_s
             _send(child.pid, signal.SIGTERM)
         if time.monotonic() > deadline:
@@ -98,8 +98,8 @@ def _watch(child: subprocess.Popen[bytes], grace_s: float) -> int:
 
 
 def _reap(pid: int | None = None) -> int | None:
-    """Collect every process that ended below; return the exit status of `pid` if it was among them."""
-    found = None
+    """Collect all ended children; return the exit code of `pid` if it is one of them."""
+    exit_code = None
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, status = os.waitpid(-1, os.WNOHANG)
@@ -107,12 +107,12 @@ def _reap(pid: int | None = None) -> int | None:
                 break
             if ended == pid:
                 code = os.waitstatus_to_exitcode(status)
-                found = code if code >= 0 else 128 - code
-    return found
+                exit_code = code if code >= 0 else 128 - code
+    return exit_code
 
 
 def _kill_descendants() -> None:
-    """Kill what is still below until nothing is: whoever loses its parent becomes a child of this process."""
+    """Kill all descendants; orphans become children of this process, so none is missed."""
     deadline = time.monotonic() + _KILL_LIMIT_S
     while (below := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in below:
@@ -122,7 +122,7 @@ def _kill_descendants() -> None:
 
 
 def descendants(root: int) -> list[int]:
-    """Return every process below one, zombies included."""
+    """Return all descendants of a process, including zombies."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
         if entry.isdigit() and (parent := _parent(int(entry))):
@@ -137,7 +137,7 @@ def descendants(root: int) -> list[int]:
 
 
 def _parent(pid: int) -> int:
-    """Return the parent's pid, 0 where the process is gone; a zombie counts until it has been collected."""
+    """Return the pid of the parent, or 0 if the process does not exist; a zombie exists until it is collected."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

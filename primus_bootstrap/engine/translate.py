@@ -1,4 +1,4 @@
-"""Ansible's raw events in, ours out: the only module that knows how ansible-runner spells them."""
+"""Translates the raw events of ansible-runner into events of the engine."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _RESULTS: dict[str, Status] = {
 
 @dataclass(slots=True)
 class Translator:
-    """Follows one Ansible process and turns its events into ours.
+    """Translates the events of one Ansible process.
 
-    Ansible does not say which playbook a play came from, so plays are counted: `plays` holds the plays of each step's
-    playbook. A play that runs in batches (`serial`) announces itself once a batch, under the same identity.
+    Ansible's events do not name the playbook of a play, so plays are counted: `plays` are the plays of each step's playbook.
+    A play in batches (`serial`) starts once per batch, with the same identity.
 
-    `steps` are those that the process runs, each with its number within the whole plan of `count` steps. Events of an Ansible that a
-    task started (Kubespray's) bear `foreign`: they belong to the phase that runs, and whom it lost is lost for the process as well.
+    `steps` are the steps of the process, each with its number in the whole plan of `count` steps. Events of a nested Ansible
+    (Kubespray's) have `foreign` set. They belong to the current phase, and the hosts that it lost are lost for the process.
     """
 
     steps: Sequence[tuple[int, Step]]
@@ -55,23 +55,23 @@ class Translator:
     clock: Callable[[], float] = time.time
     ended: bool = False
     _order: list[tuple[int, Play]] = field(default_factory=list)
-    _seen: set[str] = field(default_factory=set)
+    _started_plays: set[str] = field(default_factory=set)
     _failed_in_play: set[str] = field(default_factory=set)
     _changed_items: set[str] = field(default_factory=set)
     _step: int = -1
     _started: float = 0.0
     _counts: dict[str, list[int]] = field(default_factory=dict)
     _aborted: bool = False
-    _gave_up: bool = False
+    _stopped: bool = False
     _foreign_failed: dict[str, None] = field(default_factory=dict)
     _foreign_dark: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Lay the plays out in the order in which Ansible announces them."""
+        """List the plays in the order in which Ansible starts them."""
         self._order = [(index, play) for index, plays in enumerate(self.plays) for play in plays]
 
     def read(self, raw: Mapping[str, Any]) -> Iterator[Event]:
-        """Yield what one raw event means; most mean nothing to us."""
+        """Yield the events for one raw event; most raw events are ignored."""
         kind = raw.get("event", "")
         data = raw.get("event_data") or {}
         if raw.get("foreign") and kind == "playbook_on_stats":
@@ -83,7 +83,7 @@ class Translator:
             yield TaskStarted(self._phase, data.get("role", ""), _task_name(data), self.clock())
         elif kind in _RESULTS:
             yield from self._result(_RESULTS[kind], data, str(raw.get("stdout") or ""))
-        elif kind == "runner_item_on_ok" and _says_changed(raw.get("stdout")):
+        elif kind == "runner_item_on_ok" and _is_changed_line(raw.get("stdout")):
             self._changed_items.add(str(data.get("host", "")))
         elif kind == "playbook_on_no_hosts_remaining":
             self._aborted = True
@@ -92,42 +92,42 @@ class Translator:
             dark = dict.fromkeys((*(data.get("dark") or ()), *self._foreign_dark))
             recap = Recap(failed=tuple(failed), unreachable=tuple(dark))
             self.ended = True
-            self._aborted = self._aborted or self._gave_up_silently({*recap.failed, *recap.unreachable})
+            self._aborted = self._aborted or self._stopped_silently({*recap.failed, *recap.unreachable})
             yield from self._finish()
             yield recap
 
     def abandon(self) -> Iterator[Event]:
-        """Close the running phase, if one runs, as one that did not get to its end."""
+        """Finish the current phase, if any, as aborted."""
         if self._started:
             self._aborted = True
             yield from self._finish()
 
     @property
     def stopped_at(self) -> tuple[int, bool] | None:
-        """The number of the step that Ansible gave up, and whether its play means all hosts to stop; None after a full run."""
-        if not self.ended or not self._gave_up:
+        """The number of the step that Ansible aborted, and whether its play stops all hosts; None after a complete run."""
+        if not self.ended or not self._stopped:
             return None
         index, play = self._current
         return self.steps[index][0], play.stops_all
 
     @property
     def _current(self) -> tuple[int, Play]:
-        """The running play; the last one stands for any that a playbook, edited since the plan was made, has gained."""
-        return self._order[min(max(len(self._seen), 1), len(self._order)) - 1]
+        """The current play with the index of its step; the last play if a playbook has gained plays since the plan was made."""
+        return self._order[min(max(len(self._started_plays), 1), len(self._order)) - 1]
 
-    def _gave_up_silently(self, lost: set[str]) -> bool:
-        """Tell whether Ansible stopped before the end without an event that says so.
+    def _stopped_silently(self, lost: set[str]) -> bool:
+        """Return whether Ansible stopped early without an event for it.
 
-        It leaves later plays out when a whole play failed, and the rest of a play when any_errors_fatal stops it.
+        It skips later plays if all hosts of a play failed, and the rest of a play with any_errors_fatal.
         """
-        return len(self._seen) < len(self._order) or (self._current[1].any_errors_fatal and bool(lost & self._failed_in_play))
+        return len(self._started_plays) < len(self._order) or (self._current[1].any_errors_fatal and bool(lost & self._failed_in_play))
 
     def _finish(self) -> Iterator[Event]:
         if self._started:
             counts = tuple((host, *sums) for host, sums in self._counts.items())
             seconds = round(self.clock() - self._started, 3)
             yield PhaseFinished(self._phase, seconds, counts, aborted=self._aborted)  # type: ignore[arg-type]
-        self._gave_up = self._aborted
+        self._stopped = self._aborted
         self._started = 0.0
         self._counts = {}
         self._aborted = False
@@ -138,26 +138,26 @@ class Translator:
 
     def _play(self, uuid: str) -> Iterator[Event]:
         identity = uuid.split("_", maxsplit=1)[0]
-        if identity in self._seen:
+        if identity in self._started_plays:
             return
-        self._seen.add(identity)
+        self._started_plays.add(identity)
         self._failed_in_play = set()
         step = self._current[0]
         if step != self._step:
             yield from self._finish()
             self._step, self._started = step, self.clock()
-            number, bound = self.steps[step]
-            yield PhaseStarted(bound.phase, number, self.count, bound.hosts, self._started)
+            number, current = self.steps[step]
+            yield PhaseStarted(current.phase, number, self.count, current.hosts, self._started)
 
     def _result(self, status: Status, data: Mapping[str, Any], stdout: str) -> Iterator[Event]:
         result = data.get("res") or {}
         host = str(data.get("host", ""))
         items_changed = host in self._changed_items
         self._changed_items.discard(host)
-        # Of a no_log task ansible-runner withholds everything, `changed` too; what Ansible printed still says it.
-        if status == "ok" and (result.get("changed") or (result.get("censored") and (items_changed or _says_changed(stdout)))):
+        # ansible-runner removes everything from the result of a no_log task, even `changed`. Ansible's output still shows it.
+        if status == "ok" and (result.get("changed") or (result.get("censored") and (items_changed or _is_changed_line(stdout)))):
             status = "changed"
-        # Of `ignore_unreachable` the event says nothing, and Ansible prints it; the recap has no such host.
+        # The event has no field for `ignore_unreachable`, but Ansible's output shows it.
         if (status == "failed" and data.get("ignore_errors")) or (status == "unreachable" and stdout.rstrip().endswith(_IGNORING)):
             status = "ignored"
         self._count(host, status)
@@ -188,18 +188,18 @@ class Translator:
             self._counts.setdefault(host, [0, 0, 0])[column] += 1
 
 
-def _says_changed(stdout: Any) -> bool:
+def _is_changed_line(stdout: Any) -> bool:
     return str(stdout or "").startswith("changed: [")
 
 
 def _task_name(data: Mapping[str, Any]) -> str:
-    """Return the task's sentence without the role in front of it, which stands in a field of its own."""
+    """Return the name of the task without the role's name before it."""
     name = str(data.get("task") or data.get("name") or "")
     return re.sub(r"^[a-z0-9_]+ : ", "", name)
 
 
 def verdicts_in(result: Mapping[str, Any], host: str) -> Iterator[Verdict]:
-    """Yield the verdict records that a result hands over as `{"verdicts": [...]}` in its stdout or msg, loops included."""
+    """Yield the verdicts in `{"verdicts": [...]}` in stdout or msg of a result, including its loop items."""
     if result.get("censored"):
         return
     for part in (result, *(item for item in result.get("results") or () if isinstance(item, dict))):
@@ -209,11 +209,11 @@ def verdicts_in(result: Mapping[str, Any], host: str) -> Iterator[Verdict]:
 
 
 def _verdict(record: Mapping[str, Any], host: str) -> Verdict:
-    """Return a record's verdict; a damaged record is `unknown`, and does not end the run."""
+    """Parse a record; a damaged record becomes `unknown` and does not end the run."""
     try:
         return parse_verdict({**record, "host": record.get("host") or host})
     except (ValueError, TypeError) as error:
-        fix = "run the same again; if it stays, the program that wrote the record is broken"
+        fix = "run the same command again; if the record is damaged again, the program that writes it has a bug"
         return Verdict(str(record.get("check") or "unnamed"), host, "unknown", reason=f"the record is damaged: {error}", fix=fix)
 
 
@@ -226,12 +226,12 @@ def _records(value: Any) -> list[dict[str, Any]]:
             value, _ = json.JSONDecoder().raw_decode(value[start:])
         except (ValueError, RecursionError):
             return []
-    found = value.get("verdicts") if isinstance(value, dict) else None
-    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    records = value.get("verdicts") if isinstance(value, dict) else None
+    return [record for record in records if isinstance(record, dict)] if isinstance(records, list) else []
 
 
 def diff_text(result: Mapping[str, Any]) -> str:
-    """Render what Ansible says would change as unified text, cut where it gets long; loops included."""
+    """Return Ansible's differences as a unified diff, including loop items, cut at 4000 characters."""
     if result.get("censored"):
         return ""
     parts: list[str] = []
@@ -239,7 +239,7 @@ def diff_text(result: Mapping[str, Any]) -> str:
         diffs = part.get("diff") or ()
         parts.extend(_one_diff(diff) for diff in (diffs if isinstance(diffs, list) else [diffs]) if isinstance(diff, dict))
     text = "\n".join(part for part in parts if part)
-    return text if len(text) <= _DIFF_CHARS else f"{text[:_DIFF_CHARS]}\n… (cut; the run's stdout has all of it)"
+    return text if len(text) <= _DIFF_CHARS else f"{text[:_DIFF_CHARS]}\n… (truncated; artifacts/*/stdout of the run has the rest)"
 
 
 def _one_diff(diff: Mapping[str, Any]) -> str:

@@ -8,15 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.engine.hostkeys import (
-    fingerprint,
-    forget_host_keys,
-    key_conflicts,
-    known_hosts_path,
-    pin_host_keys,
-    ssh_arguments,
-    without_hosts,
-)
+from primus_bootstrap.engine.hostkeys import fingerprint, forget_host_keys, key_conflicts, pin_host_keys, without_hosts
+from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from tests.unit.engine_rig import PrivateSshd, free_port, has_sshd, make_cluster, make_key
 
 if TYPE_CHECKING:

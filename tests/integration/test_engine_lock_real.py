@@ -50,7 +50,7 @@ def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         child.stdout.readline()
-        with pytest.raises(LockedError, match=r"still there after 0 s"), cluster_lock(tmp_path, verb="apply", run="r", wait_s=0.2):
+        with pytest.raises(LockedError, match=r"still running after 0 s"), cluster_lock(tmp_path, verb="apply", run="r", wait_s=0.2):
             pass
         began = time.monotonic()
         threading.Timer(1.0, child.stdin.close).start()
@@ -64,11 +64,11 @@ def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])
-def test_a_holder_that_left_half_a_line_still_holds(tmp_path: Path, text: str) -> None:
+def test_a_holder_that_left_half_a_line_valid_passess(tmp_path: Path, text: str) -> None:
     """Without a readable holder the second is refused all the same, in words."""
     with cluster_lock(tmp_path, verb="apply", run="r1"):
         (tmp_path / "lock").write_text(text, encoding="utf-8")
 
         assert read_holder(tmp_path) is None
-        with pytest.raises(LockedError, match="just starting or ending"), cluster_lock(tmp_path, verb="apply", run="r2"):
+        with pytest.raises(LockedError, match="another run of this cluster is starting or ending"), cluster_lock(tmp_path, verb="apply", run="r2"):
             pass

@@ -18,11 +18,12 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.core.errors import LockedError
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseStarted, TaskStarted
-from primus_bootstrap.engine.history import LEFT_BY_RUNNER, last_report, list_runs, tidy_runs
-from primus_bootstrap.engine.hostkeys import known_hosts_path
+from primus_bootstrap.engine.history import delete_old_runs, last_report, list_runs
 from primus_bootstrap.engine.lock import cluster_lock, read_holder
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
+from primus_bootstrap.engine.ssh import known_hosts_path
+from primus_bootstrap.engine.state_folder import RUNNER_LEFTOVERS
 from tests.unit.engine_rig import LOCAL, PrivateSshd, free_port, has_sshd, make_cluster, write_playbooks
 from tests.waiting import until
 
@@ -355,12 +356,12 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
     with cluster_lock(cluster.state_dir, verb="apply", run="next", wait_s=1):
         report = last_report(cluster.state_dir)
         notes = [path.read_text(encoding="utf-8") for path in cluster.state_dir.rglob("private")]
-        tidy_runs(cluster.state_dir)
+        delete_old_runs(cluster.state_dir)
 
     assert not any(note and Path(note).exists() for note in notes)  # empty where the kill came between open and write
     assert marked(mark) == []
     assert not list(cluster.state_dir.rglob("private"))
-    assert not [path for name in LEFT_BY_RUNNER for path in cluster.state_dir.rglob(name)]
+    assert not [path for name in RUNNER_LEFTOVERS for path in cluster.state_dir.rglob(name)]
     assert report is not None
     assert (report.killed, report.exit_code) == (True, 130)
 

@@ -52,7 +52,7 @@ def test_probe_shows_every_host_and_pins_at_first_contact(cli: Cli) -> None:
     first, second = cli("probe"), cli("probe")
 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert first.stderr.count("pinned (first contact)") == 3
+    assert first.stderr.count("from first contact") == 3
     assert second.stderr == ""
     assert [row.split()[:3] for row in second.stdout.splitlines()[1:4]] == [[name, "ok", "yes"] for name in ("one", "two", "three")]
     assert "3 of 3 hosts answered, 0 GPUs" in second.stdout

@@ -47,7 +47,7 @@ def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None
 
 def test_a_reinstalled_host_must_show_its_key(hosts: Path) -> None:
     """A host that does not answer shows none, and the pinned one stays."""
-    assert "shows no host key" in refused("replace", hosts, "odd9", "odd9").what
+    assert "so its host key is unknown" in refused("replace", hosts, "odd9", "odd9").what
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def test_a_new_host_key_is_pinned_where_somebody_vouches_for_it(reinstalled: tup
     assert f"--host-key '{sshd.public_key}'" in refused("replace", path, "n1", "n1").fix
     assert pinned_key(cluster, "n1") == before
 
-    change = accept_key(cluster, "n1", Options(), address="", given=sshd.public_key)
+    change = accept_key(cluster, "n1", Options(), address="", expected=sshd.public_key)
 
     assert pinned_key(cluster, "n1") == sshd.public_key
     assert change.before
     assert change.before.cluster.connection("n1").host_key == sshd.public_key
     write_draft(change.before)
-    assert accept_key(load_cluster(path), "n1", Options(), address="", given="").before is None
+    assert accept_key(load_cluster(path), "n1", Options(), address="", expected="").before is None
 
 
 def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:

@@ -41,7 +41,7 @@ def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--confirm", "another"), "the cluster's name is tiny, and not another"),
+        (("--confirm", "another"), "the cluster's name is tiny, not another"),
         ((), "add --confirm tiny"),
         (("--confirm", "tiny", "--limit", "nobody"), "the limit matches no host: nobody"),
     ],

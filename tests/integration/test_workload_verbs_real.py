@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from primus_bootstrap.bench.results.run_store import write_run
+from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.cli import workload_verbs as verbs
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
@@ -45,7 +45,7 @@ needs_root = pytest.mark.skipif(
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make primus-cli as the role brings it: one file."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
-    zipapp_file.write_bundle(path)
+    zipapp_file.write_zipapp(path)
     return path
 
 
@@ -83,7 +83,7 @@ def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, 
     assert done.returncode == 2
     assert "job.yml:2: workload_nods: no role has this variable" in done.stderr
     assert "job.yml:3: workload_target must be one of" in done.stderr
-    assert "2 problems; nothing was touched" in done.stderr
+    assert "2 problems; nothing was changed" in done.stderr
     assert not (tmp_path / ".primus").exists()
 
 

@@ -107,7 +107,7 @@ def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
     report = lab.last_report()
     assert {host["host"]: host["changed"] for host in report["hosts"]} == dict.fromkeys(HOSTS, 0)
     assert [phase["phase"] for phase in report["phases"]] == ["preflight", "baseline", "gpu", "bench", "verify"]
-    assert "what now" in done.stdout
+    assert "next steps" in done.stdout
 
 
 def test_plain_ansible_does_what_apply_does(lab: RunningLab) -> None:

@@ -71,7 +71,7 @@ def test_a_wrong_name_is_refused_before_anything(hosts: RunningLab) -> None:
     done = reset(hosts, confirm="another")
 
     assert done.returncode == 3
-    assert f"the cluster's name is {hosts.name}, and not another" in done.stderr
+    assert f"the cluster's name is {hosts.name}, not another" in done.stderr
     assert not (hosts.state_dir / "runs").exists()
 
 

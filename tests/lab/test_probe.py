@@ -78,7 +78,7 @@ def test_sudo_denied_is_said_by_probe_and_preflight(no_sudo: RunningLab) -> None
     shown, done = run_cli("probe", str(no_sudo.hosts_file)), preflight(no_sudo)
 
     assert shown.returncode == 4
-    assert "node2: cannot become root: sudo: a password is required\n  fix: give the password" in shown.stdout
+    assert "node2: cannot become root: sudo: a password is required\n  fix: pass the password" in shown.stdout
     assert done.returncode == 2
     assert "sudo: cannot become root: Missing sudo password. Fix: give this user a sudo rule" in done.stdout + done.stderr
     recap = {line.split()[0]: line for line in done.stdout.splitlines() if " failed=" in line}

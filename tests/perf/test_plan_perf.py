@@ -83,7 +83,7 @@ from primus_bootstrap.engine.events import RunStarted
 from primus_bootstrap.engine.journal import Journal
 from primus_bootstrap.engine.plan_values import Step
 from primus_bootstrap.engine.playbooks import Play
-from primus_bootstrap.engine.report import Tally, write_report
+from primus_bootstrap.engine.report import Tally, report_text
 from primus_bootstrap.engine.translate import Translator
 hosts = tuple(f"gpu{number:05}" for number in range(12_500))
 tasks = int(sys.argv[2])
@@ -106,7 +106,7 @@ for event in raw():
 spent = time.monotonic() - began
 mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 assert tally.report().changed == 250 * tasks
-size = len(write_report(tally.report())) / 2**20
+size = len(report_text(tally.report())) / 2**20
 journal_mib = Path(sys.argv[1]).stat().st_size / 2**20
 print(json.dumps({"us": spent / (tasks * len(hosts)) * 1e6, "mib": mib, "journal_mib": journal_mib, "report_mib": size}))
 """

@@ -1,4 +1,4 @@
-"""What earlier runs say: listing, estimates, how each host stands, and tidying up."""
+"""Earlier runs: list, estimates, status of each host, and deletion."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from primus_bootstrap.engine import history
 from primus_bootstrap.engine.events import Event, PhaseFinished, PhaseStarted, Recap, RunFinished, RunStarted
 from primus_bootstrap.engine.history import (
     HostStatus,
+    delete_old_runs,
     estimate_s,
     find_run,
     host_statuses,
     last_report,
     list_runs,
     read_report,
-    runs_dir,
-    tidy_runs,
 )
-from primus_bootstrap.engine.journal import Journal, RunFolder, new_run_id, read_journal
-from primus_bootstrap.engine.report import Tally, write_report
+from primus_bootstrap.engine.journal import Journal, read_journal
+from primus_bootstrap.engine.report import Tally, report_text
+from primus_bootstrap.engine.state_folder import RunFolder, new_run_id, runs_dir
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 def write_run(
     state_dir: Path, run: str, *, seconds: float, changed: int = 0, hosts: tuple[str, ...] = ("a", "b"), verb: str = "apply"
 ) -> None:
-    """Write a run of one phase; `changed` is how many changes each host saw."""
+    """Write a run of one phase; `changed` is the number of changes on each host."""
     tally = Tally()
     folder = RunFolder(runs_dir(state_dir) / run)
     folder.path.mkdir(parents=True)
@@ -47,24 +47,24 @@ def write_run(
         tally.add(event)
         journal.write(event)
     journal.close()
-    folder.report.write_text(write_report(tally.report()), encoding="utf-8")
+    folder.report.write_text(report_text(tally.report()), encoding="utf-8")
 
 
-def test_runs_are_listed_newest_first_and_found_by_a_beginning(tmp_path: Path) -> None:
-    """A beginning that only one run has is enough; otherwise the error says how many there are."""
+def test_runs_are_listed_newest_first_and_found_by_prefix(tmp_path: Path) -> None:
+    """A unique prefix is enough; otherwise the error has the number of matches."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
     write_run(tmp_path, "20260102T000000Z-bbbb", seconds=1)
 
     assert [folder.run for folder in list_runs(tmp_path)] == ["20260102T000000Z-bbbb", "20260101T000000Z-aaaa"]
     assert find_run(tmp_path, "20260102").run == "20260102T000000Z-bbbb"
-    with pytest.raises(PlanError, match="2 runs begin with 2026"):
+    with pytest.raises(PlanError, match="2 runs start with 2026"):
         find_run(tmp_path, "2026")
-    with pytest.raises(PlanError, match="no run begins with 1999"):
+    with pytest.raises(PlanError, match="no run starts with 1999"):
         find_run(tmp_path, "1999")
 
 
 def test_estimate_is_the_median_of_runs_with_as_many_hosts(tmp_path: Path) -> None:
-    """Runs of another size count only where none has the same size; a diff tells nothing about an apply."""
+    """Runs with another number of hosts count only if no run has the same. A diff does not count for an apply."""
     for day, seconds in enumerate((10.0, 30.0, 20.0), start=1):
         write_run(tmp_path, f"2026010{day}T000000Z-aaaa", seconds=seconds)
     write_run(tmp_path, "20260104T000000Z-aaaa", seconds=500.0, hosts=("a", "b", "c"))
@@ -77,7 +77,7 @@ def test_estimate_is_the_median_of_runs_with_as_many_hosts(tmp_path: Path) -> No
 
 
 def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Path) -> None:
-    """A later run that changed nothing, or that had other hosts, does not hide the earlier one; a diff changes nothing."""
+    """A later run without changes, or with other hosts, does not hide the earlier one; a diff does not count."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1, changed=2)
     write_run(tmp_path, "20260102T000000Z-aaaa", seconds=1, hosts=("a",))
     write_run(tmp_path, "20260103T000000Z-aaaa", seconds=1, changed=1, verb="diff")
@@ -88,8 +88,8 @@ def test_status_names_the_last_run_and_the_last_change_of_each_host(tmp_path: Pa
     }
 
 
-def test_tidying_keeps_the_newest_runs_and_removes_secrets_that_a_kill_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Old runs go, folders without a first line go, and so does the private folder that a killed run noted."""
+def test_old_runs_and_secrets_of_killed_runs_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are runs without a journal, and the private folder that a killed run recorded."""
     monkeypatch.setattr(history, "KEPT_RUNS", 2)
     for day in range(1, 5):
         write_run(tmp_path, f"2026010{day}T000000Z-aaaa", seconds=1)
@@ -100,40 +100,40 @@ def test_tidying_keeps_the_newest_runs_and_removes_secrets_that_a_kill_left(tmp_
     (runs_dir(tmp_path) / "20260103T000000Z-aaaa" / "private").write_text(str(private), encoding="utf-8")
     (runs_dir(tmp_path) / "20260104T000000Z-aaaa" / "private").write_text(str(other), encoding="utf-8")
 
-    tidy_runs(tmp_path)
+    delete_old_runs(tmp_path)
 
     assert sorted(path.name[:8] for path in runs_dir(tmp_path).iterdir()) == ["20260103", "20260104"]
     assert (private.exists(), other.exists()) == (False, True)
 
 
-def test_tidying_removes_what_a_kill_left_of_ansible_runner(tmp_path: Path) -> None:
-    """A run that was killed before its supervisor began leaves a file with its whole environment, and events; its output stays."""
+def test_leftovers_of_ansible_runner_are_deleted(tmp_path: Path) -> None:
+    """A run that was killed early leaves its events and its whole environment. Its output stays."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
     artifacts = runs_dir(tmp_path) / "20260101T000000Z-aaaa" / "artifacts" / "1"
     (artifacts / "job_events").mkdir(parents=True)
     for name in ("job_events/1.json", "command", "stdout"):
         (artifacts / name).write_text("SECRET=1", encoding="utf-8")
 
-    tidy_runs(tmp_path)
+    delete_old_runs(tmp_path)
 
     assert [path.name for path in artifacts.iterdir()] == ["stdout"]
 
 
-def test_tidying_removes_the_inventory_that_a_kill_left(tmp_path: Path) -> None:
-    """A snapshot may hold secrets in plain text, as hosts.yaml may; the rest of the killed run stays."""
+def test_the_inventory_copy_of_a_killed_run_is_deleted(tmp_path: Path) -> None:
+    """It may contain secrets in plain text, like hosts.yaml. The rest of the run stays."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
     folder = RunFolder(runs_dir(tmp_path) / "20260101T000000Z-aaaa")
     (folder.inventory / "group_vars").mkdir(parents=True)
     (folder.inventory / "group_vars" / "all.yml").write_text("site_secret: word\n", encoding="utf-8")
 
-    tidy_runs(tmp_path)
+    delete_old_runs(tmp_path)
 
     assert not folder.inventory.exists()
     assert folder.journal.exists()
 
 
-def test_a_torn_journal_line_is_left_out(tmp_path: Path) -> None:
-    """Every whole line before it is read."""
+def test_an_incomplete_journal_line_is_skipped(tmp_path: Path) -> None:
+    """All complete lines are read."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
     (folder,) = list_runs(tmp_path)
     whole = list(read_journal(folder.journal))
@@ -152,8 +152,8 @@ def test_run_ids_sort_by_time_and_differ() -> None:
 
 
 @pytest.mark.parametrize("text", ["", '{"run": "r', "[]", "{}", "null", '{"verb": "apply", "phases": [{"seconds": 1}]}'])
-def test_a_torn_report_gives_way_to_the_journal(tmp_path: Path, text: str) -> None:
-    """Whatever report.json holds, the run is still told, from its journal; an estimate does without the run."""
+def test_a_damaged_report_is_replaced_by_the_journal(tmp_path: Path, text: str) -> None:
+    """The report is built from the journal, whatever report.json contains. An estimate ignores the run."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=10.0)
     write_run(tmp_path, "20260102T000000Z-aaaa", seconds=500.0)
     folder = list_runs(tmp_path)[0]
@@ -165,8 +165,8 @@ def test_a_torn_report_gives_way_to_the_journal(tmp_path: Path, text: str) -> No
     assert estimate_s(tmp_path, "gpu", 2) == 10.0
 
 
-def test_a_journal_line_that_lacks_its_fields_is_left_out(tmp_path: Path) -> None:
-    """A line of JSON that is no whole event does not keep the others from being read."""
+def test_a_journal_line_with_missing_fields_is_skipped(tmp_path: Path) -> None:
+    """All other lines are read."""
     write_run(tmp_path, "20260101T000000Z-aaaa", seconds=1)
     (folder,) = list_runs(tmp_path)
     whole = list(read_journal(folder.journal))
@@ -176,8 +176,8 @@ def test_a_journal_line_that_lacks_its_fields_is_left_out(tmp_path: Path) -> Non
     assert list(read_journal(folder.journal)) == whole
 
 
-def test_a_short_write_does_not_tear_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may take a part of a line, for example near the end of a disk; the rest is written after it."""
+def test_a_short_write_does_not_damage_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the kernel writes only a part of a line, the rest follows in another write."""
     real = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, bytes(data)[:7]))
     journal = Journal(tmp_path / "journal.jsonl")

@@ -1,4 +1,4 @@
-"""The lock of a cluster, with real processes."""
+"""The lock of a cluster."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_holder_is_known_while_held_and_gone_afterwards(tmp_path: Path) -> None:
-    """Verb, run and pid are readable by others; afterwards nobody holds it."""
+def test_the_holder_can_be_read_while_the_lock_is_held(tmp_path: Path) -> None:
+    """Others can read verb, run and pid; after the release there is no holder."""
     state = tmp_path / "state"
     with cluster_lock(state, verb="diff", run="r7"):
         holder = read_holder(state)
@@ -26,8 +26,8 @@ def test_holder_is_known_while_held_and_gone_afterwards(tmp_path: Path) -> None:
     assert state.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_state_folder_that_cannot_be_made_is_a_plan_error(tmp_path: Path) -> None:
-    """Exit 3 with path, cause and fix."""
+def test_a_state_folder_that_cannot_be_created_is_a_plan_error(tmp_path: Path) -> None:
+    """The error has path, cause and fix."""
     (tmp_path / "file").touch()
 
     with pytest.raises(PlanError, match="file/state: Not a directory") as caught, cluster_lock(tmp_path / "file/state", verb="v", run="r"):

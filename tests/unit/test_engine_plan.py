@@ -1,4 +1,4 @@
-"""The plan: phases of `site.yml` bound to hosts, and what cannot be planned."""
+"""Plans from the phases of `site.yml` and the hosts, and the errors of impossible plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAY = "---\n- name: Play\n  hosts: {hosts}\n  roles: [{roles}]\n"
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Give a cluster of five hosts and four phases, one of which has no host."""
+    """Return a cluster with five hosts and four phases, one of them without hosts."""
     phases = {
         "preflight": PLAY.format(hosts="all", roles="preflight"),
         "gpu": PLAY.format(hosts="gpu_node", roles="gpu_driver, gpu_env"),
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def test_steps_are_in_the_order_of_site_yml_and_without_empty_phases(cluster: Cluster) -> None:
-    """Each step names playbook, hosts, roles and the reason; a phase whose groups have no host is left out."""
+    """Each step has playbook, hosts, roles and reason; a phase without hosts is omitted."""
     plan = make_plan(cluster)
 
     assert [(step.phase, step.playbook, step.hosts, step.roles) for step in plan.steps] == [
@@ -47,13 +47,13 @@ def test_steps_are_in_the_order_of_site_yml_and_without_empty_phases(cluster: Cl
     assert plan.steps[1].why == "gpu_node: g1, g2, g3, … (4 hosts)"
 
 
-def test_groups_that_no_phase_reads_are_said(cluster: Cluster) -> None:
-    """`etcd` has a host and no phase; a collecting group and a group of the user's own miss nothing."""
+def test_groups_that_no_phase_uses_are_listed(cluster: Cluster) -> None:
+    """`etcd` has a host and no phase. Groups without a service and the user's own groups are not listed."""
     assert make_plan(cluster).uncovered == ("etcd",)
 
 
 def test_limit_keeps_inventory_order_and_drops_empty_steps(cluster: Cluster) -> None:
-    """Only hosts of the limit stay, in the order of hosts.yaml; a step that has none of them is gone."""
+    """Only hosts of the limit stay, in the order of hosts.yaml; a step without hosts is omitted."""
     plan = make_plan(cluster, limit="g3,c1,g1")
 
     assert plan.hosts == ("g1", "g3", "c1")
@@ -61,29 +61,33 @@ def test_limit_keeps_inventory_order_and_drops_empty_steps(cluster: Cluster) -> 
 
 
 def test_phases_stay_in_the_order_of_site_yml(cluster: Cluster) -> None:
-    """The order in which phases are asked for does not matter."""
+    """The order of the arguments does not matter."""
     assert [step.phase for step in make_plan(cluster, phases=("verify", "gpu")).steps] == ["gpu", "verify"]
 
 
-def test_start_leaves_out_what_comes_before(cluster: Cluster) -> None:
-    """`--from gpu` is gpu and everything after it."""
+def test_start_skips_earlier_phases(cluster: Cluster) -> None:
+    """`--from gpu` selects gpu and all later phases."""
     assert [step.phase for step in make_plan(cluster, start="gpu").steps] == ["gpu", "verify"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "what", "fix"),
+    ("arguments", "what", "fix"),
     [
         ({"phases": ("gpuu",)}, "no such phase: gpuu", "did you mean gpu? choose from: preflight, gpu, storage, verify"),
         ({"start": "zzz"}, "no such phase: zzz", "choose from: preflight, gpu, storage, verify"),
         ({"limit": "gpu_nodes"}, "the limit matches no host: gpu_nodes", "did you mean gpu_node?"),
-        ({"phases": ("storage",)}, "nothing to do: no host of this plan", "put hosts into one of these groups: redis, juicefs_client"),
-        ({"phases": ("preflight",), "start": "gpu"}, "nothing to do: preflight comes before gpu", "name one or the other"),
+        (
+            {"phases": ("storage",)},
+            "nothing to do: these phases have no host",
+            "add a host to one of these groups in hosts.yaml: redis, juicefs_client",
+        ),
+        ({"phases": ("preflight",), "start": "gpu"}, "nothing to do: preflight comes before gpu", "remove --phase or --from"),
     ],
 )
-def test_what_cannot_be_planned_is_named_with_a_fix(cluster: Cluster, wanted: dict[str, object], what: str, fix: str) -> None:
-    """Exit code 3, what is wrong, and the alternatives."""
+def test_an_impossible_plan_is_an_error_with_a_fix(cluster: Cluster, arguments: dict[str, object], what: str, fix: str) -> None:
+    """Exit code 3, the problem, and the alternatives."""
     with pytest.raises(PlanError) as caught:
-        make_plan(cluster, **wanted)  # type: ignore[arg-type]
+        make_plan(cluster, **arguments)  # type: ignore[arg-type]
 
     assert caught.value.exit_code == 3
     assert caught.value.what.startswith(what)
@@ -91,7 +95,7 @@ def test_what_cannot_be_planned_is_named_with_a_fix(cluster: Cluster, wanted: di
 
 
 def test_roles_are_read_from_every_section_of_a_play(tmp_path: Path) -> None:
-    """pre_tasks, roles, tasks with blocks, and imported playbooks: all in the order in which Ansible runs them."""
+    """pre_tasks, roles, tasks with blocks, and imported playbooks, in the order in which Ansible runs them."""
     play = "---\n- name: P\n  hosts: [a, b]\n  any_errors_fatal: true\n  tasks:\n"
     play += "    - block:\n        - ansible.builtin.import_role: {name: two}\n"
     play += "  roles:\n    - {role: one, tags: [x]}\n  pre_tasks:\n    - import_role: {name: zero}\n- import_playbook: more.yml\n"
@@ -105,6 +109,6 @@ def test_roles_are_read_from_every_section_of_a_play(tmp_path: Path) -> None:
     assert [play.stops_all for play in phase.plays] == [True, False]
 
 
-def test_names_in_a_pattern() -> None:
-    """Operators and slices are not part of a name; an excluded group is not selected from."""
+def test_groups_in_a_pattern() -> None:
+    """Operators, slices and excluded groups are removed."""
     assert groups_in("gpu_node[0:3]:&rack1,!etcd") == ("gpu_node", "rack1")

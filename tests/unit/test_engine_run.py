@@ -326,7 +326,7 @@ def test_a_held_lock_of_another_cluster_is_refused(cluster: Cluster, tmp_path: P
     events: list[Event] = []
     with (
         cluster_lock(tmp_path / "other", verb="v", run="r") as held,
-        pytest.raises(PlanError, match="cluster_name was changed to small meanwhile"),
+        pytest.raises(PlanError, match=r"cluster_name in hosts.yaml was changed to small in the meantime"),
     ):
         apply_plan(cluster, make_plan(cluster), Options(), on_event=events.append, cancel=threading.Event(), lock=held)
 

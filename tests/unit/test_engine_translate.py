@@ -1,4 +1,4 @@
-"""Recorded events of the real Ansible, read by the translator."""
+"""Translation of recorded events of the real Ansible."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVENTS = Path(__file__).parents[1] / "data" / "events"
 
 
 def translated(name: str, *phases: tuple[str, int], fatal: bool = False) -> tuple[Translator, list[Event]]:
-    """Read a recording; `phases` are (name, number of plays)."""
+    """Translate a recording; `phases` are (name, number of plays)."""
     steps = [(number, Step(phase, f"{phase}.yml", ("a",), (), "")) for number, (phase, _) in enumerate(phases, start=1)]
     plays = [[Play("all", (), any_errors_fatal=fatal)] * count for _, count in phases]
     translator = Translator(steps, plays, len(steps), clock=iter(range(1, 1000)).__next__)
@@ -32,8 +32,8 @@ def translated(name: str, *phases: tuple[str, int], fatal: bool = False) -> tupl
     return translator, events
 
 
-def test_every_kind_of_result_is_told_apart() -> None:
-    """ok, changed, skipped, ignored and failed, with the cause where something failed; a no_log task hides no change."""
+def test_every_kind_of_result_has_its_status() -> None:
+    """ok, changed, skipped, ignored and failed, with the cause of failures. A no_log task that changes something is `changed`."""
     _, events = translated("results", ("baseline", 1))
 
     got = {event.task: (event.status, event.message, event.fix) for event in events if isinstance(event, HostResult) and event.host == "c"}
@@ -53,24 +53,24 @@ def test_every_kind_of_result_is_told_apart() -> None:
     }
 
 
-def test_verdicts_are_harvested_from_the_output_of_a_task() -> None:
-    """Records inside other output are found; a record without a host gets the host that it came from."""
+def test_verdicts_are_read_from_the_output_of_a_task() -> None:
+    """Records within other output are found; a record without a host gets the host of the task."""
     _, events = translated("results", ("baseline", 1))
 
     found = [event.verdict for event in events if isinstance(event, VerdictFound) and event.verdict.host == "a"]
     assert [(verdict.check, verdict.verdict, verdict.fix) for verdict in found] == [("clock", "pass", ""), ("mtu", "fail", "set it")]
 
 
-def test_the_recap_leaves_out_what_a_rescue_mended() -> None:
-    """All three hosts failed once and were mended; only the two that failed for good are in the recap."""
+def test_the_recap_excludes_failures_that_a_rescue_block_handled() -> None:
+    """All three hosts failed once and were rescued; the recap lists the two that failed later."""
     _, events = translated("results", ("baseline", 1))
 
     (recap,) = [event for event in events if isinstance(event, Recap)]
     assert (sorted(recap.failed), recap.unreachable) == (["b", "c"], ())
 
 
-def test_a_silent_host_that_the_playbook_goes_on_without_is_not_lost() -> None:
-    """`ignore_unreachable` stands in no field of the event: the result is `ignored` with ssh's words, and the recap has no such host."""
+def test_an_ignored_unreachable_host_is_not_lost() -> None:
+    """The event has no field for `ignore_unreachable`. The result is `ignored` with ssh's message, and the recap excludes the host."""
     translator, events = translated("unreachable_ignored", ("baseline", 1))
 
     (result,) = [event for event in events if isinstance(event, HostResult)]
@@ -79,8 +79,8 @@ def test_a_silent_host_that_the_playbook_goes_on_without_is_not_lost() -> None:
     assert (recap, translator.stopped_at) == (Recap((), ()), None)
 
 
-def test_phases_are_told_apart_by_counting_plays_and_batches_are_not_plays() -> None:
-    """Two phases of two plays each, the first of them in batches of one host."""
+def test_phases_are_found_by_counting_plays_without_batches() -> None:
+    """Two phases have two plays each, the first of them in batches of one host."""
     _, events = translated("serial", ("baseline", 2), ("gpu", 2))
 
     bounds = [(type(event).__name__, event.phase) for event in events if isinstance(event, PhaseStarted | PhaseFinished)]
@@ -89,30 +89,30 @@ def test_phases_are_told_apart_by_counting_plays_and_batches_are_not_plays() -> 
     assert counts == [(phase, (("a", 2, 0, 0), ("b", 2, 0, 0))) for phase in ("baseline", "gpu")]
 
 
-def test_plays_that_never_came_are_an_abort() -> None:
-    """Ansible says nothing about the plays that it leaves out; the phase where it stopped is aborted."""
+def test_missing_plays_abort_the_phase() -> None:
+    """Ansible has no event for the plays that it skips; the phase in which it stopped is aborted."""
     translator, events = translated("fatal", ("kubernetes", 1), ("storage", 2), fatal=True)
 
     assert [(event.phase, event.aborted) for event in events if isinstance(event, PhaseFinished)] == [("kubernetes", True)]
     assert translator.stopped_at == (1, True)
 
 
-def test_any_errors_fatal_in_the_last_play_is_an_abort() -> None:
-    """No later play is missing, and yet the hosts that did not fail did not get to its end."""
+def test_any_errors_fatal_in_the_last_play_aborts_the_phase() -> None:
+    """No later play is missing, but the hosts that did not fail did not finish the play."""
     translator, _ = translated("fatal_last", ("kubernetes", 1), fatal=True)
 
     assert translator.stopped_at == (1, True)
 
 
-def test_a_full_run_was_not_stopped() -> None:
-    """Hosts failed one by one in a play that lets the others go on."""
+def test_a_complete_run_is_not_aborted() -> None:
+    """Hosts failed one by one in a play in which the others continue."""
     translator, _ = translated("results", ("baseline", 1))
 
     assert (translator.ended, translator.stopped_at) == (True, None)
 
 
 def test_differences_of_a_loop_are_one_text() -> None:
-    """Every file of the loop is in it, as a unified diff."""
+    """The text is a unified diff of every file of the loop."""
     _, events = translated("diff", ("baseline", 1))
 
     (changed,) = [event for event in events if isinstance(event, HostResult)]
@@ -129,22 +129,22 @@ def test_differences_of_a_loop_are_one_text() -> None:
 
 
 def test_no_secret_of_a_no_log_task_is_in_an_event() -> None:
-    """The task echoes a word and sets no_log: the word is in no event, in no form."""
+    """The task echoes a word and sets no_log; no event contains the word."""
     _, events = translated("results", ("baseline", 1))
 
     assert "sesame" not in "".join(map(repr, events))
 
 
-def test_events_survive_the_journal() -> None:
-    """What is written as JSON is read back as the same value, of every kind."""
+def test_events_are_equal_after_a_round_trip_through_json() -> None:
+    """An unknown kind is None."""
     _, events = translated("results", ("baseline", 1))
 
     assert [event_from_json(json.loads(json.dumps(event_to_json(event)))) for event in events] == events
     assert event_from_json({"event": "FromTheFuture", "x": 1}) is None
 
 
-def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
-    """Its tasks and results are told as they come; whom it lost is lost for the run, though its own recap ended nothing."""
+def test_events_of_a_nested_ansible_belong_to_the_phase() -> None:
+    """The hosts that it lost are lost for the run. Its recap does not end the run."""
     steps = [(1, Step("kubernetes", "kubernetes.yml", ("a", "b"), (), ""))]
     translator = Translator(steps, [[Play("all", ())]], 1, clock=iter(range(1, 100)).__next__)
     failed = {"host": "b", "task": "etcd : Join", "role": "kubespray", "res": {"msg": "no quorum"}}
@@ -168,14 +168,14 @@ def test_events_of_an_ansible_that_a_task_started_belong_to_the_phase() -> None:
     assert [event for event in events if isinstance(event, Recap)] == [Recap(failed=("a", "b"), unreachable=())]
 
 
-def test_a_damaged_verdict_of_a_host_is_unknown_and_ends_no_run() -> None:
-    """What a host prints is not trusted: neither a wrong number nor JSON that is nested without end stops the others."""
-    told = {
-        "a number that is none": '{"verdicts": [{"check": "clock", "verdict": "pass", "started": "soon"}]}',
+def test_a_damaged_verdict_is_unknown_and_does_not_end_the_run() -> None:
+    """Neither a wrong number nor deeply nested JSON raises an error: output of a host is not trusted."""
+    outputs = {
+        "not a number": '{"verdicts": [{"check": "clock", "verdict": "pass", "started": "soon"}]}',
         "nested without end": '{"verdicts": ' + "[" * 100_000,
         "a list": '{"verdicts": [1, {"check": "mtu", "verdict": "pass"}]}',
     }
-    found = [verdict for text in told.values() for verdict in verdicts_in({"stdout": text}, "n1")]
+    found = [verdict for text in outputs.values() for verdict in verdicts_in({"stdout": text}, "n1")]
 
-    assert [(each.check, each.host, each.verdict) for each in found] == [("clock", "n1", "unknown"), ("mtu", "n1", "pass")]
+    assert [(verdict.check, verdict.host, verdict.verdict) for verdict in found] == [("clock", "n1", "unknown"), ("mtu", "n1", "pass")]
     assert "could not convert" in found[0].reason

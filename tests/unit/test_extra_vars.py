@@ -22,9 +22,9 @@ def test_known_names_pass(given: str) -> None:
 @pytest.mark.parametrize(
     ("given", "what", "fix"),
     [
-        ("baseline_memlok_kib=1", "no role has a variable baseline_memlok_kib", "did you mean baseline_memlock_kib?"),
+        ("baseline_memlok_kib=1", "unknown variable baseline_memlok_kib", "did you mean baseline_memlock_kib?"),
         ("nonsense", "neither @FILE nor key=value", "-e @values.yml"),
-        ("@/nonexistent.yml", "there is no such file", "YAML or JSON file"),
+        ("@/nonexistent.yml", "no such file", "YAML or JSON file"),
     ],
 )
 def test_a_slip_is_refused_with_its_fix(given: str, what: str, fix: str) -> None:
@@ -38,7 +38,7 @@ def test_a_slip_is_refused_with_its_fix(given: str, what: str, fix: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("- a\n", "no mapping"), ("a: [1\n", "not YAML"), ("baseline_memlok_kib: 1\n", "no role has a variable")],
+    [("- a\n", "not a mapping"), ("a: [1\n", "not valid YAML"), ("baseline_memlok_kib: 1\n", "unknown variable")],
 )
 def test_a_file_is_read_before_it_is_used(tmp_path: Path, text: str, what: str) -> None:
     """A list, broken YAML, a misspelt name; what stands under Vault is left to Ansible."""

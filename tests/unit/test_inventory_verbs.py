@@ -18,7 +18,8 @@ from primus_bootstrap.core.errors import InventoryError, PlanError
 from primus_bootstrap.inventory.edit.generated_secrets import password_of, read_vault_file
 from primus_bootstrap.inventory.edit.scaffold import templates
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.inventory.schema import names, required, specs
+from primus_bootstrap.inventory.rules import required
+from primus_bootstrap.inventory.schema import names, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +78,7 @@ def test_validate_counts(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(PLAIN.replace("demo:", "gpu_node:") + "  vars: {baseline_swap_off: '{{ site_swap }}', site_swap: true}\n")
 
-    assert run("validate", hosts).stdout == f"{hosts}: 2 hosts, 1 group, 3 variables; 1 value is judged on the hosts (templates, Vault)\n"
+    assert run("validate", hosts).stdout == f"{hosts}: 2 hosts, 1 group, 3 variables; 1 value (templates, Vault) will be checked during the run\n"
 
 
 def test_validate_as_json(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_import_writes_says_and_validates(tmp_path: Path) -> None:
     result = run("import", source)
 
     assert result.stdout == f"wrote {tmp_path / 'hosts.yaml'}\n"
-    assert f"{source}:34: kube_version=v1.34.3: now 1.34.3 (Kubespray takes no v since v2.28)\n" in result.stderr
+    assert f"{source}:34: kube_version=v1.34.3: now 1.34.3 (Kubespray accepts no v since v2.28)\n" in result.stderr
     assert load_cluster(tmp_path / "hosts.yaml").groups["kube_control_plane"] == ("node1", "node2", "node3")
 
 

@@ -13,7 +13,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, refuse_step
+from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, check_upgrade_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,9 +56,9 @@ def test_certificates_are_renewed_one_control_plane_at_a_time() -> None:
     [
         (f"1.{MINOR - 1}.1", NEWEST, NEWEST, ""),
         ("", NEWEST, NEWEST, ""),
-        (f"1.{MINOR - 2}.1", NEWEST, NEWEST, "leaves a minor version out"),
+        (f"1.{MINOR - 2}.1", NEWEST, NEWEST, "skips a minor version"),
         ("", NEWEST, "1.20.2", "installs"),
-        (f"1.{MINOR - 1}.1", "", NEWEST, "hosts.yaml says kube_version (nothing)"),
+        (f"1.{MINOR - 1}.1", "", NEWEST, "kube_version in hosts.yaml is not set"),
     ],
 )
 def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str, stated: str, wanted: str, says: str) -> None:
@@ -70,7 +70,7 @@ def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str
         (folder / "done.json").write_text(json.dumps({"version": last}), encoding="utf-8")
     said = ""
     try:
-        refuse_step(cluster, wanted)
+        check_upgrade_step(cluster, wanted)
     except PlanError as error:
         said = f"{error.what} / {error.fix}"
 
@@ -81,7 +81,7 @@ def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str
 
 def test_a_node_that_leaves_goes_out_of_kubernetes_before_it_is_stopped() -> None:
     """The phase stands between drain and stop, and touches that node and the first member of etcd."""
-    plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", subject=TargetHost("gpu007"))
+    plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", target=TargetHost("gpu007"))
     steps = {step.phase: step.hosts for step in plan.steps}
 
     assert steps["kubernetes"] == ("cp1", "gpu007")

@@ -1,11 +1,12 @@
-"""The live view tells what the events told it, on a terminal and without one."""
+"""The live view of a run, on a terminal and without one."""
 
 from __future__ import annotations
 
 import pytest
 from rich.console import Console
 
-from primus_bootstrap.cli.live import LiveView, duration_text
+from primus_bootstrap.cli.console import duration_text
+from primus_bootstrap.cli.live import LiveView
 from primus_bootstrap.engine.events import Event, HostPinned, HostResult, PhaseFinished, PhaseStarted, RunFinished, Status, TaskStarted
 from primus_bootstrap.engine.plan_values import Plan, Step
 
@@ -18,7 +19,7 @@ PLAN = Plan(
 
 
 def result(host: str, status: Status, message: str = "") -> HostResult:
-    """A result of the one task of these tests."""
+    """Return a result of the task of these tests."""
     return HostResult(host, "baseline", "baseline", "Install packages", "x.yml:1", status, message=message)
 
 
@@ -35,15 +36,15 @@ EVENTS: tuple[Event, ...] = (
 
 
 def drawn(view: LiveView) -> str:
-    """What the view would draw now, as plain text."""
+    """Return the current table as plain text."""
     console = Console(width=120)
     with console.capture() as capture:
         console.print(view.render())
     return capture.get()
 
 
-def test_the_picture_tells_the_run_as_it_stands() -> None:
-    """Finished, running and waiting phases show counts, task, elapsed time and what is left."""
+def test_the_table_shows_the_state_of_each_phase() -> None:
+    """Finished, running and waiting phases show counts, task, elapsed and remaining time."""
     now = [100.0]
     view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0}, clock=lambda: now[0])
     for event in EVENTS:
@@ -59,15 +60,15 @@ def test_the_picture_tells_the_run_as_it_stands() -> None:
     assert "about 10s" in lines[3]
 
 
-def test_no_estimate_is_shown_where_a_phase_never_ran() -> None:
-    """One phase without an earlier run means that nobody knows how long it takes."""
+def test_a_phase_without_an_earlier_run_prevents_an_estimate() -> None:
+    """The remaining time is unknown then."""
     view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0})
 
     assert "left" not in drawn(view)
 
 
-def test_without_a_terminal_there_is_one_line_a_phase(capsys: pytest.CaptureFixture[str]) -> None:
-    """A log gets the start, each pin, each loss with its cause, and one line a phase."""
+def test_without_a_terminal_there_is_one_line_per_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    """The output also has the start, each pinned key, and each lost host with its cause."""
     with LiveView("apply", PLAN, {}) as view:
         for event in (*EVENTS, PhaseFinished("baseline", 12.3, ())):
             view.handle(event)
@@ -76,7 +77,7 @@ def test_without_a_terminal_there_is_one_line_a_phase(capsys: pytest.CaptureFixt
 
     assert got == [
         "apply lab: 3 phases on 3 hosts",
-        "host key of node1 (10.0.0.1) pinned, first contact: ED25519 SHA256:abc",
+        "pinned the host key of node1 (10.0.0.1) from first contact: ED25519 SHA256:abc",
         "[1/3] preflight: 3 of 3 done, 4s",
         "node2 failed: Install packages: no space left on device",
         "node3 unreachable: Install packages: connection timed out",
@@ -85,7 +86,7 @@ def test_without_a_terminal_there_is_one_line_a_phase(capsys: pytest.CaptureFixt
 
 
 def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
-    """A host that preflight lost is done in no later phase."""
+    """A host that preflight lost is not part of later phases."""
     view = LiveView("apply", PLAN, {})
     lost = HostResult("node3", "preflight", "preflight", "Ask", "x.yml:1", "unreachable", message="no route")
     for event in (PhaseStarted("preflight", 1, 3, HOSTS, 1.0), lost, PhaseFinished("preflight", 1.0, ())):
@@ -95,11 +96,11 @@ def test_a_phase_does_not_count_hosts_that_were_lost_before_it() -> None:
     view.handle(PhaseFinished("baseline", 1.0, ()))
 
     assert "0/2 hosts" in running
-    assert "2 of 3 done, 1 lost before" in drawn(view)
+    assert "2 of 3 done, 1 lost earlier" in drawn(view)
 
 
-def test_an_interrupted_run_calls_no_phase_done() -> None:
-    """The phase under way is not finished, those after it were not run, and nothing is left to wait for."""
+def test_an_interrupted_run_shows_unfinished_phases() -> None:
+    """The current phase is `not finished`, later ones are `not run`, and there is no estimate."""
     view = LiveView("apply", PLAN, {"preflight": 4.0, "baseline": 30.0, "gpu": 10.0})
     for event in (PhaseStarted("preflight", 1, 3, HOSTS, 1.0), PhaseFinished("preflight", 1.0, (), aborted=True), RunFinished(2.0, 130)):
         view.handle(event)
@@ -112,8 +113,8 @@ def test_an_interrupted_run_calls_no_phase_done() -> None:
     assert "not run" in lines[3]
 
 
-def test_a_phase_that_goes_on_in_a_second_process_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ansible gave it up and the hosts that are left went on: the line comes once, with all its seconds and hosts."""
+def test_a_phase_that_continues_in_a_second_process_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ansible aborted it and the remaining hosts continued: the line appears once, with all its seconds and hosts."""
     lost = HostResult("node3", "preflight", "preflight", "Ask", "x.yml:1", "unreachable", message="no route")
     failed = HostResult("node2", "baseline", "baseline", "Install", "x.yml:1", "failed", message="full")
     with LiveView("apply", PLAN, {}) as view:
@@ -134,12 +135,12 @@ def test_a_phase_that_goes_on_in_a_second_process_is_one_line(capsys: pytest.Cap
 
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("[")] == [
         "[1/3] preflight: 2 of 3 done, 1 unreachable, 1s",
-        "[2/3] baseline: 1 of 3 done, 1 failed, 1 lost before, 7s",
-        "[3/3] gpu: not finished, 2 lost before, 1s",
+        "[2/3] baseline: 1 of 3 done, 1 failed, 1 lost earlier, 7s",
+        "[3/3] gpu: not finished, 2 lost earlier, 1s",
     ]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0s"), (59.4, "59s"), (185, "3m05s"), (7440, "2h04m")])
 def test_durations_are_short(seconds: float, expected: str) -> None:
-    """Seconds, then minutes, then hours."""
+    """The text has at most two units."""
     assert duration_text(seconds) == expected

@@ -13,11 +13,11 @@ from primus_bootstrap.cli.main import app
 from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
-from primus_bootstrap.inventory.ansible.groups import load_groups
-from primus_bootstrap.inventory.edit.draft import judge_draft, own_files, read_hosts_text, set_own_files_aside, write_draft
+from primus_bootstrap.inventory.edit.draft import check_draft, host_files, read_hosts_text, disable_host_files, write_draft
 from primus_bootstrap.inventory.edit.host_edits import NewHost, host_variables, with_host, without_host
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.rules.day2_nodes import WORKER_GROUPS, inherited
+from primus_bootstrap.inventory.schema.groups import load_groups
 from tests.unit.engine_rig import free_port
 
 if TYPE_CHECKING:
@@ -93,14 +93,14 @@ def refused(*words: str | Path) -> PlanError:
     [
         (["new10", "--groups", "gpu_nod"], "no such group: gpu_nod", "did you mean gpu_node?"),
         (["new10"], "no group is given", "--like"),
-        (["new10", "--groups", "redis"], "serve others", "primus-bootstrap apply"),
-        (["new10", "--groups", "gpu_node,slurm_controller"], "serve others", "primus-bootstrap apply"),
+        (["new10", "--groups", "redis"], "other hosts depend on the hosts of", "primus-bootstrap apply"),
+        (["new10", "--groups", "gpu_node,slurm_controller"], "other hosts depend on the hosts of", "primus-bootstrap apply"),
         (["new10", "--like", "od9"], "no host od9", "did you mean"),
         (["new10", "--groups", "gpu_node", "--var", "site_x"], "not key=value", "--var name=value"),
         (["odd9", "--groups", "gpu_node", "--host", "127.0.0.8"], "differs in: ansible_host", "--limit odd9"),
         (["odd9", "--groups", "spare"], "differs in: group spare", "--limit odd9"),
-        (["new10", "--groups", "gpu_node"], "asks before", "--yes"),
-        (["new10", "new11", "--groups", "gpu_node"], "3 words", "[hosts.yaml] NAME"),
+        (["new10", "--groups", "gpu_node"], "asks for confirmation", "--yes"),
+        (["new10", "new11", "--groups", "gpu_node"], "got 3 arguments", "[hosts.yaml] NAME"),
     ],
 )
 def test_an_addition_that_makes_no_sense_is_refused_and_nothing_written(hosts: Path, words: Sequence[str], what: str, fix: str) -> None:
@@ -126,8 +126,8 @@ def test_the_edited_file_is_judged_before_it_is_written(hosts: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "what", "fix"),
     [
-        ("ctl1", "ctl1 is the only host of slurm_controller", "give slurm_controller another host"),
-        ("kv2", "kv2 serves others: it is in redis", "take kv2 out of redis"),
+        ("ctl1", "ctl1 is the only host of slurm_controller", "add another host to slurm_controller"),
+        ("kv2", "other hosts depend on kv2: it is in redis", "delete kv2 from redis"),
         ("gpu0", "no host gpu0", "did you mean"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_host_that_others_depend_on_stays(hosts: Path, name: str, what: str, f
 
 def test_a_removal_wants_the_name_of_the_cluster(hosts: Path) -> None:
     """Another cluster's name is refused, and none at all where nobody can be asked."""
-    assert "is small, and not other" in refused("remove", hosts, "odd9", "--confirm", "other").what
+    assert "is small, not other" in refused("remove", hosts, "odd9", "--confirm", "other").what
     assert "--confirm small" in refused("remove", hosts, "odd9").fix
     assert hosts.read_text() == CLUSTER
 
@@ -167,8 +167,8 @@ def test_hosts_yaml_may_be_left_out(hosts: Path, monkeypatch: pytest.MonkeyPatch
 def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> None:
     """Every phase has the new node; only those of Slurm and of the bench, which lets it in, have others, and these are the controllers."""
     after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
-    cluster = judge_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", subject=TargetHost("new10"))
+    cluster = check_draft(read_hosts_text(hosts), after).cluster
+    made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("new10"))
     others = {step.phase: set(step.hosts) - {"new10"} for step in made.steps}
 
     assert made.hosts[0] == "new10"
@@ -181,8 +181,8 @@ def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> N
 def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
     """What has nothing to do with the new node is not run for the others' sake."""
     after = with_host(CLUSTER, NewHost("cpu1", ("juicefs_client",), {"ansible_host": "127.0.0.10"}))
-    cluster = judge_draft(read_hosts_text(hosts), after).cluster
-    made = make_plan(cluster, playbook="day2/add_node.yml", subject=TargetHost("cpu1"))
+    cluster = check_draft(read_hosts_text(hosts), after).cluster
+    made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("cpu1"))
 
     assert {step.phase for step in made.steps} >= {"preflight", "baseline", "storage", "verify"}
     assert "slurm" not in {step.phase for step in made.steps}
@@ -191,8 +191,8 @@ def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
 def test_removing_touches_the_leaving_node_and_the_controllers_alone(hosts: Path) -> None:
     """Drained and forgotten on the controllers, stopped on the node; in a replacement the new one has its phases before."""
     cluster = load_cluster(hosts)
-    removed = make_plan(cluster, playbook="day2/remove_node.yml", subject=TargetHost("odd9"))
-    replaced = make_plan(cluster, playbook="day2/replace_node.yml", subject=TargetHost("gpu01", "odd9"))
+    removed = make_plan(cluster, playbook="day2/remove_node.yml", target=TargetHost("odd9"))
+    replaced = make_plan(cluster, playbook="day2/replace_node.yml", target=TargetHost("gpu01", "odd9"))
 
     leaving = [("drain", ("ctl1",)), ("forget", ("ctl1",)), ("stop", ("odd9",))]
     assert [(step.phase, step.hosts) for step in removed.steps] == leaving
@@ -265,7 +265,7 @@ def test_a_secret_of_one_host_is_not_written_down_again() -> None:
     """A value under Vault: the operator is told to move it."""
     text = "a:\n  hosts:\n    n1:\n      redis_password: !vault |\n        $ANSIBLE_VAULT;1.1;AES256\n        61\n"
 
-    with pytest.raises(PlanError, match="under Vault, and for one host alone: redis_password"):
+    with pytest.raises(PlanError, match="encrypted variables of one host cannot be copied: redis_password"):
         inherited(host_variables(text, "n1"))
 
 
@@ -278,7 +278,7 @@ def test_line_ends_mode_and_link_of_the_file_are_kept(hosts: Path, tmp_path: Pat
     hosts.symlink_to(real)
     file = read_hosts_text(hosts)
 
-    write_draft(judge_draft(file, without_host(file.text, "gpu02"), removes=True))
+    write_draft(check_draft(file, without_host(file.text, "gpu02"), removes=True))
 
     assert hosts.is_symlink()
     assert real.stat().st_mode & 0o777 == 0o640
@@ -288,10 +288,10 @@ def test_line_ends_mode_and_link_of_the_file_are_kept(hosts: Path, tmp_path: Pat
 def test_an_edit_of_somebody_else_is_not_lost(hosts: Path) -> None:
     """The file changed between reading and writing: refused, and theirs stays."""
     file = read_hosts_text(hosts)
-    draft = judge_draft(file, without_host(file.text, "gpu02"))
+    draft = check_draft(file, without_host(file.text, "gpu02"))
     hosts.write_text(CLUSTER + "# theirs\n", encoding="utf-8")
 
-    with pytest.raises(PlanError, match="changed by somebody else"):
+    with pytest.raises(PlanError, match="changed by another program"):
         write_draft(draft)
 
     assert hosts.read_text().endswith("# theirs\n")
@@ -315,8 +315,8 @@ def test_variable_files_of_a_host_that_left_are_kept_and_read_no_more(hosts: Pat
     (folder / "odd9" / "a.yml").write_text("site_a: 1\n", encoding="utf-8")
     (folder / "odd9.bak").write_text("older", encoding="utf-8")
     file = read_hosts_text(hosts)
-    write_draft(judge_draft(file, without_host(file.text, "odd9"), removes=True))
+    write_draft(check_draft(file, without_host(file.text, "odd9"), removes=True))
 
-    assert set_own_files_aside(hosts, "odd9") == (folder / "odd9.1.bak",)
-    assert own_files(hosts, "odd9") == ()
+    assert disable_host_files(hosts, "odd9") == (folder / "odd9.1.bak",)
+    assert host_files(hosts, "odd9") == ()
     assert "odd9" not in load_cluster(hosts).groups["all"]

@@ -362,7 +362,7 @@ def test_a_quarantine_is_of_who_types_it_unless_an_owner_is_named(
         given.append(values)
         return SimpleNamespace(exit_code=0, changed=1)
 
-    monkeypatch.setattr(quarantine_verbs, "_named", lambda *_: (None, "gpu1"))
+    monkeypatch.setattr(quarantine_verbs, "_load_host", lambda *_: (None, "gpu1"))
     monkeypatch.setattr(quarantine_verbs, "_run", run)
     monkeypatch.setattr(quarantine_verbs, "login_name", lambda: "me")
     reason = ["--reason", "fan broken"] if verb == "quarantine" else []
