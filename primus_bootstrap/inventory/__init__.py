@@ -1,4 +1,4 @@
-"""hosts.yaml in, a frozen `Cluster` out, or every problem at once; contacts no host."""
+"""Load and validate hosts.yaml, and edit it. Contacts no host."""
 
 from primus_bootstrap.inventory.cluster import Cluster, Connection, Host, Origin
 from primus_bootstrap.inventory.load import Validation, find_problems, load_cluster, validate

@@ -1,4 +1,4 @@
-"""The values that hosts.yaml becomes. Commands work on these; Ansible reads the files, as a snapshot that fits them."""
+"""The values that an inventory is loaded into: `Cluster`, its hosts, and how to connect to them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where something is written; `line` counts from 1."""
+    """A position in a file. `line` counts from 1; 0 means the whole file."""
 
     file: str
     line: int
 
+    def problem(self, what: str, fix: str, rule: str) -> Problem:
+        """Return a problem at this position."""
+        return Problem(self.file, self.line, what, fix, rule)
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host and every group that it is in, its groups' parents included, `all` and `ungrouped` left out."""
+    """A host and its groups, including their parents but not `all` and `ungrouped`."""
 
     name: str
     groups: tuple[str, ...]
@@ -32,10 +36,10 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach one host, with every template resolved.
+    """How to connect to one host, with every template resolved.
 
-    `port` is 22 unless set. Empty strings mean "not set": ssh's own configuration then decides. `host_key` is the
-    public key that the inventory pins beforehand, as `ssh-ed25519 AAAA…`.
+    An empty string means that the variable is not set; ssh's own configuration then applies. `host_key` is the public key
+    that the inventory pins (`ssh-ed25519 AAAA…`).
     """
 
     host: str
@@ -50,9 +54,13 @@ class Connection:
 
 @dataclass(frozen=True, slots=True)
 class RoleSources:
-    """What a role's templates see beside the inventory: files of variables that it wins over, files that win over it, and facts.
+    """The variables of a role's templates that do not come from the inventory.
 
-    `given` wins over all of them.
+    Attributes:
+        defaults: Files of variables that the inventory overrides.
+        overrides: Files of variables that override the inventory.
+        facts: The value of `ansible_facts`.
+        given: Variables that override all others.
     """
 
     defaults: tuple[Path, ...]
@@ -62,28 +70,34 @@ class RoleSources:
 
 
 class AnsibleView(Protocol):
-    """Ansible's own managers over one inventory: they give meaning, our positions give places."""
+    """The inventory as Ansible loads it. `ansible.view.ManagersView` implements it; tests use a fake."""
 
     def select(self, pattern: str) -> tuple[str, ...]:
-        """Return the host names that an Ansible host pattern means, in inventory order."""
+        """Return the hosts that match an Ansible host pattern, in inventory order."""
 
     def variables(self, host: str) -> Mapping[str, Any]:
-        """Return the merged variables of one host as Ansible sees them, templates resolved where they can be."""
+        """Return the merged variables of one host. A template is resolved when its variable is read."""
 
     def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
-        """Return what resolves the templates of a role for one host."""
+        """Return a function that resolves the templates of a role for one host."""
 
     def read_templates(self, path: Path) -> Any:
-        """Return a file of ours whose texts may be templates."""
+        """Return the content of a YAML file of this package; its strings may be templates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """One validated hosts.yaml.
 
-    `hosts` are in inventory order. `groups` maps every group, `all` included, to its host names, those of its children
-    included. `stated` maps every variable that is set anywhere to the places where it is. `sums` are the checksums of the
-    files that were read (`snapshot.file_sums`). `snapshot` is the copy that was read in place of `path`, or None.
+    Attributes:
+        name: `cluster_name`, or the name of the folder.
+        path: hosts.yaml.
+        hosts: All hosts, in inventory order.
+        groups: Every group, `all` included, with its hosts and those of its children.
+        view: The inventory as Ansible loads it.
+        stated: Every variable that is set, with the positions where it is set.
+        sums: The checksums of the files that were read (`snapshot.file_sums`).
+        snapshot: The copy of hosts.yaml that was read in place of `path`, or None.
     """
 
     name: str
@@ -97,32 +111,29 @@ class Cluster:
 
     @property
     def state_dir(self) -> Path:
-        """The folder of runs, lock and known_hosts of this cluster: `.primus/<name>` beside hosts.yaml.
-
-        `PRIMUS_STATE_DIR` replaces the `.primus` part, for an inventory on a read-only disk.
-        """
+        """The folder of runs, lock and known_hosts: `.primus/<name>` beside hosts.yaml, or `$PRIMUS_STATE_DIR/<name>`."""
         return state_dir_of(self.path, self.name)
 
     def select(self, pattern: str) -> tuple[str, ...]:
-        """Return the host names that an Ansible host pattern means, in inventory order."""
+        """Return the hosts that match an Ansible host pattern, in inventory order."""
         return self.view.select(pattern)
 
     def connection(self, host: str) -> Connection:
-        """Return how to reach one host.
+        """Return how to connect to one host.
 
         Raises:
-            InventoryError: a template or Vault value among its connection variables cannot be resolved.
+            InventoryError: A template or Vault value among its connection variables cannot be resolved.
         """
-        merged = self.view.variables(host)
+        variables = self.view.variables(host)
 
         def text(*names: str) -> str:
-            return next((str(merged[name]) for name in names if merged.get(name)), "")
+            return next((str(variables[name]) for name in names if variables.get(name)), "")
 
         port = text("ansible_port", "ansible_ssh_port") or "22"
         if not (port.isascii() and port.isdigit()):
-            # A plain one is judged by `rules_hosts`; only a template gets here.
-            what = f"ansible_port of {host} is no number"
-            raise InventoryError([Problem(str(self.path), 0, what, "give a number from 1 to 65535", "port")])
+            # `rules.hosts.bad_port` checks plain values; this one comes from a template.
+            what = f"ansible_port of {host} is not a number"
+            raise InventoryError([Problem(str(self.path), 0, what, "set ansible_port to a number from 1 to 65535", "port")])
         return Connection(
             host=host,
             address=text("ansible_host", "ansible_ssh_host") or host,
@@ -136,7 +147,7 @@ class Cluster:
 
 
 def state_dir_of(hosts: Path, name: str) -> Path:
-    """Return the state folder of the cluster of that name; see `Cluster.state_dir`."""
+    """Return the state folder of the cluster with this name; see `Cluster.state_dir`."""
     base = os.environ.get("PRIMUS_STATE_DIR")
     root = hosts.parent / ".primus" if not base else type(hosts)(base)
     return root / name

@@ -1,4 +1,4 @@
-"""The pinned release of Kubespray as data: its commit, what it needs, and the Kubernetes versions that it installs."""
+"""Read the pinned release of Kubespray: its commit, its requirements, and the Kubernetes versions that it installs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ _DATA = Path(__file__).with_name("data") / "kubespray_release.yml"
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One release. `kubernetes` holds the exact versions that it installs, newest first; `requirements` pip's pins.
+    """One release of Kubespray.
 
-    `tree` is what `commit` holds, by which an archive without history is known.
+    Attributes:
+        version: Its tag.
+        commit: Its git commit.
+        tree: The git tree of the commit; identifies an archive without history.
+        url: Its git repository.
+        requirements: Its Python packages, as `name==version`.
+        kubernetes: The exact versions of Kubernetes that it installs, newest first.
     """
 
     version: str
@@ -27,7 +33,7 @@ class Release:
 
     @property
     def newest(self) -> str:
-        """The newest version of Kubernetes, Kubespray's default."""
+        """The newest version of Kubernetes, which is Kubespray's default."""
         return self.kubernetes[0]
 
     @property
@@ -36,13 +42,13 @@ class Release:
         return self.kubernetes[-1]
 
     def version_fix(self, text: str) -> str:
-        """Say what to write in the place of a version that is none of `kubernetes`."""
+        """Return a fix for a version that is not in `kubernetes`."""
         bare = text.removeprefix("v")
         if bare in self.kubernetes:
-            return f"write it without the v: {bare}"
+            return f"remove the v: {bare}"
         minor = ".".join(bare.split(".")[:2])
         same = [one for one in self.kubernetes if one.startswith(f"{minor}.")]
-        return f"choose from: {', '.join(same)}" if same else f"set it to {self.newest}, or to one from {self.oldest} on"
+        return f"choose from: {', '.join(same)}" if same else f"choose a version from {self.oldest} to {self.newest}"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Read and judge one inventory: every problem at once, or the frozen `Cluster`. Contacts no host."""
+"""Load and validate an inventory: return a `Cluster`, or all of its problems. Contacts no host."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import InventoryError, Problem
-from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ansible import view as ansible_view
+from primus_bootstrap.inventory.ansible.addresses import AddressResolver
 from primus_bootstrap.inventory.ansible.variable_index import VariableIndex, index_definitions
 from primus_bootstrap.inventory.cluster import Cluster, Host, Origin, state_dir_of
-from primus_bootstrap.inventory.rules import all_rules
+from primus_bootstrap.inventory.rules import all_rules, required
 from primus_bootstrap.inventory.rules import hosts as host_rules
 from primus_bootstrap.inventory.rules.context import ValidationContext
-from primus_bootstrap.inventory.schema import definition_checks, required
+from primus_bootstrap.inventory.schema import definition_checks
 from primus_bootstrap.inventory.snapshot import file_sums, source_of
-from primus_bootstrap.inventory.source.source_map import SourceMap, read_positions
+from primus_bootstrap.inventory.source.source_map import SourceMap, map_source
 from primus_bootstrap.inventory.source.variable_files import VariableFiles, read_variable_files, unknown_owner_problems
 from primus_bootstrap.inventory.source.vault import Vault, open_vault
 from primus_bootstrap.inventory.source.yaml_source import read_source
@@ -29,14 +29,21 @@ if TYPE_CHECKING:
 
 _FILE_NAME = "hosts.yaml"
 _CLUSTER_NAME = "cluster_name"
-# What is wrong with these does not keep the rest from making sense.
-_FILE_RULES = frozenset({"variable-file"})
+# The rules still run if a file has only problems of these rules.
+_NON_BLOCKING_RULES = frozenset({"variable-file"})
 _EXTENSIONS = ("", ".yaml", ".yml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What one look at an inventory found. `cluster` is None where there are problems; `variables` is how many names are set."""
+    """The result of `validate`.
+
+    Attributes:
+        problems: All problems, sorted by position.
+        deferred: The values that only a run can check.
+        cluster: The inventory; None if there are problems.
+        variables: The number of different variables that are set.
+    """
 
     problems: tuple[Problem, ...]
     deferred: tuple[definition_checks.Deferred, ...]
@@ -45,15 +52,15 @@ class Validation:
 
 
 def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Cluster:
-    """Return the cluster that hosts.yaml, or the folder that holds it, describes.
+    """Return the cluster that an inventory describes.
 
     Args:
-        path: hosts.yaml or its folder; problems show files as seen from here.
-        vault_password_file: A file with the Vault password, or a script that prints it.
-        ask_vault_pass: The Vault password itself, as the user typed it.
+        path: hosts.yaml or its folder. Problems show file names relative to it.
+        vault_password_file: A file that contains the Vault password, or a script that prints it.
+        ask_vault_pass: The Vault password, as the user typed it.
 
     Raises:
-        InventoryError: with every problem found.
+        InventoryError: with all problems.
     """
     result = validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass)
     if result.cluster is None:
@@ -62,7 +69,7 @@ def load_cluster(path: Path, *, vault_password_file: Path | None = None, ask_vau
 
 
 def find_problems(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> tuple[Problem, ...]:
-    """Return every problem of an inventory, sorted by place; empty where there is none."""
+    """Return all problems of an inventory, sorted by position."""
     return validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems
 
 
@@ -71,23 +78,27 @@ def validate(
     *,
     vault_password_file: Path | None = None,
     ask_vault_pass: str | None = None,
-    forgive: frozenset[str] = frozenset(),
-    shown: Path | None = None,
+    ignore_rules: frozenset[str] = frozenset(),
+    display_path: Path | None = None,
 ) -> Validation:
-    """Read and judge an inventory; nothing that is wrong with it is raised.
+    """Load and validate an inventory. Problems are returned, not raised.
 
-    `forgive` names rules of meaning that are not applied: `required`, for the verb that writes what is missing, and
-    `variable-file-owner`, for one that takes a host out. Problems name `shown` instead of the file, for a draft of it.
+    Args:
+        path: hosts.yaml or its folder.
+        vault_password_file: As for `load_cluster`.
+        ask_vault_pass: As for `load_cluster`.
+        ignore_rules: Rules whose problems are left out, for example `required` in the verb that adds missing secrets.
+        display_path: The path that problems show in place of `path`, for a draft.
     """
-    ansible_view.use_our_settings()
-    with ansible_view.collector_off():
+    ansible_view.use_shipped_settings()
+    with ansible_view.garbage_collection_off():
         try:
-            file = _find(path)
+            file = _find_hosts_file(path)
             loader = ansible_view.make_loader()
             vault = open_vault(loader, password_file=vault_password_file, password=ask_vault_pass)
             source = source_of(file)
-            shown = shown or source or (path / _FILE_NAME if path.is_dir() else path)
-            return _Validator(shown, source or file, file, loader, vault, forgive).run()
+            display_path = display_path or source or (path / _FILE_NAME if path.is_dir() else path)
+            return _Validator(display_path, source or file, file, loader, vault, ignore_rules).run()
         except InventoryError as error:
             return Validation(error.problems, (), None)
         except OSError as error:
@@ -96,138 +107,151 @@ def validate(
 
 
 def find_state_dir(path: Path, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None) -> Path:
-    """Return the state folder of a cluster; of its files only the name is looked at, so that a verb can lock it before it reads the rest.
+    """Return the state folder of a cluster. Reads only the cluster's name, so that a verb can take the lock before it loads the rest.
 
     Raises:
-        InventoryError: hosts.yaml cannot be read as YAML; with every problem found.
+        InventoryError: hosts.yaml cannot be parsed; with all problems.
     """
-    ansible_view.use_our_settings()
-    file = _find(path)
+    ansible_view.use_shipped_settings()
+    file = _find_hosts_file(path)
     vault = open_vault(ansible_view.make_loader(), password_file=vault_password_file, password=ask_vault_pass)
     decrypt = vault.decrypt if vault else None
     source = read_source(file, str(path), decrypt=decrypt)
-    written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts) if source.node else SourceMap()
-    definitions = (*written.definitions, *read_variable_files(file.parent, str(path.parent), decrypt=decrypt).definitions)
-    named = [one.node for one in definitions if one.name == _CLUSTER_NAME and one.targets == ("all",)]
-    if source.node is None or any(not host_rules.is_cluster_name(node) for node in named):
+    source_map = map_source(source.node, source.display_path, expand=ansible_view.expand_hosts) if source.node else SourceMap()
+    definitions = (*source_map.definitions, *read_variable_files(file.parent, str(path.parent), decrypt=decrypt).definitions)
+    names = [one.node for one in definitions if one.name == _CLUSTER_NAME and one.targets == ("all",)]
+    if source.node is None or any(not host_rules.is_cluster_name(node) for node in names):
         raise InventoryError(validate(path, vault_password_file=vault_password_file, ask_vault_pass=ask_vault_pass).problems)
-    return state_dir_of(file, str(value_of(named[-1])) if named else file.parent.resolve().name).absolute()
+    return state_dir_of(file, str(value_of(names[-1])) if names else file.parent.resolve().name).absolute()
 
 
-def _find(path: Path) -> Path:
-    """Return the absolute path of hosts.yaml."""
+def _find_hosts_file(path: Path) -> Path:
+    """Return the absolute path of hosts.yaml.
+
+    Raises:
+        InventoryError: There is no such file, or its name is wrong.
+    """
     file = path / _FILE_NAME if path.is_dir() else path
     if path.is_dir() and not file.exists():
-        raise InventoryError([Problem(str(path), 0, f"holds no {_FILE_NAME}", _other_inventory(path), "missing-file")])
-    if not file.exists():
-        fix = "check the path, or write a starting folder: primus-bootstrap init"
-        raise InventoryError([Problem(str(file), 0, "does not exist", fix, "missing-file")])
-    if not file.is_file():
-        raise InventoryError([Problem(str(file), 0, "is not a regular file", "give the hosts.yaml of the cluster", "missing-file")])
-    if file.suffix == ".ini":
-        raise InventoryError(
-            [Problem(str(file), 0, "is an INI inventory, not YAML", f"turn it into YAML: primus-bootstrap import {file}", "ini-file")]
-        )
-    if file.suffix not in _EXTENSIONS:
-        fix = f"rename it to {file.stem}.yaml"
-        raise InventoryError(
-            [Problem(str(file), 0, f"ends in {file.suffix}; Ansible reads only .yaml, .yml and .json as YAML", fix, "file-name")]
-        )
-    return file.absolute()
+        problem = Problem(str(path), 0, f"contains no {_FILE_NAME}", _missing_file_fix(path), "missing-file")
+    elif not file.exists():
+        fix = "check the path, or create a new inventory: primus-bootstrap init FOLDER"
+        problem = Problem(str(file), 0, "does not exist", fix, "missing-file")
+    elif not file.is_file():
+        problem = Problem(str(file), 0, "is not a regular file", "name the hosts.yaml of the cluster", "missing-file")
+    elif file.suffix == ".ini":
+        fix = f"convert it to YAML: primus-bootstrap import {file}"
+        problem = Problem(str(file), 0, "is an INI inventory, not YAML", fix, "ini-file")
+    elif file.suffix not in _EXTENSIONS:
+        what = f"has the extension {file.suffix}; Ansible reads YAML only from .yaml, .yml and .json"
+        problem = Problem(str(file), 0, what, f"mv {file} {file.with_suffix('.yaml')}", "file-name")
+    else:
+        return file.absolute()
+    raise InventoryError([problem])
 
 
-def _other_inventory(folder: Path) -> str:
+def _missing_file_fix(folder: Path) -> str:
     for other in sorted(folder.iterdir()):
         if other.suffix == ".ini" and other.is_file():
-            return f"turn {other.name} into YAML: primus-bootstrap import {other}"
+            return f"convert {other.name} to YAML: primus-bootstrap import {other}"
         if other.name in ("hosts.yml", "inventory.yaml", "inventory.yml"):
-            return f"rename {other.name} to {_FILE_NAME}, or give the file itself"
-    return "give the folder of an inventory, or write one: primus-bootstrap init"
+            return f"mv {other} {folder / _FILE_NAME}"
+    return "name the folder of an inventory, or create one: primus-bootstrap init FOLDER"
 
 
 @dataclass(slots=True)
 class _Validator:
-    """One validation: reads, then judges as far as what was read makes sense.
+    """One validation.
 
-    `path` is hosts.yaml, and `read` the file that is read for it: the same, or a snapshot of it.
+    Attributes:
+        display_path: The path that problems show.
+        path: hosts.yaml.
+        read_path: The file that is read for it: the same one, or a snapshot of it.
+        loader: Ansible's file loader.
+        vault: The Vault passwords.
+        ignore_rules: Rules whose problems are left out.
     """
 
-    shown: Path
+    display_path: Path
     path: Path
-    read: Path
+    read_path: Path
     loader: Any
     vault: Vault
-    forgive: frozenset[str]
+    ignore_rules: frozenset[str]
 
     def run(self) -> Validation:
-        """Judge what is written first, and what it means only where Ansible can make sense of it."""
+        """Check syntax and values. If the files can be parsed, load them with Ansible and apply the rules."""
         decrypt = self.vault.decrypt if self.vault else None
-        sums = file_sums(self.read)  # before the files are parsed: a later change of one is then noticed when the run begins
-        written, problems = self._written(decrypt)
-        files = read_variable_files(self.read.parent, str(self.shown.parent), decrypt=decrypt)
-        definitions = (*written.definitions, *files.definitions)
-        judged, deferred = definition_checks.judge_definitions(definitions, self.vault)
+        sums = file_sums(self.read_path)  # before the files are parsed, so that a run notices any later change
+        source_map, problems = self._map_hosts_file(decrypt)
+        files = read_variable_files(self.read_path.parent, str(self.display_path.parent), decrypt=decrypt)
+        definitions = (*source_map.definitions, *files.definitions)
+        value_problems, deferred = definition_checks.check_definitions(definitions, self.vault)
         deferred += [
-            definition_checks.Deferred("", Origin(shown, 1), "the file is encrypted and no password was given")
-            for _, shown, _ in files.sealed
+            definition_checks.Deferred("", Origin(file.display_path, 1), "the file is encrypted and no password was given")
+            for file in files.encrypted
         ]
-        sound = not problems and not any(problem.rule not in _FILE_RULES for problem in files.problems)
-        problems += [*files.problems, *judged]
+        loadable = not problems and all(problem.rule in _NON_BLOCKING_RULES for problem in files.problems)
+        problems += [*files.problems, *value_problems]
         cluster = None
-        if sound:
-            cluster = self._meaning(written, files, definitions, problems)
+        if loadable:
+            cluster = self._load_and_apply_rules(source_map, files, definitions, problems)
             cluster = replace(cluster, sums=sums) if cluster else None
         count = len({definition.name for definition in definitions})
         return Validation(tuple(sorted(set(problems))), tuple(deferred), None if problems else cluster, count)
 
-    def _written(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[SourceMap, list[Problem]]:
-        source = read_source(self.read, str(self.shown), decrypt=decrypt)
+    def _map_hosts_file(self, decrypt: Callable[[bytes], bytes] | None) -> tuple[SourceMap, list[Problem]]:
+        source = read_source(self.read_path, str(self.display_path), decrypt=decrypt)
         problems = list(source.problems)
-        if source.sealed:
-            fix = "give the Vault password: --vault-password-file"
-            problems.append(Problem(source.shown, 1, "is encrypted with Vault, and no password was given", fix, "vault-password"))
+        if source.needs_password:
+            fix = "--vault-password-file FILE or --ask-vault-pass"
+            problems.append(Problem(source.display_path, 1, "is encrypted with Vault, and no password was given", fix, "vault-password"))
         elif source.node is None and not problems:
-            problems.append(Problem(source.shown, 0, "is empty", "write a starting folder: primus-bootstrap init", "empty-file"))
+            fix = "create a new inventory: primus-bootstrap init FOLDER"
+            problems.append(Problem(source.display_path, 0, "is empty", fix, "empty-file"))
         if source.node is None:
             return SourceMap(), problems
-        written = read_positions(source.node, source.shown, expand=ansible_view.expand_hosts, encrypted=source.encrypted)
-        return written, [*problems, *written.problems]
+        source_map = map_source(source.node, source.display_path, expand=ansible_view.expand_hosts, encrypted=source.encrypted)
+        return source_map, [*problems, *source_map.problems]
 
-    def _meaning(
-        self, written: SourceMap, files: VariableFiles, definitions: tuple[Definition, ...], problems: list[Problem]
+    def _load_and_apply_rules(
+        self, source_map: SourceMap, files: VariableFiles, definitions: tuple[Definition, ...], problems: list[Problem]
     ) -> Cluster | None:
-        """Let Ansible load it and apply the rules; add their problems."""
+        """Load the inventory with Ansible and apply the rules. Adds to `problems`; returns None if there are any."""
         try:
-            sealed_paths = [path for path, _, _ in files.sealed]
-            inventory, managers = ansible_view.open_view(self.read, self.path, self.loader, self.vault, files.paths, sealed_paths)
+            encrypted = [file.path for file in files.encrypted]
+            inventory, managers = ansible_view.open_view(self.read_path, self.path, self.loader, self.vault, files.paths, encrypted)
         except ValueError as error:
             if not problems:
                 what = f"Ansible cannot load it: {error}"
-                problems.append(Problem(str(self.shown), 0, what, "mend what Ansible names", "ansible"))
+                problems.append(Problem(str(self.display_path), 0, what, "correct the line that Ansible names", "ansible"))
             return None
         groups: dict[str, tuple[str, ...]] = {
             name: tuple(host.name for host in group.get_hosts()) for name, group in inventory.groups.items()
         }
         depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
-        merged = VariableIndex(groups, depths, index_definitions(definitions))
-        sealed = tuple((owner, shown) for _, shown, owner in files.sealed)
-        view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, sealed, merged.origin)
-        origins = written.host_origins()
-        reading = ValidationContext(str(self.shown), written, definitions, groups, origins, merged, view)
-        owners = unknown_owner_problems(files, groups, origins, nearest)
-        found = (*owners, *all_rules.check(reading), *required.check(reading, sealed=sealed))
-        problems += [problem for problem in found if problem.rule not in self.forgive]
-        return self._cluster(reading) if not problems else None
+        variable_index = VariableIndex(groups, depths, index_definitions(definitions))
+        view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, tuple(files.encrypted), variable_index.origin)
+        origins = source_map.host_origins()
+        resolver = AddressResolver(variable_index, view)
+        context = ValidationContext(str(self.display_path), source_map, groups, origins, variable_index, view, resolver)
+        found = (
+            *unknown_owner_problems(files, groups, origins),
+            *all_rules.check(context),
+            *required.check(context, encrypted_owners=[file.owner for file in files.encrypted]),
+        )
+        problems += [problem for problem in found if problem.rule not in self.ignore_rules]
+        return self._cluster(context) if not problems else None
 
-    def _cluster(self, reading: ValidationContext) -> Cluster:
-        of_host: dict[str, list[str]] = {host: [] for host in reading.hosts}
-        for group, hosts in reading.groups.items():
+    def _cluster(self, context: ValidationContext) -> Cluster:
+        groups_of: dict[str, list[str]] = {host: [] for host in context.hosts}
+        for group, members in context.groups.items():
             if group not in ("all", "ungrouped"):
-                for host in hosts:
-                    of_host[host].append(group)
-        every = tuple(Host(name, tuple(of_host[name]), reading.host_origins[name]) for name in reading.hosts)
-        chosen = next(iter(reading.merged.of(_CLUSTER_NAME).values()), None)
-        name = str(value_of(chosen.node)) if chosen else self.path.parent.resolve().name
-        stated = {variable: tuple(one.origin for one in several) for variable, several in reading.merged.by_name.items()}
-        snapshot = self.read if self.read != self.path else None
-        return Cluster(name, self.path, every, reading.groups, reading.view, stated=stated, snapshot=snapshot)
+                for host in members:
+                    groups_of[host].append(group)
+        hosts = tuple(Host(name, tuple(groups_of[name]), context.host_origins[name]) for name in context.hosts)
+        definition = next(iter(context.variable_index.by_host(_CLUSTER_NAME).values()), None)
+        name = str(value_of(definition.node)) if definition else self.path.parent.resolve().name
+        stated = {variable: tuple(one.origin for one in several) for variable, several in context.variable_index.by_name.items()}
+        snapshot = self.read_path if self.read_path != self.path else None
+        return Cluster(name, self.path, hosts, context.groups, context.view, stated=stated, snapshot=snapshot)

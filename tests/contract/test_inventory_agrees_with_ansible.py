@@ -74,9 +74,9 @@ def _raw(cluster: Cluster, host: str) -> dict[str, Any]:
     from ansible import constants  # noqa: PLC0415 - not before the cluster was loaded with our settings
 
     view: Any = cluster.view
-    merged = view.managers.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
+    variables = view.managers.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
     loaded: dict[str, Any] = json.loads(
-        json.dumps({name: value for name, value in merged.items() if name not in constants.INTERNAL_STATIC_VARS})
+        json.dumps({name: value for name, value in variables.items() if name not in constants.INTERNAL_STATIC_VARS})
     )
     return loaded
 
@@ -97,11 +97,11 @@ def _check_places(folder: Path) -> None:
     """Assert that the definition that we say counts has the value that Ansible uses, and stands where we say."""
     listed = _ansible_inventory(folder)["_meta"]["hostvars"]
     view: Any = load_cluster(folder).view
-    merged: VariableIndex = view.locate.__self__
-    for name in merged.by_name.keys() - {"ansible_group_priority"}:
-        winners = merged.of(name)
-        assert set(winners) == {host for host, variables in listed.items() if name in variables}, name
-        for host, definition in winners.items():
+    index: VariableIndex = view.locate.__self__
+    for name in index.by_name.keys() - {"ansible_group_priority"}:
+        effective = index.by_host(name)
+        assert set(effective) == {host for host, variables in listed.items() if name in variables}, name
+        for host, definition in effective.items():
             assert json.loads(json.dumps(value_of(definition.node))) == listed[host][name], (host, name)
             assert name in Path(definition.origin.file).read_text(encoding="utf-8").splitlines()[definition.origin.line - 1]
 

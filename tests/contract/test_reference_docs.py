@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.ini.conversion import _NAMES
+from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import is_known_variable
 from primus_bootstrap.inventory.schema.reference import json_schema, markdown, markdown_groups, select_options
 from tests.shipped import inventory_files

@@ -13,8 +13,8 @@ import yaml
 from primus_bootstrap import content
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.playbooks import hosts_of, load_phases
-from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.load import load_cluster
+from primus_bootstrap.inventory.schema.groups import load_groups
 
 # DESIGN: the phases of the finished house, in order. Those that exist must stand in this order.
 ORDER = (

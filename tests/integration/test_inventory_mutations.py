@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from primus_bootstrap import content
 from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory import find_problems, load_cluster, validate
-from primus_bootstrap.inventory.ansible.groups import load_groups
+from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import is_known_variable
 from tests.shipped import inventory_files
 

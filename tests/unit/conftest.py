@@ -61,7 +61,7 @@ sys.addaudithook(_GUARD)
 @cache
 def _import_ansible() -> None:
     """Import Ansible before a test is watched: as it is imported it tries out `socket.getaddrinfo`."""
-    view.use_our_settings()
+    view.use_shipped_settings()
     view.make_loader()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap import content
-from primus_bootstrap.inventory.schema import names, required, specs
+from primus_bootstrap.inventory.rules import required
+from primus_bootstrap.inventory.schema import names, specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.inventory.ansible.groups import load_groups, load_kubespray_variables
+from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
 
 CHART_GROUPS = (
     "kube_gateway_api", "kube_cert_manager", "kube_prometheus_stack", "juicefs_csi", "higress", "harbor",
@@ -27,7 +27,7 @@ def test_group_names_are_ansible_names() -> None:
 @pytest.mark.parametrize("name", CHART_GROUPS)
 def test_chart_groups_say_whom_they_hold(name: str) -> None:
     """The group of a chart tells that it holds the control planes, which is how an operator knows what to write."""
-    assert "Holds kube_control_plane as child." in load_groups()[name].meaning
+    assert "Add kube_control_plane as its child." in load_groups()[name].meaning
 
 
 def test_kubespray_groups_are_known() -> None:

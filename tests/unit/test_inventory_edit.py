@@ -15,7 +15,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.ansible.view import expand_hosts
 from primus_bootstrap.inventory.edit.host_edits import NewHost, direct_groups, host_variables, with_host, with_value, without_host
 from primus_bootstrap.inventory.edit.host_ranges import without_name
-from primus_bootstrap.inventory.source.source_map import read_positions
+from primus_bootstrap.inventory.source.source_map import map_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def members(text: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     root = yaml.compose(text, Loader=yaml.CSafeLoader)
     assert root
-    written = read_positions(root, "hosts.yaml", expand=expand_hosts)
+    written = map_source(root, "hosts.yaml", expand=expand_hosts)
     for entry in written.hosts:
         found.setdefault(entry.group, []).extend(entry.hosts)
     return found
@@ -179,7 +179,7 @@ def test_a_value_is_replaced_where_it_stands() -> None:
 @pytest.mark.parametrize(("host", "name"), [("gpu02", "rack"), ("gpu09", "rack"), ("nobody", "rack")])
 def test_a_value_that_is_not_the_hosts_own_is_left_alone(host: str, name: str) -> None:
     """A range's variable belongs to others as well: the operator is told."""
-    with pytest.raises(PlanError, match=f"sets no {name} for {host} alone"):
+    with pytest.raises(PlanError, match=f"does not set {name} for {host} alone"):
         with_value(TYPICAL, host, name, "r2")
 
 
@@ -193,7 +193,7 @@ def test_a_host_that_would_come_to_other_groups_too_is_refused(text: str) -> Non
     with pytest.raises(PlanError, match="cannot edit safely") as error:
         with_host(text, NewHost("n9", ("a",)))
 
-    assert "by hand" in error.value.fix
+    assert "edit hosts.yaml yourself" in error.value.fix
 
 
 def test_an_alias_of_hosts_loses_a_host_once() -> None:

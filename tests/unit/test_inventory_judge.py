@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from primus_bootstrap.inventory.schema.specs import Option, parse_option
-from primus_bootstrap.inventory.schema.type_check import DeferredPart, Fault, judge_value
+from primus_bootstrap.inventory.schema.type_check import DeferredPart, Fault, check_value
 from primus_bootstrap.inventory.source.yaml_values import value_of
 
 SUB = {
@@ -50,7 +50,7 @@ def _node(text: str) -> yaml.Node:
 
 
 def _judge(name: str, text: str) -> list[Fault | DeferredPart]:
-    return list(judge_value(_option(name), _node(text), quotable=True))
+    return list(check_value(_option(name), _node(text), quotable=True))
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_right_value_is_taken(name: str, text: str) -> None:
         ("flag", "'no'", "flag must be true or false, found `'no'`", "write true or false, without quotes"),
         ("flag", "1", "flag must be true or false, found `1`", "write true or false, without quotes"),
         ("words", "a, b", "words must be a list, found `a, b`", "write it as a list: [a, b]"),
-        ("mapping", "a=1", "mapping must be a mapping, found `a=1`", "write its keys as `name: value` on lines of their own"),
-        ("mapping", "[a]", "mapping must be a mapping, found a list", "write its keys as `name: value` on lines of their own"),
+        ("mapping", "a=1", "mapping must be a mapping, found `a=1`", "write each of its keys as `name: value` on a separate line"),
+        ("mapping", "[a]", "mapping must be a mapping, found a list", "write each of its keys as `name: value` on a separate line"),
         ("numbers", "[1, x]", "numbers[1] must be a whole number, found `x`", "write a whole number"),
         ("mode", "on", "mode must be text, found `on`", 'put it in quotes: "on"'),
         ("mode", "atuo", "mode must be one of: on, off, auto; found `atuo`", "did you mean auto?"),
         ("level", "3", "level must be one of: 1, 2; found `3`", "choose from: 1, 2"),
         ("modes", "[a, q1]", "modes must be one of: a, b; found `q1`", "choose from: a, b"),
-        ("user", "{nam: a}", "user has no key nam", "did you mean name?"),
+        ("user", "{nam: a}", "user: unknown key nam", "did you mean name?"),
         ("users", "[{name: a, uid: x}]", "users[0].uid must be a whole number, found `x`", "write a whole number"),
         ("user", "{name: a, secret: [hunter2]}", "user.secret must be text, found a list", "write text"),
     ],
@@ -148,7 +148,7 @@ def test_each_fault_has_its_own_line() -> None:
 
     assert [(fault.line, fault.what) for fault in faults if isinstance(fault, Fault)] == [
         (3, "users[1].uid must be a whole number, found `x`"),
-        (4, "users[2] lacks name"),
+        (4, "users[2]: the required key name is missing"),
     ]
 
 
@@ -157,7 +157,7 @@ def test_secret_is_never_quoted(text: str) -> None:
     """Whatever is wrong with a `no_log` value, no message shows it."""
     option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})
 
-    faults = list(judge_value(option, _node(text), quotable=True))
+    faults = list(check_value(option, _node(text), quotable=True))
 
     assert faults
     assert "hunter2" not in str(faults)
@@ -185,6 +185,6 @@ def test_never_laxer_than_ansible(name: str, value: Any) -> None:
     except TypeError:
         refused = True  # Ansible 2.19 itself stumbles over a number where a mapping with options belongs
 
-    faults = [found for found in judge_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
+    faults = [found for found in check_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
 
     assert faults or not refused

@@ -240,4 +240,4 @@ def test_vaulted_values_without_a_spec_are_counted_as_deferred(tmp_path: Path) -
     result = validate(write_inventory(tmp_path / "site", hosts))
 
     assert result.problems == ()
-    assert [(late.variable, late.origin.line, late.why) for late in result.deferred] == [("ansible_become_password", 1, "under Vault")]
+    assert [(late.variable, late.origin.line, late.why) for late in result.deferred] == [("ansible_become_password", 1, "encrypted with Vault")]

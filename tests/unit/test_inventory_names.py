@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.schema import names
+from primus_bootstrap.inventory.schema.groups import load_groups
 
 
 @pytest.mark.parametrize(

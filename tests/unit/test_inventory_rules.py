@@ -41,7 +41,7 @@ def test_required_variable_may_lie_under_vault(tmp_path: Path) -> None:
     for_host = find_problems(write_inventory(tmp_path / "host", hosts, **{"host_vars__n1.yml": sealed}))
 
     assert for_group == ()
-    assert [problem.what for problem in for_host] == ["demo_url is not set for n2, and role demo cannot do without it"]
+    assert [problem.what for problem in for_host] == ["demo_url is not set for n2, and role demo requires it"]
 
 
 def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
     (problem,) = find_problems(write_inventory(tmp_path / "site", hosts))
 
     assert problem.rule == "near-host"
-    assert "gpu00002 has no address of its own, and its name is almost that of gpu0002" in problem.what
+    assert "gpu00002 has no address, and its name differs by one letter from gpu0002" in problem.what
 
 
 @given(st.text("ab1", min_size=1, max_size=6), st.text("ab1", max_size=6))
@@ -65,4 +65,4 @@ def test_one_slip_is_one_letter_or_two_swapped_ones(one: str, other: str) -> Non
     tried |= {one[:i] + letter + one[i + 1 :] for i in range(len(one)) for letter in ("", *letters)}
     tried |= {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
 
-    assert hosts._one_slip(one, other) == hosts._one_slip(other, one) == (other in tried - {one})
+    assert hosts._differ_by_one_letter(one, other) == hosts._differ_by_one_letter(other, one) == (other in tried - {one})

@@ -67,4 +67,4 @@ def test_file_that_holds_no_mapping_is_one_problem(tmp_path: Path, text: str) ->
     shutil.copytree(content.topologies_dir() / "h200-slurm", tmp_path / "site")
     (tmp_path / "site/group_vars/all.yml").write_text(text, encoding="utf-8")
 
-    assert "holds no mapping of variables" in {problem.what for problem in find_problems(tmp_path / "site")}
+    assert "is not a mapping of variables" in {problem.what for problem in find_problems(tmp_path / "site")}

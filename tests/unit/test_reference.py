@@ -73,7 +73,7 @@ def test_markdown_is_one_table_an_owner() -> None:
     """Every cell survives as one cell: the bars of a choice are escaped."""
     lines = markdown(select_options()).splitlines()
 
-    assert "## The cluster as a whole" in lines
+    assert "## Cluster" in lines
     assert "## Role `demo`" in lines
     assert '| `demo_mode` | str | `"a"` | First line. Second line. One of: "a", "b\\|c". |' in lines
     assert "| `demo_key` | str, *required*, *secret* |  | The key. |" in lines
@@ -84,7 +84,7 @@ def test_groups_are_listed_by_who_reads_them() -> None:
     """The groups' reference holds ours and Kubespray's, each with its meaning."""
     text = markdown_groups()
 
-    assert text.index("| `gpu_node` |") < text.index("## Read by Kubespray") < text.index("| `etcd` |")
+    assert text.index("| `gpu_node` |") < text.index("## Groups of Kubespray") < text.index("| `etcd` |")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_secret_is_marked_and_shows_no_default() -> None:
     [
         ("demon", "", "no such role: demon", "choose from: cluster, demo"),
         ("", "demo_wait", "no role has a variable demo_wait", "did you mean demo_wait_s?"),
-        ("", "kube_version", "kube_version is Kubespray's and passes through as it is", "see https://github.com/kubernetes-sigs/kubespray"),
+        ("", "kube_version", "kube_version is a variable of Kubespray", "see https://github.com/kubernetes-sigs/kubespray"),
     ],
 )
 def test_unknown_names_are_answered(role: str, name: str, what: str, fix: str) -> None:

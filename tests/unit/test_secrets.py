@@ -9,7 +9,7 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.core.errors import InventoryError, PlanError
-from primus_bootstrap.inventory.edit.generated_secrets import add_secrets, make_password_file, password_of, read_vault_file
+from primus_bootstrap.inventory.edit.generated_secrets import add_secrets, create_password_file, password_of, read_vault_file
 from primus_bootstrap.inventory.schema import names, specs
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 def password(tmp_path: Path) -> Path:
     """A new password file."""
     path = tmp_path / "state" / "vault-password"
-    make_password_file(path)
+    create_password_file(path)
     return path
 
 
@@ -62,7 +62,7 @@ def test_password_file_is_never_replaced(password: Path) -> None:
     """A password that seals something must not be lost."""
     before = password.read_text()
     with pytest.raises(PlanError):
-        make_password_file(password)
+        create_password_file(password)
 
     assert password.read_text() == before
 
@@ -104,7 +104,7 @@ def test_plain_text_file_is_refused(tmp_path: Path, options: dict[str, Option], 
 def test_wrong_password_is_refused(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
     """Another password neither opens nor replaces the file, and the message shows no value."""
     path, other = tmp_path / "vault.yml", tmp_path / "other" / "password"
-    make_password_file(other)
+    create_password_file(other)
     add_secrets(path, [options["demo_key"]], password_of(password))
     before = path.read_bytes()
     with pytest.raises(PlanError) as caught:

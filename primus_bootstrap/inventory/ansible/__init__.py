@@ -1,1 +1,1 @@
-"""What Ansible makes of an inventory: its own managers, the variables of each host, groups and role filters."""
+"""Load an inventory with Ansible: its variables, its addresses, and the filters of the roles."""

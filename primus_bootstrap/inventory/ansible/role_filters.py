@@ -1,4 +1,4 @@
-"""A role's own judgement, loaded from its folder: the only module that does. One judgement serves the inventory and plain Ansible alike."""
+"""Load the filter plug-in of a role, so that `validate` applies the same checks as the role's preflight."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @cache
 def load_filters(role: str) -> ModuleType:
-    """Return `roles/<role>/filter_plugins/<role>.py`.
+    """Return `roles/<role>/filter_plugins/<role>.py` as a module.
 
     Raises:
-        ImportError: the role has none.
+        ImportError: The role has no such file.
     """
     path = content.roles_dir() / role / "filter_plugins" / f"{role}.py"
     spec = importlib.util.spec_from_file_location(f"primus_role_{role}", path)

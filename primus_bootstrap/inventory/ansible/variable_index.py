@@ -1,4 +1,4 @@
-"""Which definition of a variable counts for a host, with its place."""
+"""Find the definition of a variable that is effective for each host, by Ansible's precedence, with its file and line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class VariableIndex:
-    """The definitions of one inventory by variable, in Ansible's order of precedence.
+    """The definitions of one inventory by variable.
 
-    Ansible's managers give the same answer a hundred times slower, and lose the place; a contract test keeps the two equal.
-    `depths` is the place of each group in Ansible's order: depth below `all`, then `ansible_group_priority`.
+    Ansible's variable manager gives the same values, but some hundred times slower and without positions.
+    `tests/contract/test_inventory_agrees_with_ansible.py` compares the two.
+
+    Attributes:
+        groups: Every group with its hosts and those of its children.
+        depths: Each group's depth below `all` and its `ansible_group_priority`.
+        by_name: The definitions of each variable, in file order.
     """
 
     groups: Mapping[str, tuple[str, ...]]
@@ -25,24 +30,24 @@ class VariableIndex:
     by_name: Mapping[str, tuple[Definition, ...]]
     _cache: dict[str, dict[str, Definition]] = field(default_factory=dict)
 
-    def of(self, variable: str) -> Mapping[str, Definition]:
-        """Return the definition that counts for each host that has the variable."""
+    def by_host(self, variable: str) -> Mapping[str, Definition]:
+        """Return the effective definition for each host that has the variable."""
         if variable not in self._cache:
-            winners: dict[str, Definition] = {}
-            for definition in sorted(self.by_name.get(variable, ()), key=self._rank):
+            effective: dict[str, Definition] = {}
+            for definition in sorted(self.by_name.get(variable, ()), key=self._precedence):
                 for target in definition.targets:
                     hosts = self.groups.get(target, ()) if definition.kind == "group" else (target,)
-                    winners.update(dict.fromkeys(hosts, definition))
-            self._cache[variable] = winners
+                    effective.update(dict.fromkeys(hosts, definition))
+            self._cache[variable] = effective
         return self._cache[variable]
 
     def origin(self, host: str, variable: str) -> Origin | None:
-        """Return where the value that counts for one host is written."""
-        found = self.of(variable).get(host)
-        return found.origin if found else None
+        """Return where the effective value for a host is set; None if it is not set."""
+        definition = self.by_host(variable).get(host)
+        return definition.origin if definition else None
 
-    def _rank(self, definition: Definition) -> tuple[int, int, int, str]:
-        """Return the precedence: https://docs.ansible.com/ansible/latest/reference_appendices/config.html#variable-precedence."""
+    def _precedence(self, definition: Definition) -> tuple[int, int, int, str]:
+        """Return the sort key: https://docs.ansible.com/ansible/latest/reference_appendices/config.html#variable-precedence."""
         if definition.kind == "host":
             return (5 if definition.from_file else 4, 0, 0, "")
         name = definition.targets[0]
@@ -52,7 +57,7 @@ class VariableIndex:
 
 
 def index_definitions(definitions: Iterable[Definition]) -> dict[str, tuple[Definition, ...]]:
-    """Return the definitions by variable, each in the order in which they are written."""
+    """Return the definitions by variable name, in file order."""
     found: dict[str, list[Definition]] = {}
     for definition in definitions:
         found.setdefault(definition.name, []).append(definition)

@@ -1,4 +1,4 @@
-"""Ansible's own managers over one inventory: they give meaning. The only module that loads an inventory with Ansible."""
+"""Load an inventory with Ansible's managers. No other module of the package does; a contract test checks this."""
 
 from __future__ import annotations
 
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from primus_bootstrap.inventory.cluster import Origin, RoleSources
+    from primus_bootstrap.inventory.source.variable_files import EncryptedFile
     from primus_bootstrap.inventory.source.vault import Vault
 
 log = logging.getLogger(__name__)
 
 
-def use_our_settings() -> None:
-    """Make Ansible read the settings that every run of ours uses; it does so once, when it is first imported."""
+def use_shipped_settings() -> None:
+    """Make Ansible use the shipped ansible.cfg, as in a run. Ansible reads its settings when it is first imported."""
     os.environ.setdefault("ANSIBLE_CONFIG", str(content.ansible_cfg()))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Ansible's warnings off the user's screen: what they warn of is our error, with its place."""
-    heard = io.StringIO()
-    with contextlib.redirect_stderr(heard), contextlib.redirect_stdout(heard):
+    """Write Ansible's warnings to the debug log. The rules report the same mistakes with their positions."""
+    output = io.StringIO()
+    with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
         yield
-    if text := heard.getvalue().strip():
+    if text := output.getvalue().strip():
         log.debug("ansible: %s", text)
 
 
 @contextlib.contextmanager
-def collector_off() -> Iterator[None]:
-    """Switch the garbage collector off: 12,500 hosts load in 3.3 s instead of 5.6 s, and nothing of it is garbage."""
+def garbage_collection_off() -> Iterator[None]:
+    """Switch the garbage collector off while an inventory is loaded: 12,500 hosts take 3.3 s instead of 5.6 s."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -55,17 +56,17 @@ def collector_off() -> Iterator[None]:
 
 
 def make_loader() -> Any:
-    """Return Ansible's file reader."""
-    from ansible.parsing.dataloader import DataLoader  # noqa: PLC0415 - Ansible is loaded only where an inventory is
+    """Return Ansible's file loader."""
+    from ansible.parsing.dataloader import DataLoader  # noqa: PLC0415 - Ansible takes 0.2 s to import
 
     return DataLoader()
 
 
 def expand_hosts(pattern: str) -> list[str]:
-    """Return the host names that one key under `hosts:` means, by Ansible's own rules.
+    """Return the host names that one key under `hosts:` expands to.
 
     Raises:
-        ValueError: the pattern is no range.
+        ValueError: The range is invalid.
     """
     from ansible.errors import AnsibleError  # noqa: PLC0415
     from ansible.parsing.utils.addresses import parse_address  # noqa: PLC0415
@@ -78,7 +79,8 @@ def expand_hosts(pattern: str) -> list[str]:
     try:
         return list(expand_hostname_range(name)) if detect_range(name) else [name]
     except AnsibleError as error:
-        raise ValueError(str(error)) from error
+        what = "both bounds must have the same number of digits" if "equal-length" in str(error) else str(error)
+        raise ValueError(what) from error
     except ValueError as error:
         raise ValueError("its brackets or bounds do not match") from error
 
@@ -87,21 +89,27 @@ def expand_hosts(pattern: str) -> list[str]:
 class ManagersView:
     """The managers of one loaded inventory.
 
-    `locate` finds where a variable of a host is written; `sealed` are (group or host, file) of what no password opened.
+    Attributes:
+        loader: Ansible's file loader.
+        inventory: Ansible's inventory manager.
+        managers: Ansible's variable manager.
+        vault: The Vault passwords.
+        encrypted_files: The files that need a Vault password that was not given.
+        locate: Returns where a variable of a host is set.
     """
 
     loader: Any
     inventory: Any
     managers: Any
     vault: Vault
-    sealed: tuple[tuple[str, str], ...]
+    encrypted_files: tuple[EncryptedFile, ...]
     locate: Callable[[str, str], Origin | None]
 
     def select(self, pattern: str) -> tuple[str, ...]:
-        """Return the host names that an Ansible host pattern means, in inventory order.
+        """Return the hosts that match an Ansible host pattern, in inventory order.
 
         Raises:
-            PlanError: the pattern is no host pattern.
+            PlanError: The pattern is invalid, or names a host or group that does not exist.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415
 
@@ -109,31 +117,32 @@ class ManagersView:
             with _quiet():
                 return tuple(host.name for host in self.inventory.get_hosts(pattern) if not host.implicit)
         except AnsibleError as error:
-            raise PlanError(f"no such host pattern: {pattern}", fix=f"name hosts or groups of hosts.yaml ({error})") from error
+            raise PlanError(
+                f"no hosts match the pattern {pattern}: {error}", fix="use the names of hosts and groups in hosts.yaml"
+            ) from error
 
     def variables(self, host: str) -> Mapping[str, Any]:
-        """Return the merged variables of one host; a template or Vault value is resolved when it is asked for.
+        """Return the merged variables of one host. A template or Vault value is resolved when its variable is read.
 
         Raises:
-            PlanError: there is no such host.
+            PlanError: There is no such host.
         """
-        found = self.inventory.get_host(host)
-        if found is None or found.implicit:
-            raise PlanError(f"no such host: {host}", fix="name a host of hosts.yaml")
+        entry = self.inventory.get_host(host)
+        if entry is None or entry.implicit:
+            raise PlanError(f"no such host: {host}", fix="use the name of a host in hosts.yaml")
         with _quiet():
-            raw = self.managers.get_vars(host=found)
+            raw = self.managers.get_vars(host=entry)
         return HostVariables(self, host, raw)
 
     def read_templates(self, path: Path) -> Any:
-        """Return a file of ours whose texts may be templates."""
+        """Return the content of a YAML file of this package; its strings may be templates."""
         with _quiet():
             return self.loader.load_from_file(str(path), cache="all", unsafe=True, trusted_as_template=True)
 
     def role_scope(self, host: str, sources: RoleSources) -> Callable[[Any], Any]:
-        """Return what resolves the templates of a role for one host; no host is asked.
+        """Return a function that resolves the templates of a role for one host, without contacting the host.
 
-        Raises:
-            ValueError: by the returned function: a template uses what is not known without the host, or fails.
+        The function raises ValueError if a template fails, for example because it uses a fact.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415
         from ansible.plugins.loader import filter_loader  # noqa: PLC0415
@@ -141,7 +150,7 @@ class ManagersView:
 
         variables: dict[str, Any] = {}
         for path in sources.defaults:
-            filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # the role's own, which its variables use
+            filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # filters that the role's variables use
             variables |= self.read_templates(path) or {}
         with _quiet():
             variables |= self.managers.get_vars(host=self.inventory.get_host(host))
@@ -160,31 +169,31 @@ class ManagersView:
 
 
 class HostVariables(Mapping[str, Any]):
-    """The variables of one host; each is resolved when it is asked for, so that only what is needed must be resolvable."""
+    """The variables of one host, each resolved when it is read, so that an unused template may fail."""
 
     def __init__(self, view: ManagersView, host: str, raw: Mapping[str, Any]) -> None:
-        """Keep what is written; nothing is resolved yet."""
+        """Store the unresolved variables."""
         self._view = view
         self._host = host
         self._raw = raw
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
+        """Yield the variable names."""
         return iter(self._raw)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of variables."""
         return len(self._raw)
 
     def __contains__(self, name: object) -> bool:
-        """Tell whether it is set, without resolving it."""
+        """Return whether a variable is set, without resolving it."""
         return name in self._raw
 
     def __getitem__(self, name: str) -> Any:
-        """Resolve one variable.
+        """Return one variable, resolved.
 
         Raises:
-            InventoryError: it is a template that cannot be resolved, or under Vault without a password.
+            InventoryError: Its template fails, or it is encrypted and the password is missing or wrong.
         """
         return _resolve(self._view, self._host, name, self._raw)
 
@@ -209,26 +218,27 @@ def _unresolved(view: ManagersView, host: str, name: str, error: Exception) -> P
     origin = view.locate(host, name)
     file, line = (origin.file, origin.line) if origin else ("hosts.yaml", 0)
     if _is_vault_error(error):
-        what = f"`{name}` of {host} is under Vault" + (" and the password does not open it" if view.vault else "")
-        return Problem(file, line, what, "give the Vault password: --ask-vault-pass or --vault-password-file", "vault-password")
+        what = f"`{name}` of {host} is encrypted with Vault, and {'the password is wrong' if view.vault else 'no password was given'}"
+        return Problem(file, line, what, "--vault-password-file FILE or --ask-vault-pass", "vault-password")
     option = load_options().get(name)
     secret = is_ansible_secret(name) or (option is not None and option.no_log)
-    reason = "its template fails" if secret else str(error).splitlines()[0]  # Ansible's own words may quote a value
+    reason = "its template fails" if secret else str(error).splitlines()[0]  # Ansible's message may contain the value
     what = f"`{name}` of {host} cannot be resolved: {reason}"
     owners = {host, *(group.name for group in view.inventory.get_host(host).get_groups())}
-    if sealed := [shown for owner, shown in view.sealed if owner in owners]:
-        return Problem(file, line, what, f"give the Vault password: {', '.join(sealed)} cannot be read without it", "vault-password")
-    return Problem(file, line, what, "define what the template uses for this host", "template")
+    if encrypted := [file.display_path for file in view.encrypted_files if file.owner in owners]:
+        fix = f"--vault-password-file FILE or --ask-vault-pass, to read {', '.join(encrypted)}"
+        return Problem(file, line, what, fix, "vault-password")
+    return Problem(file, line, what, f"set the variables that the template uses, for {host}", "template")
 
 
 def _is_vault_error(error: BaseException | None) -> bool:
-    """Look through the causes: the template engine wraps Vault's own error, and captures it in a class that it keeps to itself.
+    """Return whether a Vault error is among the causes of an error. The template engine wraps it in a private class.
 
-    Its chains may lead back to themselves, so each cause is looked at once.
+    A chain of causes may be circular, so each one is visited once.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if type(error).__name__ in ("AnsibleVaultError", "AnsibleVaultFormatError", "UndecryptableVaultError"):
             return True
         error = error.__cause__ or error.__context__
@@ -244,21 +254,21 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-def open_view(  # noqa: PLR0913, PLR0917 - what is read, what it means, and what opens it
-    path: Path, original: Path, loader: Any, vault: Vault, files: Iterable[Path], sealed: Iterable[Path]
+def open_view(  # noqa: PLR0913, PLR0917 - paths, loader and passwords of one inventory
+    path: Path, original: Path, loader: Any, vault: Vault, files: Iterable[Path], encrypted: Iterable[Path]
 ) -> tuple[Any, Any]:
-    """Load hosts.yaml with Ansible's yaml inventory plugin and nothing else; return (inventory manager, variable manager).
+    """Load hosts.yaml with Ansible's `yaml` inventory plugin; return (inventory manager, variable manager).
 
     Args:
         path: hosts.yaml, or a snapshot of it.
-        original: hosts.yaml itself, which `inventory_file` and `inventory_dir` name.
-        loader: Ansible's file reader.
-        vault: The secrets.
-        files: The variable files beside it: read now, because Ansible reads them late and stops at what it cannot read.
-        sealed: Those that cannot be decrypted: Ansible finds them empty.
+        original: hosts.yaml; the value of `inventory_file`.
+        loader: Ansible's file loader.
+        vault: The Vault passwords.
+        files: The variable files. They are read here because Ansible reads them later and would stop at an invalid one.
+        encrypted: The variable files that cannot be decrypted. Ansible sees them as empty.
 
     Raises:
-        ValueError: Ansible cannot load it.
+        ValueError: Ansible cannot load a file.
     """
     from ansible.errors import AnsibleError  # noqa: PLC0415
     from ansible.inventory.manager import InventoryManager  # noqa: PLC0415
@@ -266,13 +276,13 @@ def open_view(  # noqa: PLR0913, PLR0917 - what is read, what it means, and what
     from ansible.vars.hostvars import HostVars  # noqa: PLC0415
     from ansible.vars.manager import VariableManager  # noqa: PLC0415
 
-    _forget_folders()
+    _clear_plugin_caches()
     loader.set_basedir(str(content.playbooks_dir()))  # as in a run
     loader.set_vault_secrets(list(vault.secrets))
     real = path.parent.resolve()
-    for file in sealed:
-        loader._FILE_CACHE[str(real / file.relative_to(path.parent))] = {}  # noqa: SLF001 - the managers' only way in
-    with _quiet(), collector_off(), vault.active():
+    for file in encrypted:
+        loader._FILE_CACHE[str(real / file.relative_to(path.parent))] = {}  # noqa: SLF001 - the managers read through this cache
+    with _quiet(), garbage_collection_off(), vault.active():
         inventory = InventoryManager(loader=loader, sources=[str(path)], parse=False)
         data = inventory._inventory  # noqa: SLF001 - parse_sources() would turn an error into a warning
         data.current_source = str(original)  # becomes inventory_file and inventory_dir
@@ -284,18 +294,18 @@ def open_view(  # noqa: PLR0913, PLR0917 - what is read, what it means, and what
                 name = str(real / file.relative_to(path.parent))
                 found = loader.load_from_file(name, cache="all", unsafe=True, trusted_as_template=True)
                 if not isinstance(found, dict):
-                    loader._FILE_CACHE[name] = {}  # noqa: SLF001 - said elsewhere with its line; the managers would stop at it later
+                    loader._FILE_CACHE[name] = {}  # noqa: SLF001 - `variable_files` reports it; the managers would stop
         except AnsibleError as error:
             raise ValueError(str(error)) from error
         managers = VariableManager(loader=loader, inventory=inventory)
-        HostVars(inventory=inventory, variable_manager=managers, loader=loader)  # hands itself to the manager, for templates
+        HostVars(inventory=inventory, variable_manager=managers, loader=loader)  # registers itself with the manager, for templates
     return inventory, managers
 
 
-def _forget_folders() -> None:
-    """Make the group_vars plugin look again: it remembers for the life of the process which folders there are."""
+def _clear_plugin_caches() -> None:
+    """Clear the caches of the group_vars plugin, which keep the folders that exist for the life of the process."""
     from ansible.plugins.loader import vars_loader  # noqa: PLC0415
 
     plugin = sys.modules[type(vars_loader.get("host_group_vars")).__module__]
-    for memory in (plugin.CANONICAL_PATHS, plugin.FOUND, plugin.NAK):
-        memory.clear()
+    for cache in (plugin.CANONICAL_PATHS, plugin.FOUND, plugin.NAK):
+        cache.clear()

@@ -1,4 +1,4 @@
-"""An edited hosts.yaml: judged as a whole while it is a draft, and put in place of the file in one step."""
+"""Validate an edited hosts.yaml as a draft, then replace the file atomically."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Cluster
 
 _BOM = "\ufeff"
-_KEPT_ENDING = ".bak"  # neither Ansible nor `validate` reads such files
-OWNER_RULE = frozenset({"variable-file-owner"})  # a host that is to come, or that left, may have variable files
+_DISABLED_SUFFIX = ".bak"  # Ansible and `validate` ignore these files
+OWNER_RULE = frozenset({"variable-file-owner"})  # variable files of a host that is not in hosts.yaml yet, or not any more
 
 
 @dataclass(frozen=True, slots=True)
 class HostsText:
-    """hosts.yaml as read: its text with plain line ends, and what its bytes have besides."""
+    """The text of hosts.yaml with LF line ends, and the file's own line end and byte order mark."""
 
     path: Path
     text: str
     line_end: str = "\n"
-    mark: str = ""
+    bom: str = ""
 
     def encoded(self, text: str) -> bytes:
-        """Return the bytes of a text in the form of this file."""
-        return (self.mark + text.replace("\n", self.line_end)).encode()
+        """Return a text as bytes, with the line ends and the byte order mark of this file."""
+        return (self.bom + text.replace("\n", self.line_end)).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A change of hosts.yaml that was judged; `cluster` is what it describes, under the path of the real file."""
+    """A validated change of hosts.yaml. `after` is the new text, `cluster` the inventory that it describes."""
 
     file: HostsText
     after: str
@@ -47,54 +47,56 @@ class Draft:
 
     @property
     def reverse(self) -> Draft:
-        """The change that takes this one back."""
+        """The change that reverts this one."""
         return Draft(replace(self.file, text=self.after), self.file.text, self.cluster)
 
     @property
     def diff(self) -> str:
-        """The change as unified text; empty where there is none."""
+        """The change as a unified diff; empty if nothing changes."""
         sides = (self.file.text.splitlines(), self.after.splitlines())
         return "\n".join(difflib.unified_diff(*sides, str(self.file.path), str(self.file.path), n=2, lineterm=""))
 
 
 def read_hosts_text(path: Path) -> HostsText:
-    """Read hosts.yaml, or that of a folder, in order to edit it.
+    """Read hosts.yaml, or the one in a folder, to edit it.
 
     Raises:
-        PlanError: it is under Vault, or its lines end in two ways.
+        PlanError: The file is encrypted, is not UTF-8, or has mixed line ends.
     """
     path = (path / "hosts.yaml" if path.is_dir() else path).absolute()
     with _file_errors(path):
         data = path.read_bytes()
     if data.startswith(b"$ANSIBLE_VAULT"):
-        raise PlanError(f"{path} is encrypted as a whole", fix="edit it with `ansible-vault edit`, then: primus-bootstrap apply")
+        raise PlanError(
+            f"{path} is encrypted and cannot be edited by this command", fix=f"ansible-vault edit {path}, then: primus-bootstrap apply"
+        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PlanError(f"{path} is not UTF-8 text", fix="save it as UTF-8") from error
-    mark, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
+    bom, text = (_BOM, text[1:]) if text.startswith(_BOM) else ("", text)
     line_end = "\r\n" if "\r\n" in text else "\n"
     plain = text.replace("\r\n", "\n")
     if plain.replace("\n", line_end) != text:
-        raise PlanError(f"{path}: some lines end with CR LF and others with LF", fix="save it with one kind of line end")
-    return HostsText(path, plain, line_end, mark)
+        raise PlanError(f"{path}: some lines end with CR LF and others with LF", fix=f"sed -i 's/\\r$//' {path}")
+    return HostsText(path, plain, line_end, bom)
 
 
-def judge_draft(
+def check_draft(
     file: HostsText, after: str, *, vault_password_file: Path | None = None, ask_vault_pass: str | None = None, removes: bool = False
 ) -> Draft:
-    """Judge an edited text as `validate` does, with the variable files beside it; the file itself is not touched.
+    """Validate an edited text together with the variable files beside hosts.yaml. Does not change hosts.yaml.
 
     Args:
-        file: what was read.
-        after: its text with the edit.
-        vault_password_file: as for `load_cluster`.
-        ask_vault_pass: as for `load_cluster`.
-        removes: a host is taken out, so its own variable files lose their owner.
+        file: The file before the edit.
+        after: The edited text.
+        vault_password_file: As for `load_cluster`.
+        ask_vault_pass: As for `load_cluster`.
+        removes: The edit removes a host, whose variable files may stay.
 
     Raises:
-        InventoryError: with every problem of the edited text.
-        PlanError: the folder cannot be written.
+        InventoryError: With all problems of the edited text.
+        PlanError: The folder cannot be written.
     """
     draft = file.path.with_name(f".{file.path.stem}.{os.getpid()}.draft.yaml")
     try:
@@ -105,8 +107,8 @@ def judge_draft(
             draft,
             vault_password_file=vault_password_file,
             ask_vault_pass=ask_vault_pass,
-            forgive=OWNER_RULE if removes else frozenset(),
-            shown=file.path,
+            ignore_rules=OWNER_RULE if removes else frozenset(),
+            display_path=file.path,
         )
     finally:
         with contextlib.suppress(OSError):
@@ -117,15 +119,15 @@ def judge_draft(
 
 
 def write_draft(draft: Draft) -> None:
-    """Put the draft in place of hosts.yaml in one step; owner and mode stay, and a link stays a link.
+    """Replace hosts.yaml atomically. Owner, mode and extended attributes are kept; a symbolic link stays a link.
 
     Raises:
-        PlanError: somebody else changed the file meanwhile, or it cannot be written.
+        PlanError: The file was changed since it was read, or cannot be written.
     """
     path = draft.file.path
     with _file_errors(path):
         if path.read_bytes() != draft.file.encoded(draft.file.text):
-            raise PlanError(f"{path} was changed by somebody else meanwhile", fix="run the same command again: it reads the file anew")
+            raise PlanError(f"{path} was changed by another program since it was read", fix="run the same command again")
         real = path.resolve()
         new = real.with_name(f".{real.name}.{os.getpid()}.new")
         try:
@@ -141,20 +143,20 @@ def write_draft(draft: Draft) -> None:
             new.unlink(missing_ok=True)
 
 
-def own_files(path: Path, host: str) -> tuple[Path, ...]:
-    """Return the files and folders of `host_vars/` beside hosts.yaml that belong to one host."""
+def host_files(path: Path, host: str) -> tuple[Path, ...]:
+    """Return the files and folders of one host in `host_vars/` beside hosts.yaml."""
     folder = path.parent / "host_vars"
     return tuple(found for ending in ("", ".yml", ".yaml", ".json") if (found := folder / f"{host}{ending}").exists())
 
 
-def set_own_files_aside(path: Path, host: str) -> tuple[Path, ...]:
-    """Rename the variable files of a host that left, so that nothing reads them any more; return their new names."""
-    kept = []
+def disable_host_files(path: Path, host: str) -> tuple[Path, ...]:
+    """Rename the variable files of a removed host so that Ansible ignores them; return their new names."""
+    renamed = []
     with _file_errors(path):
-        for file in own_files(path, host):
-            names = (file.with_name(f"{file.name}{number}{_KEPT_ENDING}") for number in ("", *(f".{n}" for n in range(1, 1000))))
-            kept.append(file.rename(next(name for name in names if not name.exists())))
-    return tuple(kept)
+        for file in host_files(path, host):
+            names = (file.with_name(f"{file.name}{number}{_DISABLED_SUFFIX}") for number in ("", *(f".{n}" for n in range(1, 1000))))
+            renamed.append(file.rename(next(name for name in names if not name.exists())))
+    return tuple(renamed)
 
 
 @contextlib.contextmanager
@@ -162,5 +164,5 @@ def _file_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        fix = "make the file and its folder readable and writable for this user, with space on their disk"
+        fix = f"make {path.parent} readable and writable for this user, and check its free space: df -h {path.parent}"
         raise PlanError(f"{error.filename or path}: {error.strerror or error}", fix=fix) from error

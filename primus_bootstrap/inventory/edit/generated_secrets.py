@@ -1,4 +1,4 @@
-"""Generated secrets in a Vault file: values are made, sealed and written here, and never leave this module in plain text."""
+"""Generate secrets and write them, encrypted, to a Vault file."""
 
 from __future__ import annotations
 
@@ -21,98 +21,95 @@ if TYPE_CHECKING:
     from primus_bootstrap.core.errors import Problem
     from primus_bootstrap.inventory.schema.specs import Option
 
-_BYTES = 32  # 256 bits of randomness, 43 characters that need no quoting in shells, URLs and INI files
-_HEAD = "# Written by primus-bootstrap secrets init; see and change it with: ansible-vault edit\n"
+_BYTES = 32  # 43 characters, none of which needs quotes in shells, URLs or INI files
+_HEAD = "# Written by primus-bootstrap secrets init. To view or change it: ansible-vault edit\n"
 
 
 def missing_secrets(problems: Iterable[Problem]) -> tuple[Option, ...]:
-    """Return the secrets among the required variables that validation misses.
+    """Return the secrets that the problems of the rule `required` name.
 
-    The rule `required` knows which role runs where; its messages begin with the variable's name.
+    The message of such a problem begins with the name of the variable.
     """
     names = {problem.what.partition(" ")[0] for problem in problems if problem.rule == "required"}
     return tuple(option for option in load_options().values() if option.no_log and option.name in names)
 
 
 def password_of(path: Path) -> Vault:
-    """Return the Vault that the password in a file, or printed by a program, opens.
+    """Return the Vault with the password in a file, or from the output of a script.
 
     Raises:
-        InventoryError: the file gives no password.
+        InventoryError: The file contains no password.
     """
-    view.use_our_settings()
+    view.use_shipped_settings()
     return open_vault(view.make_loader(), password_file=path, password=None)
 
 
-def make_password_file(path: Path, *, own_folder: bool = False) -> None:
-    """Write a new Vault password that only its owner may read.
+def create_password_file(path: Path, *, is_state_folder: bool = False) -> None:
+    """Write a new Vault password to a file with mode 0600.
 
-    Its folder gets a `.gitignore` for all files, where the folder is made now or is the cluster's own (`own_folder`).
+    If the folder is new, or is the cluster's state folder (`is_state_folder`), a `.gitignore` for all files is added to it.
 
     Raises:
-        PlanError: the file is there already or cannot be written.
+        PlanError: The file exists, or cannot be written.
     """
     try:
-        if own_folder or not path.parent.exists():
+        if is_state_folder or not path.parent.exists():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(f"{secrets.token_urlsafe(_BYTES)}\n")
     except OSError as error:
-        fix = "give a place that you may write to: --vault-password-file"
+        fix = "choose a path that you can write to: --vault-password-file FILE"
         raise PlanError(f"{path} cannot be written: {error.strerror}", fix=fix) from error
 
 
 def read_vault_file(path: Path, vault: Vault) -> str:
-    """Return the text of a Vault file; empty where there is none.
+    """Return the plain text of a Vault file; empty if it does not exist.
 
     Raises:
-        PlanError: it is not encrypted, or the password does not open it.
+        PlanError: The file is not encrypted, or the password is wrong.
     """
     if not path.exists():
         return ""
     data = path.read_bytes()
     if not data.startswith(b"$ANSIBLE_VAULT;"):
-        raise PlanError(f"{path} is not encrypted", fix=f"encrypt it first: ansible-vault encrypt {path}")
+        raise PlanError(f"{path} is not encrypted", fix=f"ansible-vault encrypt {path}")
     try:
         return vault.decrypt(data).decode("utf-8")
     except ValueError as error:
-        raise PlanError(f"{path}: {error}", fix="give the file of the right password: --vault-password-file") from error
+        raise PlanError(f"{path}: {error}", fix="--vault-password-file FILE, with the right password") from error
 
 
 def add_secrets(path: Path, options: Sequence[Option], vault: Vault) -> tuple[str, ...]:
-    """Add a generated value for each variable to a Vault file, which is made where it is missing; return the names that were added.
+    """Add a generated value for each variable to a Vault file; return the names that were added.
 
-    What stands in the file stays as it is, comments included.
+    Creates the file if it does not exist. The existing content, comments included, is kept.
 
     Raises:
-        PlanError: a value cannot be generated, or the file cannot be opened or written.
+        PlanError: A value cannot be generated, or the file cannot be read or written.
     """
     if odd := [option.name for option in options if option.type != "str"]:
-        raise PlanError(
-            f"no value can be generated for {', '.join(odd)}: only text can", fix=f"write it yourself: ansible-vault edit {path}"
-        )
+        raise PlanError(f"cannot generate a value for {', '.join(odd)}: not a string", fix=f"add it yourself: ansible-vault edit {path}")
     before = read_vault_file(path, vault)
-    there = yaml.safe_load(before) or {}
-    added = [option for option in options if option.name not in there]
+    existing = yaml.safe_load(before) or {}
+    added = [option for option in options if option.name not in existing]
     if not added:
         return ()
     text = before or _HEAD
     for option in added:
         meaning = " ".join(option.description).partition(". ")[0]
         text += f"{'' if text.endswith(chr(10)) else chr(10)}# {meaning}\n{option.name}: {secrets.token_urlsafe(_BYTES)}\n"
-    _write_sealed(path, text, vault)
+    _write_encrypted(path, text, vault)
     return tuple(option.name for option in added)
 
 
-def _write_sealed(path: Path, text: str, vault: Vault) -> None:
-    """Replace the file at once, so that a crash leaves the old one or the new one."""
-    from ansible.parsing.vault import VaultLib  # noqa: PLC0415 - Ansible is loaded only where an inventory is
+def _write_encrypted(path: Path, text: str, vault: Vault) -> None:
+    from ansible.parsing.vault import VaultLib  # noqa: PLC0415 - Ansible takes 0.2 s to import
 
-    sealed = VaultLib(list(vault.secrets)).encrypt(text, secret=vault.secrets[0][1])
+    encrypted = VaultLib(list(vault.secrets)).encrypt(text, secret=vault.secrets[0][1])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, sealed, mode=0o600)
+        write_atomic(path, encrypted, mode=0o600)
     except OSError as error:
-        raise PlanError(f"{path} cannot be written: {error.strerror}", fix="name another place with --output") from error
+        raise PlanError(f"{path} cannot be written: {error.strerror}", fix="choose another path: --output FILE") from error

@@ -1,4 +1,4 @@
-"""Host ranges (`gpu[001:064]`) as text: what is left of one when a name is taken out of it."""
+"""Remove a host name from a host range (`gpu[001:064]`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _RANGE = re.compile(r"\[([^\[\]:]+):([^\[\]:]+)(?::(\d+))?\]")
 
 
 def without_name(pattern: str, name: str, expand: Callable[[str], list[str]]) -> tuple[str, ...]:
-    """Return the patterns that mean what `pattern` means without `name`, in the same order; itself where it does not mean it.
+    """Return patterns for the hosts of `pattern` except `name`, in the same order.
 
     Args:
-        pattern: a key under `hosts:`, with any number of ranges.
-        name: the host to take out.
-        expand: turns one pattern into its names, by Ansible's own rules.
+        pattern: A key under `hosts:`, with any number of ranges.
+        name: The host to remove.
+        expand: Expands a pattern to host names, as Ansible does.
     """
     names = expand(pattern)
     if name not in names:
@@ -27,7 +27,7 @@ def without_name(pattern: str, name: str, expand: Callable[[str], list[str]]) ->
         return ()
     head, tail = pattern[: found.start()], pattern[found.end() :]
     values = expand(found[0])
-    # Each value of the first range stands for as many names as the ranges behind it mean.
+    # Each value of the first range has as many names as the remaining ranges have values.
     at = names.index(name) // (len(names) // len(values))
     before = _joined(head, values[:at], found[3], tail)
     after = _joined(head, values[at + 1 :], found[3], tail)
@@ -35,7 +35,7 @@ def without_name(pattern: str, name: str, expand: Callable[[str], list[str]]) ->
 
 
 def _joined(head: str, values: list[str], step: str | None, tail: str) -> tuple[str, ...]:
-    """Return one pattern for neighbouring values of a range; a single value is written out."""
+    """Return one pattern for consecutive values of a range; a single value is not written as a range."""
     if not values:
         return ()
     if len(values) == 1:

@@ -1,4 +1,4 @@
-"""A commented starting folder for a new cluster, copied from the shipped example topologies."""
+"""Create the folder of a new cluster from one of the shipped example topologies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _CLUSTER_NAME = re.compile(r"^cluster_name:.*$", re.MULTILINE)
 _GITIGNORE = (".primus/", "secrets/", "vault-password")
-_GITIGNORE_TEXT = "# Runs, host keys, secrets and the Vault password: never in git.\n" + "".join(f"{line}\n" for line in _GITIGNORE)
+_GITIGNORE_TEXT = "# Do not commit runs, host keys, secrets and the Vault password.\n" + "".join(f"{line}\n" for line in _GITIGNORE)
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """One file of the new folder. `appended` means that lines are added to a file of the user's."""
+    """One file of the new folder. If `appended`, the text is added to an existing file."""
 
     path: Path
     text: str
@@ -32,10 +32,10 @@ def templates() -> tuple[str, ...]:
 
 
 def make_scaffold(template: str, folder: Path) -> tuple[NewFile, ...]:
-    """Return what `init` would write into `folder`; the cluster takes the folder's name. Writes nothing.
+    """Return the files that `init` writes to `folder`, without writing them. The cluster gets the name of the folder.
 
     Raises:
-        PlanError: there is no such template, or a file is in the way.
+        PlanError: There is no such template, or a file exists.
     """
     if template not in templates():
         raise PlanError(f"no such template: {template}", fix=f"choose from: {', '.join(templates())}")
@@ -45,16 +45,16 @@ def make_scaffold(template: str, folder: Path) -> tuple[NewFile, ...]:
         inside = path.relative_to(source)
         if path.is_file() and not any(part.startswith(".") for part in inside.parts):
             files.append(NewFile(folder / inside, _renamed(path.read_text(encoding="utf-8"), template, folder)))
-    taken = [str(file.path) for file in files if file.path.exists()]
+    existing = [str(file.path) for file in files if file.path.exists()]
     if folder.exists() and not folder.is_dir():
-        taken = [str(folder)]
-    if taken:
-        raise PlanError(f"already there: {', '.join(taken)}", fix="name an empty folder, or move these files away; nothing was written")
+        existing = [str(folder)]
+    if existing:
+        raise PlanError(f"already exists: {', '.join(existing)}", fix="choose an empty folder, or move these files; nothing was written")
     return (*files, *_gitignore(folder))
 
 
 def _renamed(text: str, template: str, folder: Path) -> str:
-    """Give the cluster the name of its folder; the lab keeps its own."""
+    """Set the name of the cluster to that of its folder, except for the lab."""
     name = re.sub(r"[^a-z0-9-]+", "-", folder.resolve().name.lower()).strip("-")
     return text if template == "lab" or not name else _CLUSTER_NAME.sub(f"cluster_name: {name}", text)
 
@@ -63,16 +63,16 @@ def _gitignore(folder: Path) -> tuple[NewFile, ...]:
     path = folder / ".gitignore"
     if not path.is_file():
         return (NewFile(path, _GITIGNORE_TEXT),)
-    there = path.read_text(encoding="utf-8").splitlines()
-    missing = [line for line in _GITIGNORE if line not in there]
+    existing = path.read_text(encoding="utf-8").splitlines()
+    missing = [line for line in _GITIGNORE if line not in existing]
     return (NewFile(path, "".join(f"{line}\n" for line in missing), appended=True),) if missing else ()
 
 
 def write_scaffold(files: tuple[NewFile, ...]) -> None:
-    """Write the files, folders included.
+    """Write the files and create their folders.
 
     Raises:
-        PlanError: a file cannot be written.
+        PlanError: A file cannot be written.
     """
     for file in files:
         try:
@@ -83,4 +83,4 @@ def write_scaffold(files: tuple[NewFile, ...]) -> None:
             with file.path.open("a" if file.appended else "x", encoding="utf-8") as stream:
                 stream.write(text)
         except OSError as error:
-            raise PlanError(f"{file.path} cannot be written: {error.strerror}", fix="name a folder that you may write to") from error
+            raise PlanError(f"{file.path} cannot be written: {error.strerror}", fix="choose a folder that you can write to") from error

@@ -1,7 +1,4 @@
-"""Text of a YAML mapping changed in place: an entry added, removed or given another key or value, every other byte kept.
-
-Lines end with a bare newline here; whoever reads the file takes care of other line ends.
-"""
+"""Add, remove or change an entry in the text of a YAML mapping, without changing any other byte. Lines must end with LF."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from primus_bootstrap.inventory.ini.hosts_yaml_text import flow_text, key_text
+from primus_bootstrap.inventory.source.yaml_text import flow_text, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +20,7 @@ _STEP = 2
 
 @dataclass(frozen=True, slots=True)
 class Splice:
-    """The characters from `start` to `end` (not included) become `text`."""
+    """Replaces the characters from `start` up to `end` with `text`."""
 
     start: int
     end: int
@@ -32,24 +29,24 @@ class Splice:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The variables of a host. `block` writes each on a line of its own where the text around is a block."""
+    """The variables of a host. If `block`, each is written on a separate line in block style."""
 
     values: Mapping[str, Any]
     block: bool = False
 
 
-Body = Leaf | dict[str, Any] | None  # what stands behind an added key: variables, sections, or nothing
+Body = Leaf | dict[str, Any] | None  # the value of a new key: variables, sections, or nothing
 
 
 def splice(text: str, changes: Iterable[Splice]) -> str:
-    """Carry changes out; they do not overlap."""
+    """Apply changes that do not overlap."""
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
 
 
 def add_entry(text: str, holder: Holder, name: str, body: Body) -> Splice:
-    """Add `name: body` as the last entry of the mapping behind a key, which may have no value yet."""
+    """Add `name: body` as the last entry of a key's mapping, which may be empty or missing."""
     key, value = holder
     if isinstance(value, yaml.MappingNode) and value.value:
         return add_to(text, value, name, body)
@@ -61,7 +58,7 @@ def add_entry(text: str, holder: Holder, name: str, body: Body) -> Splice:
 
 
 def add_to(text: str, mapping: yaml.MappingNode, name: str, body: Body) -> Splice:
-    """Add `name: body` as the last entry of a mapping that has entries."""
+    """Add `name: body` as the last entry of a mapping that is not empty."""
     key, value = mapping.value[-1]
     end = _end(text, key, value)
     if not mapping.flow_style:
@@ -74,7 +71,7 @@ def add_to(text: str, mapping: yaml.MappingNode, name: str, body: Body) -> Splic
 
 
 def remove_entry(text: str, mapping: yaml.MappingNode, name: str) -> Splice:
-    """Remove an entry, with what stands beside it on its line; the comments above it stay."""
+    """Remove an entry and the comment on its line. Comments above it stay."""
     names = [key.value for key, _ in mapping.value]
     at = names.index(name)
     key, value = mapping.value[at]
@@ -88,7 +85,7 @@ def remove_entry(text: str, mapping: yaml.MappingNode, name: str) -> Splice:
 
 
 def replace_key(text: str, mapping: yaml.MappingNode, name: str, names: Sequence[str]) -> Splice:
-    """Put several entries in place of one: each has its value, and the first one keeps the comment beside it."""
+    """Replace an entry with several that have the same value. The first one keeps the comment on its line."""
     key, value = next((key, value) for key, value in mapping.value if key.value == name)
     start, end = key.start_mark.index, _end(text, key, value)
     quote = text[start] if text[start] in "\"'" else ""
@@ -102,13 +99,13 @@ def replace_key(text: str, mapping: yaml.MappingNode, name: str, names: Sequence
 
 
 def set_value(value: yaml.Node, new: Any) -> Splice:
-    """Put another single value in place of one."""
+    """Replace a scalar value."""
     return Splice(value.start_mark.index, value.end_mark.index, flow_text(new))
 
 
 def _end(text: str, key: yaml.Node, value: yaml.Node) -> int:
-    """Return where an entry ends, what separates it from the next one left out."""
-    if value.start_mark.index < key.end_mark.index:  # an alias has the place of its anchor
+    """Return the end of an entry, before the separator."""
+    if value.start_mark.index < key.end_mark.index:  # the node of an alias has the position of its anchor
         return int(key.end_mark.index)
     while isinstance(value, (yaml.MappingNode, yaml.SequenceNode)) and not value.flow_style:
         last = value.value[-1]
@@ -119,7 +116,7 @@ def _end(text: str, key: yaml.Node, value: yaml.Node) -> int:
         else:
             value = last[1]
     end = int(value.end_mark.index)
-    if isinstance(value, yaml.ScalarNode) and value.style in ("|", ">"):  # they count the blank lines below them
+    if isinstance(value, yaml.ScalarNode) and value.style in ("|", ">"):  # they include the blank lines below them
         return len(text[:end].rstrip())
     return end
 
@@ -130,7 +127,7 @@ def _line_end(text: str, start: int) -> int:
 
 
 def _below(text: str, start: int, lines: Sequence[str]) -> Splice:
-    """Insert lines below the line that holds a place."""
+    """Insert lines below the line of a position."""
     end = _line_end(text, start)
     return Splice(end, end, "".join(f"\n{line}" for line in lines))
 
@@ -147,7 +144,7 @@ def _block(name: str, body: Body) -> list[str]:
 
 
 def _flow(name: str, body: Body, *, quoted: bool = False) -> str:
-    """Return an entry on one line; with quotes around its keys it is JSON as well."""
+    """Return an entry on one line; if `quoted`, as JSON."""
     entry = {name: _plain(body)}
     return (json.dumps(entry, ensure_ascii=False) if quoted else flow_text(entry))[1:-1]
 

@@ -1,1 +1,1 @@
-"""Import of INI inventories."""
+"""Convert INI inventories to hosts.yaml."""

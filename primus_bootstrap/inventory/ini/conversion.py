@@ -1,4 +1,4 @@
-"""An INI inventory becomes hosts.yaml: today's names, no plain-text secrets, and a line for everything that was changed."""
+"""Convert an INI inventory to hosts.yaml: rename old groups and variables, leave out secrets, and record every change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import yaml
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.ansible.groups import load_groups
 from primus_bootstrap.inventory.ini.hosts_yaml_text import render
 from primus_bootstrap.inventory.ini.ini_source import Entry, Section, Variable, read_ini
+from primus_bootstrap.inventory.schema.groups import load_groups
 from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
@@ -27,7 +27,7 @@ _TEMPLATE = re.compile(r"\{\{|\{%")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Change:
-    """Something that is not as it was; `line` is the INI file's, 0 where no single line is meant."""
+    """One change. `line` is the line in the INI file; 0 means the whole file."""
 
     line: int
     what: str
@@ -35,46 +35,50 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The text of the new hosts.yaml and what was changed on the way, in the order of the old file."""
+    """The text of the new hosts.yaml, and the changes in the order of the INI file."""
 
     text: str
     changes: tuple[Change, ...]
 
 
 def import_ini(path: Path) -> Imported:
-    """Read an INI inventory and return it as hosts.yaml; writes nothing.
+    """Convert an INI inventory. Writes nothing.
 
     Raises:
         InventoryError: Ansible cannot read the file as INI.
     """
-    work = _Import(read_ini(path))
-    work.rename_groups()
-    work.leave_secrets_behind()
-    work.rename_variables()
-    work.settle_values()
-    work.merge_repeated_lines()
-    work.note_what_is_missing(path.parent)
-    return Imported(render(tuple(work.groups.values()), source=path.name), tuple(sorted(set(work.changes), key=_place)))
+    conversion = _Conversion(read_ini(path))
+    conversion.rename_groups()
+    conversion.remove_secrets()
+    conversion.rename_variables()
+    conversion.convert_values()
+    conversion.merge_duplicate_entries()
+    conversion.record_missing_parts(path.parent)
+    return Imported(render(tuple(conversion.groups.values()), source=path.name), tuple(sorted(set(conversion.changes), key=_sort_key)))
 
 
 def write_import(imported: Imported, target: Path) -> None:
-    """Write the new file, but never over another one."""
+    """Write the new file.
+
+    Raises:
+        PlanError: The file exists, or cannot be written.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("x", encoding="utf-8") as stream:
             stream.write(imported.text)
     except FileExistsError as error:
-        raise PlanError(f"{target} exists already", fix="name another file with --output, or move that one away") from error
+        raise PlanError(f"{target} exists", fix=f"choose another file with --output, or: mv {target} {target}.old") from error
     except OSError as error:
-        raise PlanError(f"{target} cannot be written: {error.strerror}", fix="name another place with --output") from error
+        raise PlanError(f"{target} cannot be written: {error.strerror}", fix="choose another path: --output FILE") from error
 
 
-def _place(change: Change) -> tuple[bool, int, str]:
+def _sort_key(change: Change) -> tuple[bool, int, str]:
     return (change.line == 0, change.line, change.what)
 
 
-class _Import:
-    """The groups of one file on their way to today's names."""
+class _Conversion:
+    """The conversion of one file."""
 
     def __init__(self, sections: Iterable[Section]) -> None:
         data = yaml.safe_load(_NAMES.read_text(encoding="utf-8"))
@@ -84,20 +88,20 @@ class _Import:
         self.changes: list[Change] = []
         self._renamed: dict[str, str] = {}
 
-    def _say(self, line: int, what: str) -> None:
+    def _record(self, line: int, what: str) -> None:
         self.changes.append(Change(line, what))
 
     def rename_groups(self) -> None:
-        """Give groups today's names; two that become one are merged, and none stays its own child."""
+        """Rename old groups. Groups with the same new name are merged, and a group is never its own child."""
         merged: dict[str, Section] = {}
         for section in self.groups.values():
             name = self._group_name(section.name)
             if name != section.name:
                 self._renamed[section.name] = name
-                self._say(section.line, f"group {section.name} is now {name}")
+                self._record(section.line, f"group {section.name} is now {name}")
             kept = merged.setdefault(name, section)
             if kept is not section:
-                self._say(section.line, f"group {section.name} is merged into {name}")
+                self._record(section.line, f"group {section.name} is merged into {name}")
                 for kind in ("hosts", "children", "vars"):
                     kept.part(kind).extend(section.part(kind))
                 kept.below.extend([*section.above, *section.below])
@@ -111,78 +115,78 @@ class _Import:
     def _group_name(self, old: str) -> str:
         return self._old_groups.get(old) or re.sub(r"\W", "_", old)
 
-    def leave_secrets_behind(self) -> None:
-        """Leave plain-text secrets out of the new file, with a comment in their place; the old file keeps them."""
+    def remove_secrets(self) -> None:
+        """Replace secrets in plain text with comments."""
         for section, entry, variable in list(self._variables()):
             if not _is_secret(variable):
                 continue
             name = self._old_variables.get(variable.name, variable.name)
             entry.variables.remove(variable)
             entry.beside = f"{entry.beside}  # {name}: a secret, not copied".strip()
-            place = f"host_vars/{entry.name}" if entry in section.hosts else f"group_vars/{section.name}"
-            fix = f"write `{name}: ...` with `ansible-vault create {place}/vault.yml`"
-            ask = {"ansible_password": ", or use an SSH key", "ansible_become_password": ", or apply with --ask-become-pass"}
-            self._say(variable.line, f"{variable.name} is a secret in plain text and was not copied: {fix}{ask.get(name, '')}")
+            folder = f"host_vars/{entry.name}" if entry in section.hosts else f"group_vars/{section.name}"
+            fix = f"write `{name}: ...` with `ansible-vault create {folder}/vault.yml`"
+            alternatives = {"ansible_password": ", or use an SSH key", "ansible_become_password": ", or apply with --ask-become-pass"}
+            self._record(variable.line, f"{variable.name} is a secret in plain text and was not copied: {fix}{alternatives.get(name, '')}")
 
     def rename_variables(self) -> None:
-        """Give variables today's names; one that nothing knows becomes a variable of the site, unless it looks misspelt."""
+        """Rename old variables. An unknown variable gets the prefix of the user's own, unless it is similar to a known one."""
         lines: dict[str, list[int]] = {}
         for _section, _entry, variable in self._variables():
             lines.setdefault(variable.name, []).append(variable.line)
-        for old, places in lines.items():
+        for old, numbers in lines.items():
             if is_known_variable(old) and old not in self._old_variables:
                 continue
             near = nearest(old, known_variables(), cutoff=0.9)
-            count = f", on {len(places)} lines" if len(places) > 1 else ""
+            count = f", on {len(numbers)} lines" if len(numbers) > 1 else ""
             if old in self._old_variables:
                 self._renamed[old] = self._old_variables[old]
-                self._say(places[0], f"variable {old} is now {self._renamed[old]}{count}")
+                self._record(numbers[0], f"variable {old} is now {self._renamed[old]}{count}")
             elif near:
-                self._say(places[0], f"variable {old} is kept{count}, but nothing knows it: is {near} meant?")
+                self._record(numbers[0], f"variable {old} is unknown and was kept{count}: did you mean {near}?")
             else:
                 self._renamed[old] = f"{OWN_PREFIX}{re.sub(r'[^A-Za-z0-9_]', '_', old)}"
-                self._say(
-                    places[0], f"variable {old} is now {self._renamed[old]}{count}: no role, Kubespray or Ansible setting has that name"
+                self._record(
+                    numbers[0], f"variable {old} is now {self._renamed[old]}{count}: no role, Kubespray or Ansible setting has that name"
                 )
         for _section, entry, variable in self._variables():
             if entry.name == variable.name:
                 entry.name = self._renamed.get(entry.name, entry.name)
             variable.name = self._renamed.get(variable.name, variable.name)
 
-    def settle_values(self) -> None:
-        """Write values as YAML means them, and follow renames inside templates."""
+    def convert_values(self) -> None:
+        """Convert values to YAML types, and rename groups and variables in templates."""
         for _section, _entry, variable in self._variables():
             variable.value = self._value(variable)
 
     def _value(self, variable: Variable) -> Any:
         value, raw = variable.value, variable.raw
         if isinstance(value, float) and str(value) != raw:
-            self._say(variable.line, f"{variable.name}={raw}: Ansible read the number {value}; now the text '{raw}'")
+            self._record(variable.line, f"{variable.name}={raw}: Ansible read the number {value}; now the string '{raw}'")
             return raw
         if isinstance(value, str) and value.lower() in ("true", "false"):
-            self._say(variable.line, f"{variable.name}={raw}: Ansible read a text; now the truth value {value.lower()}")
+            self._record(variable.line, f"{variable.name}={raw}: Ansible read a string; now the boolean {value.lower()}")
             return value.lower() == "true"
         if variable.name == "kube_version" and isinstance(value, str) and value.startswith("v"):
-            self._say(variable.line, f"kube_version={raw}: now {value[1:]} (Kubespray takes no v since v2.28)")
+            self._record(variable.line, f"kube_version={raw}: now {value[1:]} (Kubespray accepts no v since v2.28)")
             return value[1:]
-        return self._follow(value, variable)
+        return self._rename_in_templates(value, variable)
 
-    def _follow(self, value: Any, variable: Variable) -> Any:
+    def _rename_in_templates(self, value: Any, variable: Variable) -> Any:
         if isinstance(value, dict):
-            return {key: self._follow(item, variable) for key, item in value.items()}
+            return {key: self._rename_in_templates(item, variable) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._follow(item, variable) for item in value]
+            return [self._rename_in_templates(item, variable) for item in value]
         if not isinstance(value, str) or not _TEMPLATE.search(value):
             return value
         for old, new in self._renamed.items():
-            followed = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", new, value)
-            if followed != value:
-                self._say(variable.line, f"the template of {variable.name} reads {new} in place of {old}")
-                value = followed
+            renamed = re.sub(rf"(?<![\w-]){re.escape(old)}(?![\w-])", new, value)
+            if renamed != value:
+                self._record(variable.line, f"the template of {variable.name} now uses {new} instead of {old}")
+                value = renamed
         return value
 
-    def merge_repeated_lines(self) -> None:
-        """Let a host, child or variable stand once in a group; of two values the later one counts, as for Ansible."""
+    def merge_duplicate_entries(self) -> None:
+        """Merge entries of the same host, child or variable in a group. The later value is effective, as for Ansible."""
         for section in self.groups.values():
             for kind in ("hosts", "children", "vars"):
                 entries = section.part(kind)
@@ -190,42 +194,42 @@ class _Import:
                 for entry in entries:
                     first = kept.setdefault(entry.name, entry)
                     if first is not entry:
-                        self._say(entry.line, f"{entry.name} stood twice in {section.name} and is written once")
+                        self._record(entry.line, f"{entry.name} is twice in {section.name}; the two entries are merged")
                         first.variables.extend(entry.variables)
                         first.above.extend(line for line in entry.above if line)
                         first.beside = f"{first.beside}  {entry.beside}".strip()
                 entries[:] = kept.values()
-        self._drop_overridden()
+        self._remove_overridden()
 
-    def _drop_overridden(self) -> None:
-        """Keep only the last value of a host's variable: in INI the last line wins, in YAML the group's depth would."""
+    def _remove_overridden(self) -> None:
+        """Remove all but the last value of a host variable. INI uses the last line; YAML would use the deepest group."""
         last: dict[tuple[str, str], Variable] = {}
         for section in self.groups.values():
             for entry in section.hosts:
                 for variable in entry.variables:
-                    held = last.get((entry.name, variable.name))
-                    if held is None or held.line <= variable.line:
+                    previous = last.get((entry.name, variable.name))
+                    if previous is None or previous.line <= variable.line:
                         last[entry.name, variable.name] = variable
         for section in self.groups.values():
             for entry in section.hosts:
                 for variable in [item for item in entry.variables if last[entry.name, item.name] is not item]:
                     entry.variables.remove(variable)
-                    winner = last[entry.name, variable.name]
-                    self._say(variable.line, f"{variable.name} of {entry.name} is left out here: line {winner.line} sets it again and wins")
+                    line = last[entry.name, variable.name].line
+                    self._record(variable.line, f"{variable.name} of {entry.name} is not copied from this line: line {line} overrides it")
 
-    def note_what_is_missing(self, folder: Path) -> None:
-        """Say what this program reads and the old inventory did not say."""
+    def record_missing_parts(self, folder: Path) -> None:
+        """Record what the user must still add or rename."""
         if "gpu_node" not in self.groups:
-            self._say(0, "there is no group gpu_node: add one with the hosts that have GPUs, or they get no driver, profile or checks")
+            self._record(0, "there is no group gpu_node: add one with the hosts that have GPUs, or they get no driver, profile or checks")
         for old, new in self._renamed.items():
             if new not in self.groups:
                 continue
             for name in (old, f"{old}.yml", f"{old}.yaml", f"{old}.json"):
                 if (folder / "group_vars" / name).exists():
-                    self._say(0, f"group_vars/{name} is not read any more: rename it to group_vars/{name.replace(old, new)}")
+                    self._record(0, f"group_vars/{name} is no longer read: rename it to group_vars/{name.replace(old, new)}")
         unknown = [name for name in self.groups if name not in load_groups() and name != "all"]
         if unknown:
-            self._say(0, f"kept as groups of your own, which no phase reads: {', '.join(unknown)}")
+            self._record(0, f"kept as groups of your own, which no role uses: {', '.join(unknown)}")
 
     def _variables(self) -> Iterable[tuple[Section, Entry, Variable]]:
         for section in self.groups.values():
@@ -235,7 +239,7 @@ class _Import:
 
 
 def _is_secret(variable: Variable) -> bool:
-    """Tell whether this is a secret in plain text; a template or an empty value is none."""
+    """Return whether a variable is a secret in plain text. A template or an empty value is not."""
     value = variable.value
     if value in ("", None) or isinstance(value, bool) or (isinstance(value, str) and _TEMPLATE.search(value)):
         return False

@@ -1,10 +1,10 @@
-"""The text of a hosts.yaml from groups, with the comments and the order of the file that they were read from."""
+"""Write groups as the text of hosts.yaml, in the order of the INI file and with its comments."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import yaml
+from primus_bootstrap.inventory.source.yaml_text import flow_text, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ _WIDTH = 120  # longer host lines are written as a block
 
 
 def render(sections: Sequence[Section], *, source: str) -> str:
-    """Return the text of hosts.yaml; `source` is named in its first line."""
+    """Return the text of hosts.yaml. Its first line names `source`."""
     lines = [f"# Imported from {source} by primus-bootstrap import."]
     top = next((section for section in sections if section.name == "all"), None)
     others = [section for section in sections if section.name != "all"]
@@ -23,7 +23,7 @@ def render(sections: Sequence[Section], *, source: str) -> str:
         lines += _comments(top.above, "")
     lines.append("all:")
     if top:
-        lines += _parts(top, "  ")
+        lines += _hosts_and_variables(top, "  ")
     named = {section.name for section in others}
     children = [child for child in (top.children if top else []) if child.name not in named]
     if others or children:
@@ -33,18 +33,18 @@ def render(sections: Sequence[Section], *, source: str) -> str:
     for section in others:
         lines += _comments(section.above, "    ")
         lines.append(f"    {key_text(section.name)}:")
-        lines += _parts(section, "      ")
+        lines += _hosts_and_variables(section, "      ")
         if section.children:
             lines.append("      children:")
             for child in section.children:
                 lines += _entry(child, "        ")
         if not section.hosts:
             lines += _comments(section.below, "      ")
-    return "\n".join(_squeezed(lines)) + "\n"
+    return "\n".join(_without_extra_blank_lines(lines)) + "\n"
 
 
-def _parts(section: Section, indent: str) -> list[str]:
-    """Return the hosts and the variables of a group; comments below it stay with its hosts."""
+def _hosts_and_variables(section: Section, indent: str) -> list[str]:
+    """Return the hosts and variables of a group. Comments below the group follow its hosts."""
     lines: list[str] = []
     if section.hosts:
         lines.append(f"{indent}hosts:")
@@ -64,7 +64,7 @@ def _parts(section: Section, indent: str) -> list[str]:
 
 
 def _entry(entry: Entry, indent: str) -> list[str]:
-    """Return a host with its variables, or the name of a child."""
+    """Return the lines of a host with its variables, or of a child group."""
     values = {variable.name: variable.value for variable in entry.variables}
     lines = _comments(entry.above, indent)
     short = f"{indent}{key_text(entry.name)}: {flow_text(values)}" if values else f"{indent}{key_text(entry.name)}:"
@@ -82,21 +82,10 @@ def _comments(lines: Iterable[str], indent: str) -> list[str]:
     return [f"{indent}{line}" if line else "" for line in lines]
 
 
-def _squeezed(lines: Iterable[str]) -> Iterable[str]:
-    """Leave out the second of two empty lines, and those at the beginning of a block."""
+def _without_extra_blank_lines(lines: Iterable[str]) -> Iterable[str]:
+    """Yield the lines without repeated blank lines and blank lines at the beginning of a block."""
     last = ""
     for line in lines:
         if line or (last and last.strip() not in ("all:", "hosts:", "vars:", "children:")):
             yield line
         last = line
-
-
-def key_text(name: str) -> str:
-    """Return a key, quoted where YAML would read another type."""
-    return yaml.safe_dump({name: None}, allow_unicode=True, width=10**6).rpartition(": null")[0]
-
-
-def flow_text(value: Any) -> str:
-    """Return a value on one line, quoted where YAML would read another type."""
-    text = yaml.safe_dump({"k": value}, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**6)
-    return text.strip()[len("{k: ") : -1]

@@ -1,4 +1,4 @@
-"""An INI inventory as its author wrote it: Ansible's own plugin gives the meaning, this module keeps order, places and comments."""
+"""Read an INI inventory with its order, lines and comments. Ansible's INI plugin parses the values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SECRET_IN_COMMENT = re.compile(r"(\w*(?:password|passwd|_pass|secret|token)\w*)
 
 @dataclass(slots=True)
 class Variable:
-    """One `name=value`; `raw` is its text, `value` what Ansible makes of it."""
+    """One `name=value`. `raw` is the text of the value, `value` Ansible's result."""
 
     name: str
     value: Any
@@ -34,9 +34,14 @@ class Variable:
 
 @dataclass(slots=True)
 class Entry:
-    """One line of a section: a host (pattern) with its variables, a child group, or one variable.
+    """One line of a section: a host pattern with its variables, a child group, or a variable.
 
-    `above` are the comment lines before it (`""` is an empty line), `beside` the comment at its end.
+    Attributes:
+        name: The host pattern, group or variable.
+        line: Its line number.
+        variables: The variables of a host, or the one variable.
+        above: The comment lines above it; an empty string is a blank line.
+        beside: The comment at the end of the line.
     """
 
     name: str
@@ -48,9 +53,9 @@ class Entry:
 
 @dataclass(slots=True)
 class Section:
-    """Everything that the file says about one group.
+    """All sections of one group.
 
-    `line` is that of its first header, 0 for `all` as long as it has none. `below` are comments after its last line.
+    `line` is the line of its first header; 0 for `all` without a header. `below` are the comments after its last entry.
     """
 
     name: str
@@ -67,20 +72,22 @@ class Section:
 
 
 def read_ini(path: Path) -> tuple[Section, ...]:
-    """Return the groups of an INI inventory in the order of the file; hosts above the first header belong to `all`.
+    """Return the groups of an INI inventory in file order. Hosts above the first header belong to `all`.
 
     Raises:
-        InventoryError: Ansible itself cannot read the file.
+        InventoryError: Ansible cannot read the file.
     """
     try:
         lines = path.read_bytes().decode("utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise InventoryError([Problem(str(path), 0, f"cannot be read: {error.strerror}", "give an INI inventory", "unreadable")]) from error
+        raise InventoryError(
+            [Problem(str(path), 0, f"cannot be read: {error.strerror}", "check the path and its permissions", "unreadable")]
+        ) from error
     return _Reader(path).read(lines)
 
 
 class _Reader:
-    """One pass over the lines with Ansible's plugin at hand."""
+    """Reads the lines of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -101,7 +108,7 @@ class _Reader:
                 above = self._close(section)
                 section = self._section("all" if name == "ungrouped" else name, number)
                 if section.part(part) or section.line not in (0, number):
-                    self._pending = above  # a second header of the group: what introduces it stays at its first line
+                    self._pending = above  # a second header of the group: its comments belong to its first entry
                 else:
                     section.above.extend(above)
                 section.line = section.line or number
@@ -111,25 +118,29 @@ class _Reader:
         return tuple(self._sections.values())
 
     def _check(self, lines: list[str]) -> None:
-        """Let Ansible read the whole file once: what it refuses is refused here, with the line."""
+        """Parse the whole file with Ansible.
+
+        Raises:
+            InventoryError: Ansible cannot read the file; with the line.
+        """
         plugin = self._plugin
         plugin.inventory, plugin.loader, plugin._origin = InventoryData(), DataLoader(), Origin(path=str(self._path.absolute()), line_num=0)  # noqa: SLF001
         spelling = C.TRANSFORM_INVALID_GROUP_CHARS
         C.TRANSFORM_INVALID_GROUP_CHARS = "ignore"  # no warning about the dashes that the import replaces
         plugin._compile_patterns()  # noqa: SLF001
-        self._refuse_own_child(lines)
+        self._check_own_children(lines)
         try:
             plugin._parse(lines)  # noqa: SLF001
         except (AnsibleError, ValueError) as error:
             what = f"Ansible cannot read this as INI: {error}"
             line = plugin._origin.line_num or 0  # noqa: SLF001
-            fix = "mend the line, or give an INI inventory (a YAML inventory needs no import: validate it)"
+            fix = "correct the line; if the file is YAML, run instead: primus-bootstrap validate"
             raise InventoryError([Problem(str(self._path), line, what, fix, "ini-syntax")]) from error
         finally:
             C.TRANSFORM_INVALID_GROUP_CHARS = spelling
 
-    def _refuse_own_child(self, lines: list[str]) -> None:
-        """Refuse a group that is its own child: Ansible stops there with an exception that has no class of its own."""
+    def _check_own_children(self, lines: list[str]) -> None:
+        """Check that no group is its own child. Ansible raises a plain Exception for it."""
         parent = ""
         for number, raw in enumerate(lines, start=1):
             text = raw.strip()
@@ -137,13 +148,13 @@ class _Reader:
                 parent = header.group(1) if header.group(2) == "children" else ""
             elif parent and text.partition("#")[0].strip() == parent:
                 what = f"group {parent} is its own child"
-                raise InventoryError([Problem(str(self._path), number, what, "remove the line", "ini-syntax")])
+                raise InventoryError([Problem(str(self._path), number, what, "delete the line", "ini-syntax")])
 
     def _section(self, name: str, line: int) -> Section:
         return self._sections.setdefault(name, Section(name, line))
 
     def _close(self, section: Section) -> list[str]:
-        """Give comments that follow a section without a gap to it; return the others, which introduce the next one."""
+        """Add the comments directly below a section to it; return the others, which belong to the next section."""
         pending, self._pending = self._pending, []
         untouched = not (section.hosts or section.children or section.variables or section.above) and section.line == 0
         gap = pending.index("") if "" in pending and not untouched else 0
@@ -154,7 +165,7 @@ class _Reader:
         if part == "vars":
             name, raw = (piece.strip() for piece in text.split("=", 1))
             value = self._plugin._parse_value(raw)  # noqa: SLF001
-            entry = Entry(name, number, [Variable(name, plain(value), raw, number)])
+            entry = Entry(name, number, [Variable(name, untagged(value), raw, number)])
         elif part == "children":
             beside = _comment(text[text.index("#") :]) if "#" in text else ""
             entry = Entry(self._plugin._parse_group_name(text), number, beside=beside)  # noqa: SLF001
@@ -168,24 +179,24 @@ class _Reader:
         hosts, port, _variables = self._plugin._parse_host_definition(text)  # noqa: SLF001
         pattern = tokens[0].removesuffix(f":{port}") if port else tokens[0]
         if len(hosts) == 1:
-            pattern = plain(hosts[0])  # an IPv6 address without its brackets, which YAML's reader takes for a range
+            pattern = untagged(hosts[0])  # an IPv6 address without brackets, which would be a range in YAML
         entry = Entry(pattern, number, beside=_trailing_comment(text, tokens))
         if port:
             entry.variables.append(Variable("ansible_port", port, str(port), number))
         for token in tokens[1:]:
             name, raw = token.split("=", 1)
-            entry.variables.append(Variable(name, plain(self._plugin._parse_value(raw)), raw, number))  # noqa: SLF001
+            entry.variables.append(Variable(name, untagged(self._plugin._parse_value(raw)), raw, number))  # noqa: SLF001
         return entry
 
 
 def _comment(text: str) -> str:
-    """Return an INI comment as a YAML one, without a secret that was only commented out; an empty line stays empty."""
+    """Return an INI comment as a YAML comment, without secrets in it; an empty line stays empty."""
     body = _SECRET_IN_COMMENT.sub(r"\1=...", text[1:])
     return "#" + (f" {body}" if body[:1] not in {"", " ", "#"} else body) if text else ""
 
 
 def _trailing_comment(text: str, tokens: list[str]) -> str:
-    """Return the comment at a host line's end: what can be cut off without changing how the shell's rules split it."""
+    """Return the comment at the end of a host line: the part that can be removed without changing the tokens of the line."""
     for at, letter in enumerate(text):
         if letter == "#":
             try:
@@ -196,14 +207,14 @@ def _trailing_comment(text: str, tokens: list[str]) -> str:
     return ""
 
 
-def plain(value: Any) -> Any:
-    """Return a value without Ansible's tags, which a YAML writer does not know."""
+def untagged(value: Any) -> Any:
+    """Return a value without Ansible's tags, which the YAML writer does not support."""
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, dict):
-        return {plain(key): plain(item) for key, item in value.items()}
+        return {untagged(key): untagged(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [untagged(item) for item in value]
     for kind in (bool, int, float):
         if isinstance(value, kind):
             return kind(value)

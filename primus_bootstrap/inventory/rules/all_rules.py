@@ -1,7 +1,7 @@
-"""The rules that look at more than one line. Each is a small function with its reason; `RULES` is all of them.
+"""All rules that are applied to an inventory.
 
-A rule takes a `ValidationContext` and yields problems. To add one: write the function, put it into a table, add a broken inventory
-under tests/data/broken.
+To add a rule: write a function that takes a `ValidationContext` and yields problems, add it to `RULES` of its module, and add a broken
+inventory to tests/data/broken.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ from primus_bootstrap.inventory.rules import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from primus_bootstrap.core.errors import Problem
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     *hosts.RULES,
     *group_membership.RULES,
     *network.RULES,
@@ -45,6 +43,6 @@ RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
 )
 
 
-def check(reading: ValidationContext) -> list[Problem]:
-    """Return what every rule finds."""
-    return [problem for rule in RULES for problem in rule(reading)]
+def check(context: ValidationContext) -> list[Problem]:
+    """Return the problems that all rules find."""
+    return [problem for rule in RULES for problem in rule(context)]

@@ -1,37 +1,36 @@
-"""What the rules judge: everything that is written, with its place, beside what Ansible makes of it."""
+"""The input of the rules: the source of hosts.yaml with its positions, and the inventory as Ansible loads it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import InventoryError
+from primus_bootstrap.core.errors import InventoryError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from primus_bootstrap.inventory.ansible.addresses import Addresses
+    from primus_bootstrap.inventory.ansible.addresses import AddressResolver
     from primus_bootstrap.inventory.ansible.variable_index import VariableIndex
-    from primus_bootstrap.inventory.ansible.view import ManagersView
-    from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.source.source_map import Definition, SourceMap
+    from primus_bootstrap.inventory.cluster import AnsibleView, Origin
+    from primus_bootstrap.inventory.source.source_map import SourceMap
 
 
 @dataclass(frozen=True, slots=True)
 class ValidationContext:
-    """One inventory, read.
+    """One inventory.
 
-    `groups` holds every group with its children's hosts, `all` included. `addresses` remembers what `addresses.resolve` found.
+    `groups` maps every group, `all` included, to its hosts and those of its children.
     """
 
-    shown: str
-    written: SourceMap
-    definitions: tuple[Definition, ...]
+    display_path: str
+    source_map: SourceMap
     groups: Mapping[str, tuple[str, ...]]
     host_origins: Mapping[str, Origin]
-    merged: VariableIndex
-    view: ManagersView
-    addresses: dict[str, Addresses] = field(default_factory=dict)
+    variable_index: VariableIndex
+    view: AnsibleView
+    resolver: AddressResolver
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -39,12 +38,30 @@ class ValidationContext:
         return self.groups["all"]
 
     def host_port(self, host: str) -> str:
-        """Return the port that Ansible would use, that of a name such as `n1:2222` included; empty where nothing says it."""
+        """Return the SSH port that Ansible would use, also from a name such as `n1:2222`; empty if none is set."""
         try:
             return str(self.view.variables(host).get("ansible_port", ""))
-        except InventoryError:  # a template that fails is reported by a rule of its own
+        except InventoryError:  # `unresolvable` reports a template that fails
             return ""
 
+    def resolved_values(self, host: str, names: Iterable[str]) -> dict[str, Any]:
+        """Return the variables that are set for a host, without those whose value only a run can resolve."""
+        values = {}
+        for name in names:
+            if host in self.variable_index.by_host(name):
+                try:
+                    values[name] = self.view.variables(host)[name]
+                except InventoryError:  # `unresolvable` reports a template that fails
+                    continue
+        return values
+
     def group_origin(self, name: str) -> Origin:
-        """Return where a group is first named, preferring a place that gives it content."""
-        return next(entry.origin for entry in self.written.groups if entry.name == name)
+        """Return the first line that names a group."""
+        return next(entry.origin for entry in self.source_map.groups if entry.name == name)
+
+    def origin(self, host: str, variable: str, group: str) -> Origin:
+        """Return where the effective value of a host's variable is set, or where the group is named if it is not set."""
+        return self.variable_index.origin(host, variable) or self.group_origin(group)
+
+
+Rule = Callable[[ValidationContext], Iterator[Problem]]

@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.core.errors import Problem
-from primus_bootstrap.inventory.ansible.addresses import Address, by_value, looks_like_address, parse_address, resolve
-from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulted
+from primus_bootstrap.inventory.ansible.addresses import Address, group_by_value, looks_like_address, parse_address
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.core.errors import Problem
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
-# RFC 1123 in lower case: what Kubernetes takes as a node's name.
+# The name of a Kubernetes node: RFC 1123 in lower case.
 _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _PORT_IN_NAME = re.compile(r".*[^:]:\d+")
-_NEEDED = ("ansible_host", "ansible_user", "ansible_connection")
+_CONNECTION_VARIABLES = ("ansible_host", "ansible_user", "ansible_connection")
 _CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _HOST_KEY_SWITCHES = ("ansible_host_key_checking", "ansible_ssh_host_key_checking")
-# How many fields each type of key has behind its name: RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section 4, and
+# Number of fields after the type name in each type of public key: RFC 4253 section 6.6, RFC 5656 section 3.1, RFC 8709 section 4, and
 # https://github.com/openssh/openssh-portable/blob/master/PROTOCOL.u2f
 _KEY_FIELDS = {
     "ssh-ed25519": 1,
@@ -42,31 +42,31 @@ _KEY_FIELDS = {
 _ED25519_BYTES = 32
 
 
-def duplicate_host(reading: ValidationContext) -> Iterator[Problem]:
-    """A host that two entries of one group mean has the variables of both, by the accident of their order."""
-    seen: dict[tuple[str, str], tuple[str, int]] = {}
-    for entry in reading.written.hosts:
-        twice = [host for host in entry.hosts if (entry.group, host) in seen]
+def duplicate_host(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host that two entries of one group contain; which of its variables is effective would depend on their order."""
+    first: dict[tuple[str, str], tuple[str, int]] = {}
+    for entry in context.source_map.hosts:
+        twice = [host for host in entry.hosts if (entry.group, host) in first]
         if twice:
-            pattern, line = seen[entry.group, twice[0]]
+            pattern, line = first[entry.group, twice[0]]
             shown = twice[0] if len(twice) == 1 else f"{twice[0]} and {len(twice) - 1} more"
-            what = f"host {shown} stands twice in {entry.group}: as `{pattern}` on line {line} and as `{entry.pattern}`"
-            yield Problem(entry.origin.file, entry.origin.line, what, "keep one of the two entries", "duplicate-host")
+            what = f"host {shown} is twice in {entry.group}: in `{pattern}` on line {line} and in `{entry.pattern}`"
+            yield entry.origin.problem(what, "delete one of the two entries", "duplicate-host")
         for host in entry.hosts:
-            seen.setdefault((entry.group, host), (entry.pattern, entry.origin.line))
+            first.setdefault((entry.group, host), (entry.pattern, entry.origin.line))
 
 
-def variable_twice(reading: ValidationContext) -> Iterator[Problem]:
-    """A host's variable with two values in hosts.yaml has the one that happens to stand last."""
-    seen: dict[tuple[str, str], Definition] = {}
-    for definition in reading.written.definitions:
+def variable_twice(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host variable that hosts.yaml sets to two values; the last one would be effective."""
+    first: dict[tuple[str, str], Definition] = {}
+    for definition in context.source_map.definitions:
         if definition.kind != "host":
             continue
         for host in definition.targets:
-            other = seen.setdefault((host, definition.name), definition)
+            other = first.setdefault((host, definition.name), definition)
             if other is not definition and not _same(other.node, definition.node):
-                what = f"{definition.name} of {host} is set a second time, to another value (first on line {other.origin.line})"
-                yield Problem(definition.origin.file, definition.origin.line, what, "keep one of the two", "variable-twice")
+                what = f"{definition.name} of {host} is set a second time, to a different value (first on line {other.origin.line})"
+                yield definition.origin.problem(what, "delete one of the two lines", "variable-twice")
                 break
 
 
@@ -74,83 +74,79 @@ def _same(one: yaml.Node, other: yaml.Node) -> bool:
     return yaml.serialize(one) == yaml.serialize(other)
 
 
-def name_of_host_and_group(reading: ValidationContext) -> Iterator[Problem]:
-    """A pattern that names both means the group: the host can no longer be chosen alone."""
-    for entry in reading.written.hosts:
+def host_named_like_group(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host with the name of a group; in a host pattern the name would select the group."""
+    for entry in context.source_map.hosts:
         for host in entry.hosts:
-            if host in reading.groups:
-                yield Problem(
-                    entry.origin.file,
-                    entry.origin.line,
+            if host in context.groups:
+                yield entry.origin.problem(
                     f"{host} is the name of a host and of a group",
-                    "rename one of the two",
+                    "rename the host or the group",
                     "same-name",
                 )
 
 
-def kube_host_name(reading: ValidationContext) -> Iterator[Problem]:
-    """Kubernetes takes a host's name as the node's name and refuses capitals and `_`: Kubespray stops there after minutes."""
-    in_kube = {host for group in _KUBE_GROUPS for host in reading.groups.get(group, ())}
+def kube_host_name(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host name that cannot be the name of a Kubernetes node; Kubespray would stop at it after some minutes."""
+    in_kube = {host for group in _KUBE_GROUPS for host in context.groups.get(group, ())}
     for host in sorted(in_kube):
         if not _KUBE_NAME.fullmatch(host):
-            origin = reading.host_origins[host]
-            fix = f"call it {host.lower().replace('_', '-')}"
-            yield Problem(
-                origin.file,
-                origin.line,
-                f"{host}: a Kubernetes node's name holds only small letters, digits, `-` and `.`",
+            origin = context.host_origins[host]
+            fix = f"rename it to {host.lower().replace('_', '-')}"
+            yield origin.problem(
+                f"{host}: the name of a Kubernetes node must contain only lower-case letters, digits, `-` and `.`",
                 fix,
                 "kube-host-name",
             )
 
 
-def no_value(reading: ValidationContext) -> Iterator[Problem]:
-    """Ansible takes an empty or a nested value here, and fails with words that name neither host nor file."""
-    for variable in (*_IP_VARIABLES, *_PORT_VARIABLES, *_NEEDED):
-        for definition in reading.merged.by_name.get(variable, ()):
+def no_value(context: ValidationContext) -> Iterator[Problem]:
+    """Report empty and nested values of connection variables; Ansible's own error would name neither host nor file."""
+    for variable in (*_IP_VARIABLES, *_PORT_VARIABLES, *_CONNECTION_VARIABLES):
+        for definition in context.variable_index.by_name.get(variable, ()):
             node, origin = definition.node, definition.origin
             if not isinstance(node, yaml.ScalarNode):
-                yield Problem(origin.file, origin.line, f"{variable} must be a single value", "write it behind the `:`", "type")
+                yield origin.problem(f"{variable} must be a single value", "write one value after the `:`", "type")
             elif node.value == "" or node.tag == "tag:yaml.org,2002:null":
-                yield Problem(origin.file, origin.line, f"{variable} has no value", "give it a value, or delete the line", "type")
+                yield origin.problem(f"{variable} has no value", "set a value, or delete the line", "type")
             elif _has_blanks_around(node):
-                what = f"{variable}: there are blanks around its value"
-                yield Problem(origin.file, origin.line, what, "write the value without them", "type")
+                what = f"{variable}: the value begins or ends with a space"
+                yield origin.problem(what, "delete the space", "type")
 
 
 def _has_blanks_around(node: yaml.Node) -> bool:
-    """Tell whether blanks would be a part of the value; a template's are taken away when it is resolved."""
-    return isinstance(node, yaml.ScalarNode) and not is_template(node) and not is_vaulted(node) and node.value != node.value.strip()
+    """Return whether spaces around a value would be part of it. Those of a resolved template are removed."""
+    return isinstance(node, yaml.ScalarNode) and not is_deferred(node) and node.value != node.value.strip()
 
 
-def unresolvable(reading: ValidationContext) -> Iterator[Problem]:
-    """What leads to a host is needed before its facts are known, so a template that fails here fails in every run."""
-    for variable in (*_PORT_VARIABLES, *_NEEDED):
+def unresolvable(context: ValidationContext) -> Iterator[Problem]:
+    """Report connection variables whose templates fail. They are needed before facts exist, so every run would fail."""
+    for variable in (*_PORT_VARIABLES, *_CONNECTION_VARIABLES):
         reported = set()
-        for problem in resolve(reading, variable).failures:
+        for problem in context.resolver.resolve(variable).problems:
             if (problem.file, problem.line) not in reported:
                 reported.add((problem.file, problem.line))
                 yield problem
 
 
-def not_an_address(reading: ValidationContext) -> Iterator[Problem]:
-    """A wrong digit in an address shows first as a host that does not answer, or as another host that does."""
+def not_an_address(context: ValidationContext) -> Iterator[Problem]:
+    """Report invalid IP addresses."""
     for variable in _IP_VARIABLES:
-        yield from _each_once(reading, variable, _bad_ip)
-    yield from _each_once(reading, "ansible_host", _bad_ansible_host)
+        yield from _check_values(context, variable, _bad_ip)
+    yield from _check_values(context, "ansible_host", _bad_ansible_host)
 
 
 def _bad_ip(variable: str, text: str) -> tuple[str, str] | None:
     address = parse_address(text)
     version = 6 if variable.endswith("6") else 4
     if address is None:
-        return (f"{variable}: `{text}` is no IP address", _address_fix(text))
+        return (f"{variable}: `{text}` is not an IP address", _address_fix(text))
     if version == 6 and address.version == 4:
-        return (f"{variable}: `{text}` is an IPv4 address", f"put it into {variable.removesuffix('6')}")
+        return (f"{variable}: `{text}` is an IPv4 address", f"set {variable.removesuffix('6')} instead")
     if address.is_unspecified or address.is_multicast or address.is_loopback:
         return (
-            f"{variable}: `{text}` is no address by which other hosts reach this one",
-            "give the host's address on the cluster's network",
+            f"{variable}: other hosts cannot reach `{text}`",
+            "set the host's address on the cluster's network",
         )
     return None
 
@@ -158,71 +154,70 @@ def _bad_ip(variable: str, text: str) -> tuple[str, str] | None:
 def _bad_ansible_host(variable: str, text: str) -> tuple[str, str] | None:
     if parse_address(text) or not looks_like_address(text):
         return None
-    return (f"{variable}: `{text}` looks like an IP address and is none", _address_fix(text))
+    return (f"{variable}: `{text}` is not a valid IP address", _address_fix(text))
 
 
 def _address_fix(text: str) -> str:
     if "/" in text and parse_address(text.partition("/")[0]):
         return f"write it without the prefix length: {text.partition('/')[0]}"
     if text.count(":") == 1 and parse_address(text.partition(":")[0]):
-        return f"write {text.partition(':')[0]}, and the port as ansible_port"
+        return f"write {text.partition(':')[0]}, and set ansible_port: {text.partition(':')[2]}"
     parts = text.split(".")
     if len(parts) == 4 and all(part.isdigit() for part in parts):
         plain = ".".join(str(int(part)) for part in parts)
-        return f"write {plain}" if parse_address(plain) else "each of the four numbers is at most 255"
+        return f"write {plain}" if parse_address(plain) else "use numbers from 0 to 255"
     return "write an address such as 10.0.0.1"
 
 
-def _each_once(reading: ValidationContext, variable: str, judge: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
-    """Judge every value of a variable, and report each definition once, by its first host."""
+def _check_values(context: ValidationContext, variable: str, check: Callable[[str, str], tuple[str, str] | None]) -> Iterator[Problem]:
+    """Check every value of a variable, and report each definition once, for its first host."""
     reported = set()
-    for address in resolve(reading, variable).found:
+    for address in context.resolver.addresses(variable):
         origin = address.definition.origin
         if origin in reported or not address.text or _has_blanks_around(address.definition.node):
             continue
-        found = judge(variable, address.text)
-        if found:
+        if found := check(variable, address.text):
             reported.add(origin)
-            of = f" (of {address.host})" if is_template(address.definition.node) else ""
-            yield Problem(origin.file, origin.line, found[0] + of, found[1], "not-an-address")
+            suffix = f" (for {address.host})" if is_template(address.definition.node) else ""
+            yield origin.problem(found[0] + suffix, found[1], "not-an-address")
 
 
-def duplicate_address(reading: ValidationContext) -> Iterator[Problem]:
-    """Two names of one machine: it would be set up twice at once, and counted twice in every quorum."""
-    ports = _ports(reading)
-    local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
-    reached = [address for address in resolve(reading, "ansible_host").found if address.host not in local]
-    yield from _names_of_other_hosts(reading, reached, local, ports)
-    for address, several in by_value(reached).items():
+def duplicate_address(context: ValidationContext) -> Iterator[Problem]:
+    """Report two hosts with the same address; one machine would be installed twice at once, and counted twice in a quorum."""
+    ports = _ports(context)
+    local = {address.host for address in context.resolver.addresses("ansible_connection") if address.text != "ssh"}
+    reached = [address for address in context.resolver.addresses("ansible_host") if address.host not in local]
+    yield from _names_of_other_hosts(context, reached, local, ports)
+    for address, several in group_by_value(reached).items():
         for port in sorted({ports.get(one.host, "22") for one in several}):
-            yield from _shared("ansible_host", address, [one for one in several if ports.get(one.host, "22") == port])
+            yield from _same_address("ansible_host", address, [one for one in several if ports.get(one.host, "22") == port])
     for variable in _IP_VARIABLES:
-        for address, several in by_value(resolve(reading, variable).found).items():
-            yield from _shared(variable, address, several)
+        for address, several in group_by_value(context.resolver.addresses(variable)).items():
+            yield from _same_address(variable, address, several)
 
 
-def _ports(reading: ValidationContext) -> Mapping[str, str]:
-    """Return the port of each host that has one of its own: of its variables, or of its name (`n1:2222`)."""
-    in_names = {host for entry in reading.written.hosts if _PORT_IN_NAME.fullmatch(entry.pattern) for host in entry.hosts}
-    found = {address.host: address.text for variable in _PORT_VARIABLES for address in resolve(reading, variable).found}
-    return found | {host: port for host in in_names if (port := reading.host_port(host))}
+def _ports(context: ValidationContext) -> Mapping[str, str]:
+    """Return the SSH port of each host that sets one, in a variable or in its name (`n1:2222`)."""
+    in_names = {host for entry in context.source_map.hosts if _PORT_IN_NAME.fullmatch(entry.pattern) for host in entry.hosts}
+    found = {address.host: address.text for variable in _PORT_VARIABLES for address in context.resolver.addresses(variable)}
+    return found | {host: port for host in in_names if (port := context.host_port(host))}
 
 
 def _names_of_other_hosts(
-    reading: ValidationContext, reached: list[Address], local: set[str], ports: Mapping[str, str]
+    context: ValidationContext, reached: list[Address], local: set[str], ports: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """A host without an ansible_host is reached by its name, and another host may have that name as its address."""
-    addressed = {host for variable in ("ansible_host", "ansible_ssh_host") for host in reading.merged.of(variable)}
-    named = {host.lower(): host for host in reading.hosts if host not in addressed and host not in local}
+    """Report an ansible_host that is the name of another host, if that host is connected to by its name."""
+    addressed = {host for variable in ("ansible_host", "ansible_ssh_host") for host in context.variable_index.by_host(variable)}
+    named = {host.lower(): host for host in context.hosts if host not in addressed and host not in local}
     for address in reached:
         other = named.get(address.text.lower())
         if other and ports.get(address.host, "22") == ports.get(other, "22"):
             origin = address.definition.origin
-            what = f"ansible_host of {address.host} is the host {other} (line {reading.host_origins[other].line})"
-            yield Problem(origin.file, origin.line, what, "give each host an address of its own", "duplicate-address")
+            what = f"ansible_host of {address.host} is the name of the host {other} (line {context.host_origins[other].line})"
+            yield origin.problem(what, "give each host an address of its own", "duplicate-address")
 
 
-def _shared(variable: str, address: str, several: list[Address]) -> Iterator[Problem]:
+def _same_address(variable: str, address: str, several: list[Address]) -> Iterator[Problem]:
     if len(several) < 2 or not address:
         return
     first = several[0]
@@ -233,30 +228,30 @@ def _shared(variable: str, address: str, several: list[Address]) -> Iterator[Pro
             continue
         reported.add(origin)
         where = "" if origin == first.definition.origin else f" (line {first.definition.origin.line})"
-        what = f"{variable} {address} of {other.host} is also that of {first.host}{where}"
-        yield Problem(origin.file, origin.line, what, "give each host an address of its own", "duplicate-address")
+        what = f"{other.host} and {first.host}{where} have the same {variable}: {address}"
+        yield origin.problem(what, "give each host an address of its own", "duplicate-address")
 
 
-def near_host(reading: ValidationContext) -> Iterator[Problem]:
-    """A host without an address beside one that has it under almost the same name is that one, misspelt in a group.
+def near_host(context: ValidationContext) -> Iterator[Problem]:
+    """Report a host without an address whose name differs by one letter from a host with one: probably misspelt in a group.
 
-    Only where most hosts have an address: elsewhere the name service knows them.
+    Applies only if most hosts have an address. Otherwise they are found by DNS.
     """
-    addressed = {host for variable in ("ansible_host", "ansible_ssh_host", "ip") for host in reading.merged.of(variable)}
-    local = {address.host for address in resolve(reading, "ansible_connection").found if address.text != "ssh"}
-    bare = [host for host in reading.hosts if host not in addressed and host not in local and not parse_address(host)]
-    if not bare or 2 * len(addressed) <= len(reading.hosts):
+    addressed = {host for variable in ("ansible_host", "ansible_ssh_host", "ip") for host in context.variable_index.by_host(variable)}
+    local = {address.host for address in context.resolver.addresses("ansible_connection") if address.text != "ssh"}
+    bare = [host for host in context.hosts if host not in addressed and host not in local and not parse_address(host)]
+    if not bare or 2 * len(addressed) <= len(context.hosts):
         return
     index = _deletions(addressed)
     for host in bare:
-        if near := _one_edit_away(host, index):
-            origin = reading.host_origins[host]
-            what = f"{host} has no address of its own, and its name is almost that of {near}"
-            yield Problem(origin.file, origin.line, what, f"did you mean {near}? If not, give {host} an ansible_host", "near-host")
+        if near := _nearest_by_one_letter(host, index):
+            origin = context.host_origins[host]
+            what = f"{host} has no address, and its name differs by one letter from {near}"
+            yield origin.problem(what, f"did you mean {near}? If not, set ansible_host for {host}", "near-host")
 
 
 def _deletions(names: Iterable[str]) -> Mapping[str, list[str]]:
-    """Index names by themselves with one letter left out: two names one slip apart share such a key."""
+    """Index names by every form with one letter left out. Two names that differ by one letter share such a form."""
     found: dict[str, list[str]] = {}
     for name in names:
         for key in {name, *(name[:i] + name[i + 1 :] for i in range(len(name)))}:
@@ -264,23 +259,23 @@ def _deletions(names: Iterable[str]) -> Mapping[str, list[str]]:
     return found
 
 
-def _one_edit_away(host: str, index: Mapping[str, list[str]]) -> str:
-    near = {name for key in (host, *(host[:i] + host[i + 1 :] for i in range(len(host)))) for name in index.get(key, ())}
-    return next((name for name in sorted(near) if _one_slip(host, name)), "")
+def _nearest_by_one_letter(host: str, index: Mapping[str, list[str]]) -> str:
+    candidates = {name for key in (host, *(host[:i] + host[i + 1 :] for i in range(len(host)))) for name in index.get(key, ())}
+    return next((name for name in sorted(candidates) if _differ_by_one_letter(host, name)), "")
 
 
-def _one_slip(one: str, other: str) -> bool:
-    """Tell whether one letter too many, too few, wrong, or two swapped ones are all that differs."""
+def _differ_by_one_letter(one: str, other: str) -> bool:
+    """Return whether two names differ by one added, missing or wrong letter, or by two swapped ones."""
     at = next((index for index, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other)))
     swapped = one[at : at + 2] == other[at : at + 2][::-1] and one[at + 2 :] == other[at + 2 :]
     return one != other and (one[at + 1 :] == other[at + 1 :] or one[at + 1 :] == other[at:] or one[at:] == other[at + 1 :] or swapped)
 
 
-def bad_port(reading: ValidationContext) -> Iterator[Problem]:
-    """A port that is no number stops ssh with a message that names neither the host nor the file."""
+def bad_port(context: ValidationContext) -> Iterator[Problem]:
+    """Report an invalid SSH port; ssh's own error would name neither host nor file."""
     for variable in _PORT_VARIABLES:
         reported = set()
-        for address in resolve(reading, variable).found:
+        for address in context.resolver.addresses(variable):
             origin = address.definition.origin
             if (
                 origin not in reported
@@ -288,18 +283,18 @@ def bad_port(reading: ValidationContext) -> Iterator[Problem]:
                 and not (address.text.isascii() and address.text.isdigit() and 0 < int(address.text) < 65536)
             ):
                 reported.add(origin)
-                yield Problem(origin.file, origin.line, f"{variable}: `{address.text}` is no port", "give a number from 1 to 65535", "port")
+                yield origin.problem(f"{variable}: `{address.text}` is not a port", "set a number from 1 to 65535", "port")
 
 
-def bad_host_key(reading: ValidationContext) -> Iterator[Problem]:
-    """A pinned key that is cut off or a private one would shut the host out, or give the key away."""
-    for definition in reading.merged.by_name.get("host_key", ()):
+def bad_host_key(context: ValidationContext) -> Iterator[Problem]:
+    """Report a `host_key` that is truncated or not a public key."""
+    for definition in context.variable_index.by_name.get("host_key", ()):
         node = definition.node
-        if not isinstance(node, yaml.ScalarNode) or is_template(node) or is_vaulted(node) or _is_public_key(node.value):
+        if not isinstance(node, yaml.ScalarNode) or is_deferred(node) or _is_public_key(node.value):
             continue
         origin = definition.origin
-        fix = "give the line of the host's /etc/ssh/ssh_host_ed25519_key.pub"
-        yield Problem(origin.file, origin.line, "host_key is no public SSH key (`ssh-ed25519 AAAA…`)", fix, "host-key")
+        fix = "copy the content of /etc/ssh/ssh_host_ed25519_key.pub on the host"
+        yield origin.problem("host_key is not a public SSH key (`ssh-ed25519 AAAA…`)", fix, "host-key")
 
 
 def _is_public_key(text: str) -> bool:
@@ -317,7 +312,7 @@ def _is_public_key(text: str) -> bool:
 
 
 def _fields(data: bytes) -> list[bytes]:
-    """Return the fields of a key, each with its length before it; none where the last one is cut off."""
+    """Return the fields of a public key, each of which has its length in front; empty if the last one is truncated."""
     found, at = [], 0
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4])
@@ -328,38 +323,37 @@ def _fields(data: bytes) -> list[bytes]:
     return found
 
 
-def cluster_name(reading: ValidationContext) -> Iterator[Problem]:
-    """The name is a folder's name and what destructive verbs ask to confirm: one for all hosts, and safe in a path."""
-    found = reading.merged.by_name.get("cluster_name", ())
-    for definition in found:
+def cluster_name(context: ValidationContext) -> Iterator[Problem]:
+    """Report a cluster name that is not the same for all hosts or not safe in a path."""
+    for definition in context.variable_index.by_name.get("cluster_name", ()):
         origin = definition.origin
         if definition.kind != "group" or definition.targets != ("all",):
-            what = "cluster_name is set for a part of the hosts"
-            yield Problem(origin.file, origin.line, what, "set it once, under `vars:` of `all`", "cluster-name")
+            what = "cluster_name is set for only some of the hosts"
+            yield origin.problem(what, "set it once, under `vars:` of `all`", "cluster-name")
         elif not is_cluster_name(definition.node):
-            what = "cluster_name must be plain letters, digits, `-`, `_` and `.`, at most 63 of them"
-            yield Problem(origin.file, origin.line, what, "write it out, without a template", "cluster-name")
+            what = "cluster_name must have at most 63 characters: letters, digits, `-`, `_` and `.`"
+            yield origin.problem(what, "write a plain name, not a template", "cluster-name")
 
 
 def is_cluster_name(node: yaml.Node) -> bool:
-    """Return whether a value may name a cluster: it is part of a path."""
+    """Return whether a value is a valid cluster name. The name is part of paths."""
     return isinstance(node, yaml.ScalarNode) and bool(_CLUSTER_NAME.fullmatch(node.value))
 
 
-def unchecked_host_keys(reading: ValidationContext) -> Iterator[Problem]:
-    """Host keys are pinned and checked on every contact; these variables would take the place of the options that do it."""
-    fixes = dict.fromkeys(_HOST_KEY_SWITCHES, "delete it; to pin a key beforehand, set host_key")
-    fixes["ansible_ssh_args"] = "put the options into ansible_ssh_common_args"
+def host_key_check_disabled(context: ValidationContext) -> Iterator[Problem]:
+    """Report variables that would switch off the check of host keys, which are pinned and checked on every connection."""
+    fixes = dict.fromkeys(_HOST_KEY_SWITCHES, "delete it; to pin the key of a host, set host_key")
+    fixes["ansible_ssh_args"] = "move the options to ansible_ssh_common_args"
     for name, fix in fixes.items():
-        for definition in reading.merged.by_name.get(name, ()):
+        for definition in context.variable_index.by_name.get(name, ()):
             origin = definition.origin
-            yield Problem(origin.file, origin.line, f"{name} would switch off the check of host keys", fix, "host-key-check")
+            yield origin.problem(f"{name} would switch off the check of host keys", fix, "host-key-check")
 
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     duplicate_host,
     variable_twice,
-    name_of_host_and_group,
+    host_named_like_group,
     kube_host_name,
     no_value,
     unresolvable,
@@ -368,6 +362,6 @@ RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
     near_host,
     bad_port,
     bad_host_key,
-    unchecked_host_keys,
+    host_key_check_disabled,
     cluster_name,
 )

@@ -1,24 +1,24 @@
-"""Rules about who makes the Kubernetes cluster and in which version."""
+"""Rules about the provider and the version of the Kubernetes cluster."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.inventory.kubespray_release import load_release
-from primus_bootstrap.inventory.rules.group_membership import kubernetes_is_given
-from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulted, value_of
+from primus_bootstrap.inventory.rules.group_membership import is_existing_kubernetes
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.core.errors import Problem
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
-# What Kubespray is always told, because other parts look there.
+# Variables of Kubespray that this project sets, because other parts depend on the values.
 FIXED = ("artifacts_dir", "credentials_dir", "kubeconfig_localhost")
-# An add-on of Kubespray, and the group whose chart brings the same thing in a newer version.
-_TWICE = {
+# An add-on of Kubespray, and the group whose chart installs the same objects in a newer version.
+_ADDONS = {
     "cert_manager_enabled": "kube_cert_manager",
     "gateway_api_enabled": "kube_gateway_api",
     "prometheus_operator_crds_enabled": "kube_prometheus_stack",
@@ -26,77 +26,78 @@ _TWICE = {
 _KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 
 
-def existing_without_kubeconfig(reading: ValidationContext) -> Iterator[Problem]:
-    """A cluster that somebody else made is reached with a file that nobody but the user can name."""
-    stated = _provider(reading)
-    if stated is not None and value_of(stated.node) == "existing" and not reading.merged.of("kubernetes_kubeconfig"):
-        what = "kubernetes_provider is existing and kubernetes_kubeconfig is not set: nobody says how to reach the cluster"
-        fix = "set kubernetes_kubeconfig to the administrator's kubeconfig, a path below the folder of hosts.yaml"
-        yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
+def existing_without_kubeconfig(context: ValidationContext) -> Iterator[Problem]:
+    """Report an existing cluster without a kubeconfig."""
+    provider = _provider(context)
+    if provider is not None and value_of(provider.node) == "existing" and not context.variable_index.by_host("kubernetes_kubeconfig"):
+        what = "kubernetes_provider is existing, but kubernetes_kubeconfig is not set"
+        fix = "set kubernetes_kubeconfig to the path of the administrator's kubeconfig, relative to the folder of hosts.yaml"
+        yield provider.origin.problem(what, fix, "kubernetes-provider")
 
 
-def kubespray_without_hosts(reading: ValidationContext) -> Iterator[Problem]:
-    """Kubespray installs on hosts; without any, whoever asked for it would wait for a cluster that nobody makes."""
-    stated = _provider(reading)
-    if stated is not None and value_of(stated.node) == "kubespray" and not any(reading.groups.get(group) for group in _KUBE_GROUPS):
-        what = "kubernetes_provider is kubespray and no host is in kube_control_plane"
-        fix = "put hosts into kube_control_plane, etcd and kube_node, or take kubernetes_provider away"
-        yield Problem(stated.origin.file, stated.origin.line, what, fix, "kubernetes-provider")
+def kubespray_without_hosts(context: ValidationContext) -> Iterator[Problem]:
+    """Report the provider Kubespray without hosts to install Kubernetes on."""
+    provider = _provider(context)
+    if provider is not None and value_of(provider.node) == "kubespray" and not any(context.groups.get(group) for group in _KUBE_GROUPS):
+        what = "kubernetes_provider is kubespray, but kube_control_plane has no hosts"
+        fix = "add hosts to kube_control_plane, etcd and kube_node, or delete kubernetes_provider"
+        yield provider.origin.problem(what, fix, "kubernetes-provider")
 
 
-def two_providers(reading: ValidationContext) -> Iterator[Problem]:
-    """One hosts.yaml is one cluster: some of its hosts cannot be Kubespray's and the others somebody else's."""
-    stated = reading.merged.by_name.get("kubernetes_provider", ())
-    for definition in stated[1:]:
-        if value_of(definition.node) != value_of(stated[0].node):
-            what = f"kubernetes_provider is set twice, here and at {stated[0].origin.file}:{stated[0].origin.line}, to different values"
-            yield Problem(definition.origin.file, definition.origin.line, what, "set it once, for all", "kubernetes-provider")
+def two_providers(context: ValidationContext) -> Iterator[Problem]:
+    """Report different providers for different hosts; one hosts.yaml describes one cluster."""
+    first, *others = context.variable_index.by_name.get("kubernetes_provider", ()) or (None,)
+    for definition in others:
+        if first is not None and value_of(definition.node) != value_of(first.node):
+            what = f"kubernetes_provider has another value here than at {first.origin.file}:{first.origin.line}"
+            yield definition.origin.problem(what, "set it once, under `vars:` of `all`", "kubernetes-provider")
 
 
-def kube_version(reading: ValidationContext) -> Iterator[Problem]:
-    """A release of Kubespray installs the versions whose sums it knows, and says so of others with a type error or half way."""
+def kube_version(context: ValidationContext) -> Iterator[Problem]:
+    """Report a Kubernetes version that the pinned release of Kubespray cannot install."""
     release = load_release()
-    if kubernetes_is_given(reading):
+    if is_existing_kubernetes(context):
         return
-    for definition in reading.merged.by_name.get("kube_version", ()):
-        if is_template(definition.node) or is_vaulted(definition.node):
+    for definition in context.variable_index.by_name.get("kube_version", ()):
+        if is_deferred(definition.node):
             continue
         text = str(definition.node.value)
         if text not in release.kubernetes:
             origin = definition.origin
-            what = f"kube_version {text}: Kubespray {release.version} installs {release.oldest} to {release.newest}"
-            yield Problem(origin.file, origin.line, what, release.version_fix(text), "kube-version")
+            what = f"kube_version {text}: Kubespray {release.version} installs only {release.oldest} to {release.newest}"
+            yield origin.problem(what, release.version_fix(text), "kube-version")
 
 
-def fixed_variable(reading: ValidationContext) -> Iterator[Problem]:
-    """The kubeconfig and Kubespray's own secrets lie where every other part looks for them."""
+def fixed_variable(context: ValidationContext) -> Iterator[Problem]:
+    """Report variables of Kubespray that this project sets itself."""
     for name in FIXED:
-        for definition in reading.merged.by_name.get(name, ()):
-            what = f"{name} is set by primus-bootstrap, below the cluster's state folder"
-            yield Problem(
-                definition.origin.file, definition.origin.line, what, "take it away; PRIMUS_STATE_DIR moves the folder", "kubespray-fixed"
+        for definition in context.variable_index.by_name.get(name, ()):
+            what = f"primus-bootstrap sets {name} to a path in the cluster's state folder"
+            yield definition.origin.problem(
+                what, "delete it; to move the state folder, set the environment variable PRIMUS_STATE_DIR", "kubespray-fixed"
             )
 
 
-def brought_twice(reading: ValidationContext) -> Iterator[Problem]:
-    """An add-on of Kubespray and a chart that own the same objects overwrite each other on every run."""
-    for name, group in _TWICE.items():
-        for definition in reading.merged.by_name.get(name, ()):
-            if reading.groups.get(group) and value_of(definition.node) is True:
-                what = f"{name} is true and {group} has hosts: Kubespray's add-on and the chart would own the same objects"
-                yield Problem(definition.origin.file, definition.origin.line, what, f"take {name} away, or empty {group}", "brought-twice")
+def installed_twice(context: ValidationContext) -> Iterator[Problem]:
+    """Report an add-on of Kubespray and a chart that install the same objects; each would overwrite the other on every run."""
+    for name, group in _ADDONS.items():
+        for definition in context.variable_index.by_name.get(name, ()):
+            if context.groups.get(group) and value_of(definition.node) is True:
+                what = f"{name} is true and {group} has hosts: Kubespray's add-on and the chart would install the same objects"
+                yield definition.origin.problem(what, f"delete {name}, or remove the hosts from {group}", "brought-twice")
 
 
-def _provider(reading: ValidationContext) -> Definition | None:
-    found = next(iter(reading.merged.by_name.get("kubernetes_provider", ())), None)
-    return None if found is None or is_template(found.node) or is_vaulted(found.node) else found
+def _provider(context: ValidationContext) -> Definition | None:
+    """Return the first definition of `kubernetes_provider`; None if there is none, or only a run can resolve it."""
+    definition = next(iter(context.variable_index.by_name.get("kubernetes_provider", ())), None)
+    return None if definition is None or is_deferred(definition.node) else definition
 
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     existing_without_kubeconfig,
     kubespray_without_hosts,
     two_providers,
     kube_version,
     fixed_variable,
-    brought_twice,
+    installed_twice,
 )

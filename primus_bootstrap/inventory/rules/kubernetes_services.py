@@ -1,4 +1,4 @@
-"""Rules about volumes, gateway and image registry on Kubernetes, by the judgements that the roles' preflights use too."""
+"""Rules about volumes, gateway and image registry on Kubernetes, by the checks of the roles `juicefs_csi`, `higress` and `harbor`."""
 
 from __future__ import annotations
 
@@ -10,69 +10,69 @@ from primus_bootstrap.inventory.schema.specs import load_options
 from primus_bootstrap.inventory.source.yaml_values import value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
 
 
-def juicefs_csi(reading: ValidationContext) -> Iterator[Problem]:
-    """A driver without metadata engine or bucket would be installed, and every claim would wait for ever."""
-    if not _stands(reading, "juicefs_csi"):
+def juicefs_csi(context: ValidationContext) -> Iterator[Problem]:
+    """Report a CSI driver without metadata engine or bucket; every volume claim would stay pending."""
+    if not _is_installed(context, "juicefs_csi"):
         return
-    clients = reading.groups.get("juicefs_client", ())
-    variables = _variables(reading, clients[0], ("juicefs_name", "juicefs_meta_url"))[0] if clients else {"juicefs_meta_url": "-"}
-    mounted = "" if variables.get("juicefs_meta_url") else variables.get("juicefs_name", "jfs")
-    yield from _problems(reading, "juicefs_csi", bool(reading.groups.get("redis")), mounted)
+    clients = context.groups.get("juicefs_client", ())
+    values = _values(context, clients[0], ("juicefs_name", "juicefs_meta_url"))[0] if clients else {"juicefs_meta_url": "-"}
+    mounted = "" if values.get("juicefs_meta_url") else values.get("juicefs_name", "jfs")
+    yield from _problems(context, "juicefs_csi", bool(context.groups.get("redis")), mounted)
 
 
-def higress(reading: ValidationContext) -> Iterator[Problem]:
-    """Two routes with one host, or a client that nobody names, would be taken by the API server and found out by the clients."""
-    if _stands(reading, "higress"):
-        yield from _problems(reading, "higress", bool(reading.groups.get("harbor")))
+def higress(context: ValidationContext) -> Iterator[Problem]:
+    """Report routes with the same host and clients that do not exist; the API server accepts both."""
+    if _is_installed(context, "higress"):
+        yield from _problems(context, "higress", bool(context.groups.get("harbor")))
 
 
-def harbor(reading: ValidationContext) -> Iterator[Problem]:
-    """Without a storage class its pods would wait for ever, and on JuiceFS its database would crawl."""
-    if _stands(reading, "harbor"):
-        volumes = reading.groups.get("juicefs_csi", ())
-        stated = _variables(reading, volumes[0], ("juicefs_csi_storage_class",))[0] if volumes else {}
-        own = stated.get("juicefs_csi_storage_class", "juicefs") if volumes else ""
-        yield from _problems(reading, "harbor", own, bool(reading.groups.get("kube_cert_manager")))
+def harbor(context: ValidationContext) -> Iterator[Problem]:
+    """Report a missing storage class, with which the pods would stay pending, and a database on JuiceFS, which is too slow."""
+    if _is_installed(context, "harbor"):
+        drivers = context.groups.get("juicefs_csi", ())
+        values = _values(context, drivers[0], ("juicefs_csi_storage_class",))[0] if drivers else {}
+        storage_class = values.get("juicefs_csi_storage_class", "juicefs") if drivers else ""
+        yield from _problems(context, "harbor", storage_class, bool(context.groups.get("kube_cert_manager")))
 
 
-def _stands(reading: ValidationContext, role: str) -> bool:
-    """Whether the chart is part of the cluster, and of this set of roles."""
-    return bool(reading.groups.get(role)) and f"{role}_chart_version" in load_options()
+def _is_installed(context: ValidationContext, role: str) -> bool:
+    """Return whether the group of a chart has hosts and the content folder has its role."""
+    return bool(context.groups.get(role)) and f"{role}_chart_version" in load_options()
 
 
-def _variables(reading: ValidationContext, host: str, names: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
-    """Return those that are stated, and the names of those that only a run knows.
+def _values(context: ValidationContext, host: str, names: Sequence[str]) -> tuple[dict[str, Any], set[str]]:
+    """Return the variables that are set for a host, and the names of those that only a run can resolve.
 
-    Of a list with a secret by reference, what is written counts: names are judged, the secret is not.
+    A list whose items refer to secrets is returned unresolved: the checks read its names, not its secrets.
     """
-    stated, unknown = {}, set()
+    values, unknown = {}, set()
     for name in names:
-        written = reading.merged.of(name).get(host)
-        if written is None:
+        definition = context.variable_index.by_host(name).get(host)
+        if definition is None:
             continue
         try:
-            stated[name] = reading.view.variables(host)[name]
-        except InventoryError:  # a template that fails is reported by a rule of its own
-            stated[name] = value_of(written.node)
-            if not isinstance(stated[name], list):
-                del stated[name]
+            values[name] = context.view.variables(host)[name]
+        except InventoryError:  # `unresolvable` reports a template that fails
+            raw = value_of(definition.node)
+            if isinstance(raw, list):
+                values[name] = raw
+            else:
                 unknown.add(name)
-    return stated, unknown
+    return values, unknown
 
 
-def _problems(reading: ValidationContext, role: str, *more: Any) -> Iterator[Problem]:
-    """Yield what the role's judgement finds, on the host from which its chart is installed."""
-    host, filters = reading.groups[role][0], load_filters(role)
-    stated, unknown = _variables(reading, host, filters.VARIABLES)
-    for about, what, fix, rule in filters.findings(stated, *more):
+def _problems(context: ValidationContext, role: str, *arguments: Any) -> Iterator[Problem]:
+    """Yield the findings of a role's checks, for the host from which its chart is installed."""
+    host, filters = context.groups[role][0], load_filters(role)
+    values, unknown = _values(context, host, filters.VARIABLES)
+    for about, what, fix, rule in filters.findings(values, *arguments):
         if about not in unknown and "{{" not in what:
-            origin = reading.merged.origin(host, about) or reading.group_origin(role)
-            yield Problem(origin.file, origin.line, what, fix, rule)
+            yield context.origin(host, about, role).problem(what, fix, rule)
 
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (juicefs_csi, higress, harbor)
+RULES: tuple[Rule, ...] = (juicefs_csi, higress, harbor)

@@ -1,4 +1,4 @@
-"""Rules about Kubernetes' networks: they cannot be changed once the cluster runs, so they are judged before."""
+"""Rules about the networks of Kubernetes, which cannot be changed once the cluster runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from primus_bootstrap.core.errors import Problem
-from primus_bootstrap.inventory.ansible.addresses import parse_address, resolve
-from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulted, value_of
+from primus_bootstrap.inventory.ansible.addresses import parse_address
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from primus_bootstrap.core.errors import Problem
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
     from primus_bootstrap.inventory.source.source_map import Definition
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -34,7 +34,7 @@ _HOST_ADDRESSES = ("ansible_host", "ip", "access_ip", "ip6", "access_ip6")
 
 @dataclass(frozen=True, slots=True)
 class _Subnet:
-    """A subnet of the cluster; `definition` is None where Kubespray's default counts."""
+    """A subnet of the cluster. `definition` is None for Kubespray's default."""
 
     name: str
     network: IpNetwork
@@ -44,36 +44,36 @@ class _Subnet:
         return f"{self.name} {self.network}" + ("" if self.definition else " (Kubespray's default)")
 
 
-def bad_subnet(reading: ValidationContext) -> Iterator[Problem]:
-    """Kubespray hands a subnet on as text; a wrong one stops kubeadm in the middle."""
+def bad_subnet(context: ValidationContext) -> Iterator[Problem]:
+    """Report invalid subnets; kubeadm would stop at one in the middle of the installation."""
     for name in _SUBNETS:
-        for definition in reading.merged.by_name.get(name, ()):
-            if is_template(definition.node) or is_vaulted(definition.node):
+        for definition in context.variable_index.by_name.get(name, ()):
+            if is_deferred(definition.node):
                 continue
             text, origin = _text(definition), definition.origin
             if _network(text) is None:
-                what = f"{name}: `{text}` is no subnet" if text else f"{name} must be one subnet"
-                yield Problem(origin.file, origin.line, what, _subnet_fix(text), "subnet")
+                what = f"{name}: `{text}` is not a subnet" if text else f"{name} must be a single subnet"
+                yield origin.problem(what, _subnet_fix(text), "subnet")
 
 
-def subnets_overlap(reading: ValidationContext) -> Iterator[Problem]:
-    """An address that belongs to two networks reaches the wrong one. Kubespray looks in one direction only and at no host."""
-    subnets = _subnets(reading)
+def subnets_overlap(context: ValidationContext) -> Iterator[Problem]:
+    """Report subnets that overlap each other or contain the address of a host. Kubespray's own check is incomplete."""
+    subnets = _subnets(context)
     for position, one in enumerate(subnets):
         for other in subnets[position + 1 :]:
             if one.network.version == other.network.version and one.network.overlaps(other.network):
                 later, earlier = (other, one) if other.definition else (one, other)
                 if origin := _origin(later):
-                    yield Problem(origin.file, origin.line, f"{later} overlaps {earlier}", "give each a range of its own", "subnet-overlap")
-    in_kube = {host for group in _KUBE_GROUPS for host in reading.groups.get(group, ())}
+                    yield origin.problem(f"{later} overlaps {earlier}", "use subnets that do not overlap", "subnet-overlap")
+    in_kube = {host for group in _KUBE_GROUPS for host in context.groups.get(group, ())}
     for subnet in subnets:
-        yield from _hosts_inside(reading, subnet, in_kube)
+        yield from _hosts_inside(context, subnet, in_kube)
 
 
-def _hosts_inside(reading: ValidationContext, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
+def _hosts_inside(context: ValidationContext, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
     inside: dict[str, tuple[str, Definition]] = {}
     for variable in _HOST_ADDRESSES:
-        for found in resolve(reading, variable).found:
+        for found in context.resolver.addresses(variable):
             address = parse_address(found.text)
             if found.host in hosts and address is not None and address in subnet.network:
                 inside.setdefault(found.host, (f"{variable} {address}", found.definition))
@@ -82,73 +82,73 @@ def _hosts_inside(reading: ValidationContext, subnet: _Subnet, hosts: set[str]) 
     first, (shown, definition) = next(iter(inside.items()))
     origin = _origin(subnet) or definition.origin
     more = f" and of {len(inside) - 1} more" if len(inside) > 1 else ""
-    what = f"{subnet} holds the address of a host: {shown} of {first}{more}"
-    yield Problem(origin.file, origin.line, what, f"move {subnet.name} to a range that no host is in", "subnet-overlap")
+    what = f"{subnet} contains the address of a host: {shown} of {first}{more}"
+    yield origin.problem(what, f"set {subnet.name} to a subnet without addresses of hosts", "subnet-overlap")
 
 
-def node_prefix(reading: ValidationContext) -> Iterator[Problem]:
-    """Every node takes one block of the pods' subnet: too few blocks leave nodes out, too small ones leave pods without address."""
-    nodes = dict.fromkeys((*reading.groups.get("kube_control_plane", ()), *reading.groups.get("kube_node", ())))
+def node_prefix(context: ValidationContext) -> Iterator[Problem]:
+    """Report a pod subnet with too few blocks for the nodes, or with blocks that are too small for the pods of a node."""
+    nodes = dict.fromkeys((*context.groups.get("kube_control_plane", ()), *context.groups.get("kube_node", ())))
     if not nodes:
         return
-    pods = next((subnet for subnet in _subnets(reading) if subnet.name == "kube_pods_subnet"), None)
-    prefix, at_prefix = _number(reading, "kube_network_node_prefix")
-    most, at_most = _number(reading, "kubelet_max_pods")
+    pods = next((subnet for subnet in _subnets(context) if subnet.name == "kube_pods_subnet"), None)
+    prefix, at_prefix = _number(context, "kube_network_node_prefix")
+    most, at_most = _number(context, "kubelet_max_pods")
     if pods is None or prefix is None or most is None or pods.network.version != 4 or not 0 < prefix <= 32 or most < 1:
         return
-    origin = at_prefix or _origin(pods) or reading.group_origin("kube_node" if reading.groups.get("kube_node") else "kube_control_plane")
+    origin = at_prefix or _origin(pods) or context.group_origin("kube_node" if context.groups.get("kube_node") else "kube_control_plane")
     blocks = 2 ** (prefix - pods.network.prefixlen) if prefix >= pods.network.prefixlen else 0
     if blocks < len(nodes):
-        what = f"{pods} holds {blocks} blocks of /{prefix} (kube_network_node_prefix), too few for {len(nodes)} nodes"
-        fix = f"widen kube_pods_subnet to at least /{max(0, prefix - (len(nodes) - 1).bit_length())}"
-        yield Problem(origin.file, origin.line, what, fix, "node-prefix")
+        what = f"{pods} has {blocks} blocks of /{prefix} (kube_network_node_prefix), too few for {len(nodes)} nodes"
+        fix = f"set kube_pods_subnet to a subnet of at least /{max(0, prefix - (len(nodes) - 1).bit_length())}"
+        yield origin.problem(what, fix, "node-prefix")
     room = 2 ** (32 - prefix) - 2
     if room < most:
         origin = at_prefix or at_most or origin
-        what = f"a block of /{prefix} (kube_network_node_prefix) holds {max(room, 0)} pods, and kubelet_max_pods is {most}"
+        what = f"a block of /{prefix} (kube_network_node_prefix) has addresses for {max(room, 0)} pods, but kubelet_max_pods is {most}"
         fix = f"set kube_network_node_prefix to {32 - (most + 1).bit_length()} or less, or lower kubelet_max_pods"
-        yield Problem(origin.file, origin.line, what, fix, "node-prefix")
+        yield origin.problem(what, fix, "node-prefix")
 
 
-def _number(reading: ValidationContext, name: str) -> tuple[int | None, Origin | None]:
-    """Return a number that holds for the cluster and where it is written; None for both where only a run knows it."""
-    found = _for_cluster(reading, name)
-    if found is None:
+def _number(context: ValidationContext, name: str) -> tuple[int | None, Origin | None]:
+    """Return a number of the cluster and where it is set; (None, None) if only a run can resolve it."""
+    definition = _for_cluster(context, name)
+    if definition is None:
         return int(str(_DEFAULTS[name])), None
-    text = _text(found)
-    return (int(text), found.origin) if text.isascii() and text.isdigit() and len(text) < 6 else (None, None)
+    text = _text(definition)
+    return (int(text), definition.origin) if text.isascii() and text.isdigit() and len(text) < 6 else (None, None)
 
 
-def bad_number(reading: ValidationContext) -> Iterator[Problem]:
-    """These two are Kubespray's, so no argument spec of ours judges them; it compares them as numbers."""
+def bad_number(context: ValidationContext) -> Iterator[Problem]:
+    """Report numbers of Kubespray that are out of range. No argument spec of this project declares them."""
     for name, least, most in (("kube_network_node_prefix", 1, 32), ("kubelet_max_pods", 1, 99_999)):
-        for definition in reading.merged.by_name.get(name, ()):
+        for definition in context.variable_index.by_name.get(name, ()):
             node, origin = definition.node, definition.origin
-            if is_template(node) or is_vaulted(node):
+            if is_deferred(node):
                 continue
             value = value_of(node)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
                 what = f"{name} must be a whole number from {least} to {most}"
-                yield Problem(origin.file, origin.line, what, "write the number without quotes", "type")
+                yield origin.problem(what, "write the number without quotes", "type")
 
 
-def _subnets(reading: ValidationContext) -> list[_Subnet]:
-    """Return the subnets of a cluster that runs Kubernetes; what is a template or no subnet is left out."""
-    if not any(reading.groups.get(group) for group in _KUBE_GROUPS):
+def _subnets(context: ValidationContext) -> list[_Subnet]:
+    """Return the subnets of the Kubernetes cluster, without templates and invalid ones."""
+    if not any(context.groups.get(group) for group in _KUBE_GROUPS):
         return []
     found = []
     for name in _SUBNETS:
-        definition = _for_cluster(reading, name)
+        definition = _for_cluster(context, name)
         text = _text(definition) if definition else str(_DEFAULTS.get(name, ""))
         if network := _network(text):
             found.append(_Subnet(name, network, definition))
     return found
 
 
-def _for_cluster(reading: ValidationContext, name: str) -> Definition | None:
-    """Return the definition that the first control-plane host, or the first of the other groups, has."""
-    host = next(host for group in _KUBE_GROUPS for host in reading.groups.get(group, ()))
-    return reading.merged.of(name).get(host)
+def _for_cluster(context: ValidationContext, name: str) -> Definition | None:
+    """Return the definition that is effective for the first host of the first Kubernetes group that has hosts."""
+    host = next(host for group in _KUBE_GROUPS for host in context.groups.get(group, ()))
+    return context.variable_index.by_host(name).get(host)
 
 
 def _text(definition: Definition) -> str:
@@ -167,11 +167,11 @@ def _subnet_fix(text: str) -> str:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         return "write a subnet such as 10.233.64.0/18"
-    return f"write {network}" if "/" in text else f"add the prefix length: {text}/16"
+    return f"write {network}" if "/" in text else f"add the prefix length, for example {text}/16"
 
 
 def _origin(subnet: _Subnet) -> Origin | None:
     return subnet.definition.origin if subnet.definition else None
 
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (bad_subnet, subnets_overlap, node_prefix, bad_number)
+RULES: tuple[Rule, ...] = (bad_subnet, subnets_overlap, node_prefix, bad_number)

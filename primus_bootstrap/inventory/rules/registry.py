@@ -1,133 +1,128 @@
-"""Rules about the image registry and who trusts it, by the judgements that the roles' preflights use too."""
+"""Rules about the image registry and the image policy of hosts, by the checks of the roles `oci_registry` and `registry_trust`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
-from primus_bootstrap.inventory.rules.group_membership import kubernetes_is_given
-from primus_bootstrap.inventory.source.yaml_values import is_template, is_vaulted, value_of
+from primus_bootstrap.inventory.rules.group_membership import is_existing_kubernetes
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, value_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import yaml
 
+    from primus_bootstrap.core.errors import Problem
     from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
+
+# Engines that do not read the image policy: (variable, value or None for any), name, how to do without the engine.
+_ENGINES_WITHOUT_POLICY = (
+    (("container_runtime_engine", "docker"), "docker", "set container_runtime_engine: podman"),
+    (("container_runtime_apptainer_version", None), "Apptainer", "leave container_runtime_apptainer_version empty"),
+)
 
 
-def registry(reading: ValidationContext) -> Iterator[Problem]:
-    """A second host would hold other images than the first; a missing bucket or key would be found out at the start of the service."""
-    hosts = reading.groups.get("oci_registry", ())
+def registry(context: ValidationContext) -> Iterator[Problem]:
+    """Report a registry with two hosts, which would store different images, and a missing bucket or key."""
+    hosts = context.groups.get("oci_registry", ())
     if not hosts:
         return
     filters = load_filters("oci_registry")
-    stated = _stated(reading, hosts[0], filters.VARIABLES)
-    # Names only: passwords are references that nothing but a run resolves.
-    written = reading.merged.of("oci_registry_accounts").get(hosts[0])
-    listed: Any = value_of(written.node) if written else []
-    accounts = (
-        [one["name"] for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)] if isinstance(listed, list) else []
-    )
-    if "oci_registry_username" not in stated:
-        stated["oci_registry_username"] = "cluster"
-    yield from _problems(reading, "oci_registry", hosts[0], filters.findings(list(hosts), stated, accounts))
+    values = context.resolved_values(hosts[0], filters.VARIABLES)
+    # Only the names of the accounts: their passwords are references that a run resolves.
+    definition = context.variable_index.by_host("oci_registry_accounts").get(hosts[0])
+    raw: Any = value_of(definition.node) if definition else []
+    entries = [one for one in raw if isinstance(one, dict)] if isinstance(raw, list) else []
+    accounts = [one["name"] for one in entries if isinstance(one.get("name"), str)]
+    values.setdefault("oci_registry_username", "cluster")
+    yield from _problems(context, "oci_registry", hosts[0], filters.findings(list(hosts), values, accounts))
 
 
-def registry_trust(reading: ValidationContext) -> Iterator[Problem]:
-    """A policy without a key would refuse every image; keys without a policy would let every image in."""
+def registry_trust(context: ValidationContext) -> Iterator[Problem]:
+    """Report an image policy without keys, which would reject every image, and keys without a policy, which have no effect."""
     filters = load_filters("registry_trust")
+    has_registry = bool(context.groups.get("oci_registry"))
     reported: set[tuple[str, str]] = set()
-    for host in reading.groups.get("container_host", ()):
-        stated = _stated(reading, host, filters.VARIABLES)
-        found = [one for one in filters.findings(stated, bool(reading.groups.get("oci_registry"))) if (one[0], one[1]) not in reported]
-        reported.update((about, what) for about, what, _, _ in found)
-        yield from _problems(reading, "container_host", host, found)
+    for host in context.groups.get("container_host", ()):
+        findings = filters.findings(context.resolved_values(host, filters.VARIABLES), has_registry)
+        yield from _problems(context, "container_host", host, _new_findings(findings, reported))
 
 
-def policy_of_engines(reading: ValidationContext) -> Iterator[Problem]:
-    """Where only signed images may run, an engine that reads no policy would run any: the first verification would fail."""
-    stated = {
-        ("container_runtime_engine", "docker"): ("docker", "choose podman"),
-        ("container_runtime_apptainer_version", None): ("Apptainer", "leave container_runtime_apptainer_version empty"),
-    }
-    policies = reading.merged.of("registry_trust_policy")
+def engine_without_policy(context: ValidationContext) -> Iterator[Problem]:
+    """Report container engines that ignore the image policy on hosts that may run only signed images."""
+    policies = context.variable_index.by_host("registry_trust_policy")
+    container_hosts = context.groups.get("container_host", ())
+    signed = [host for host in container_hosts if host in policies and _plain_value(policies[host].node) == "signed"]
     reported: set[Origin] = set()
-    signed = [host for host in reading.groups.get("container_host", ()) if host in policies and _plain(policies[host].node) == "signed"]
-    for (name, wanted), (engine, remedy) in stated.items():
+    for (name, expected), engine, remedy in _ENGINES_WITHOUT_POLICY:
         for host in signed:
-            definition = reading.merged.of(name).get(host)
-            value = _plain(definition.node) if definition else None
-            if definition is None or not value or (wanted and value != wanted) or definition.origin in reported:
+            definition = context.variable_index.by_host(name).get(host)
+            value = _plain_value(definition.node) if definition else None
+            if definition is None or not value or (expected and value != expected) or definition.origin in reported:
                 continue
             reported.add(definition.origin)
-            what = f"{engine} reads no policy of signatures, and {host} may run only signed images (registry_trust_policy)"
-            fix = f"{remedy}, or leave hosts with {engine} out: registry_trust_policy: keep, registry_trust_signed_by: []"
-            yield Problem(definition.origin.file, definition.origin.line, what, fix, "trust-policy-of-engine")
+            what = f"{engine} ignores the image policy, and {host} may run only signed images (registry_trust_policy)"
+            fix = f"{remedy}, or set registry_trust_policy: keep and registry_trust_signed_by: [] for the hosts with {engine}"
+            yield definition.origin.problem(what, fix, "trust-policy-of-engine")
 
 
-def _plain(node: yaml.Node) -> Any:
-    """Return a value that is written as it is, None for one that only a run knows."""
-    return None if is_template(node) or is_vaulted(node) else value_of(node)
+def _plain_value(node: yaml.Node) -> Any:
+    """Return a value, or None if only a run can resolve it."""
+    return None if is_deferred(node) else value_of(node)
 
 
-def registry_trust_of_containerd(reading: ValidationContext) -> Iterator[Problem]:
-    """What Kubespray writes for containerd and what we do must not be the same file, and containerd keeps no policy of signatures."""
-    if kubernetes_is_given(reading):
+def registry_trust_of_containerd(context: ValidationContext) -> Iterator[Problem]:
+    """Report containerd settings that Kubespray and this project would write to the same file, and policies that containerd ignores."""
+    if is_existing_kubernetes(context):
         return
-    filters, own, harbor = load_filters("registry_trust"), _own_address(reading), _harbor_address(reading)
+    filters, own, harbor = load_filters("registry_trust"), _registry_address(context), _harbor_address(context)
+    control_planes = context.groups.get("kube_control_plane", ())
     reported: set[tuple[str, str]] = set()
-    looked: set[tuple[int, ...]] = set()
-    for host in dict.fromkeys((*reading.groups.get("kube_control_plane", ()), *reading.groups.get("kube_node", ()))):
-        where = tuple(id(reading.merged.of(name).get(host)) for name in filters.CONTAINERD_VARIABLES)
-        if where in looked:  # thousands of hosts have these from one place
+    checked: set[tuple[int, ...]] = set()
+    for host in dict.fromkeys((*control_planes, *context.groups.get("kube_node", ()))):
+        definitions = tuple(id(context.variable_index.by_host(name).get(host)) for name in filters.CONTAINERD_VARIABLES)
+        if definitions in checked:  # thousands of hosts share the same definitions
             continue
-        looked.add(where)
-        found = filters.containerd_findings(_stated(reading, host, filters.CONTAINERD_VARIABLES), own, harbor)
-        found = [one for one in found if (one[0], one[1]) not in reported]
-        reported.update((about, what) for about, what, _, _ in found)
-        group = "kube_control_plane" if host in reading.groups.get("kube_control_plane", ()) else "kube_node"
-        yield from _problems(reading, group, host, found)
+        checked.add(definitions)
+        values = context.resolved_values(host, filters.CONTAINERD_VARIABLES)
+        group = "kube_control_plane" if host in control_planes else "kube_node"
+        findings = filters.containerd_findings(values, own, harbor)
+        yield from _problems(context, group, host, _new_findings(findings, reported))
 
 
-def _harbor_address(reading: ValidationContext) -> tuple[str, ...]:
-    """Return the name of the cluster's Harbor; none where there is none, or where only a run knows it."""
-    hosts = reading.groups.get("harbor", ())[:1]
-    return tuple(str(name) for host in hosts if (name := _stated(reading, host, ("harbor_hostname",)).get("harbor_hostname")))
+def _harbor_address(context: ValidationContext) -> tuple[str, ...]:
+    """Return the host name of the cluster's Harbor; empty if there is none, or only a run can resolve it."""
+    hosts = context.groups.get("harbor", ())[:1]
+    names = [context.resolved_values(host, ("harbor_hostname",)).get("harbor_hostname") for host in hosts]
+    return tuple(str(name) for name in names if name)
 
 
-def _own_address(reading: ValidationContext) -> str:
-    """Return NAME:PORT of the cluster's own registry as playbooks/vars/registry_trust.yml does; empty where there is none."""
-    hosts = reading.groups.get("oci_registry", ())
+def _registry_address(context: ValidationContext) -> str:
+    """Return NAME:PORT of the cluster's registry, as playbooks/vars/registry_trust.yml computes it; empty if there is none."""
+    hosts = context.groups.get("oci_registry", ())
     if not hosts:
         return ""
-    stated = _stated(reading, hosts[0], ("oci_registry_name", "oci_registry_port"))
-    return f"{stated.get('oci_registry_name') or hosts[0]}:{stated.get('oci_registry_port', 5000)}"
+    values = context.resolved_values(hosts[0], ("oci_registry_name", "oci_registry_port"))
+    return f"{values.get('oci_registry_name') or hosts[0]}:{values.get('oci_registry_port', 5000)}"
 
 
-def _stated(reading: ValidationContext, host: str, names: Sequence[str]) -> dict[str, Any]:
-    """Return the variables that a host has, without those that only a run knows."""
-    stated = {}
-    for name in names:
-        if host in reading.merged.of(name):
-            try:
-                stated[name] = reading.view.variables(host)[name]
-            except InventoryError:  # a template that fails is reported by a rule of its own
-                continue
-    return stated
+def _new_findings(findings: Sequence[tuple[str, str, str, str]], reported: set[tuple[str, str]]) -> list[tuple[str, str, str, str]]:
+    """Return the findings that were not reported for another host, and add them to `reported`."""
+    new = [finding for finding in findings if finding[:2] not in reported]
+    reported.update(finding[:2] for finding in new)
+    return new
 
 
-def _problems(reading: ValidationContext, group: str, host: str, found: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
-    for about, what, fix, rule in found:
-        origin = reading.merged.origin(host, about) or reading.group_origin(group)
-        yield Problem(origin.file, origin.line, what, fix, rule)
+def _problems(context: ValidationContext, group: str, host: str, findings: Sequence[tuple[str, str, str, str]]) -> Iterator[Problem]:
+    for about, what, fix, rule in findings:
+        yield context.origin(host, about, group).problem(what, fix, rule)
 
 
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     registry,
     registry_trust,
-    policy_of_engines,
+    engine_without_policy,
     registry_trust_of_containerd,
 )

@@ -1,4 +1,4 @@
-"""Rules about Slurm: what cannot become one cluster is refused here, by the judgement that the role's preflight uses too."""
+"""Rules about Slurm, by the checks of the role `slurm`."""
 
 from __future__ import annotations
 
@@ -8,40 +8,34 @@ from primus_bootstrap.core.errors import InventoryError, Problem
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from primus_bootstrap.inventory.cluster import Origin
-    from primus_bootstrap.inventory.rules.context import ValidationContext
+    from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
 
 
-def slurm_cluster(reading: ValidationContext) -> Iterator[Problem]:
-    """Partitions, QOS and controllers that contradict each other would be found out by slurmctld, after an hour of installing."""
-    judge = load_filters("slurm").slurm_judge
-    if not any(reading.groups.get(group) for group in judge.GROUPS):
+def slurm_cluster(context: ValidationContext) -> Iterator[Problem]:
+    """Report partitions, QOS and controllers that contradict each other; slurmctld would stop at them after the installation."""
+    checks = load_filters("slurm").slurm_judge
+    if not any(context.groups.get(group) for group in checks.GROUPS):
         return
-    stated = {name: _stated(reading, name, judge.UNKNOWN) for name in judge.VARIABLES}
-    for one in judge.all_findings(reading.groups, stated):
-        origin = _origin(reading, one.about)
-        yield Problem(origin.file, origin.line, one.what, one.fix, one.rule)
+    controller = next(iter(context.groups.get("slurm_controller", ())), "")
+    values = {name: _value(context, controller, name, checks.UNKNOWN) for name in checks.VARIABLES}
+    for finding in checks.all_findings(context.groups, values):
+        if finding.about in context.groups:
+            origin = context.group_origin(finding.about)
+        else:
+            origin = context.origin(controller, finding.about, "slurm_controller")
+        yield origin.problem(finding.what, finding.fix, finding.rule)
 
 
-def _stated(reading: ValidationContext, name: str, unknown: str) -> Any:
-    """Return a variable as the first controller has it: None where it is not stated, `unknown` where only a run knows it."""
-    controller = next(iter(reading.groups.get("slurm_controller", ())), "")
-    if controller not in reading.merged.of(name):
+def _value(context: ValidationContext, controller: str, name: str, unknown: str) -> Any:
+    """Return a variable of the first controller: None if it is not set, `unknown` if only a run can resolve it."""
+    if controller not in context.variable_index.by_host(name):
         return None
     try:
-        return reading.view.variables(controller)[name]
-    except InventoryError:  # a template that fails is reported by a rule of its own
+        return context.view.variables(controller)[name]
+    except InventoryError:  # `unresolvable` reports a template that fails
         return unknown
 
 
-def _origin(reading: ValidationContext, about: str) -> Origin:
-    """Return where a group is named, or where the variable is written that counts for the first controller."""
-    if about in reading.groups:
-        return reading.group_origin(about)
-    controller = next(iter(reading.groups.get("slurm_controller", ())), "")
-    return reading.merged.origin(controller, about) or reading.group_origin("slurm_controller")
-
-
-RULES: tuple[Callable[[ValidationContext], Iterator[Problem]], ...] = (slurm_cluster,)
+RULES: tuple[Rule, ...] = (slurm_cluster,)

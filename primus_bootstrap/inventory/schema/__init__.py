@@ -1,1 +1,1 @@
-"""Which variables exist, their types, and which a role requires."""
+"""The variables and groups of hosts.yaml: their names, types and meaning."""

@@ -1,4 +1,4 @@
-"""Each definition judged once, where it stands: is the name known, and is the value what the role's argument spec asks for?"""
+"""Check each definition of a variable: its name, its type by the role's argument spec, and that secrets are encrypted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import yaml
 
 from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.inventory.schema import names
-from primus_bootstrap.inventory.schema import type_check as judging
 from primus_bootstrap.inventory.schema.specs import Option, load_options
-from primus_bootstrap.inventory.source.yaml_values import entries, is_sealed, is_template, is_vaulted, line_of
+from primus_bootstrap.inventory.schema.type_check import DeferredPart, check_value
+from primus_bootstrap.inventory.source.yaml_values import entries, has_ciphertext, is_deferred, is_vaulted, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,9 +26,12 @@ _NULL = "tag:yaml.org,2002:null"
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A value that only a run can judge; the role's own check does so before anything is changed. `why` is one phrase.
+    """A value that only a run can check. The role does so before it changes anything.
 
-    `variable` is empty where a whole file waits.
+    Attributes:
+        variable: The variable; empty for a whole file.
+        origin: Where it is set.
+        why: The reason, as a phrase.
     """
 
     variable: str
@@ -36,22 +39,22 @@ class Deferred:
     why: str
 
 
-def judge_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[list[Problem], list[Deferred]]:
-    """Return what is wrong with the definitions, and which of their values must wait."""
+def check_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[list[Problem], list[Deferred]]:
+    """Return the problems of the definitions, and the values that only a run can check."""
     options = load_options()
     problems: list[Problem] = []
     deferred: list[Deferred] = []
     for definition in definitions:
         option = options.get(definition.name)
-        problems += _sealed_wrongly(definition, vault)
+        problems += _vault_problems(definition, vault)
         if option is None:
-            problems += _unknown(definition)
-            problems += _ansible_secret(definition)
-            deferred += _vaulted(definition)
+            problems += _name_problems(definition)
+            problems += _plain_ansible_secrets(definition)
+            deferred += _encrypted_values(definition)
             continue
         quotable = not option.no_log and not definition.encrypted
-        for found in judging.judge_value(option, definition.node, quotable=quotable):
-            if isinstance(found, judging.DeferredPart):
+        for found in check_value(option, definition.node, quotable=quotable):
+            if isinstance(found, DeferredPart):
                 deferred.append(Deferred(definition.name, replace(definition.origin, line=found.line), found.why))
             else:
                 problems.append(Problem(definition.origin.file, found.line, found.what, found.fix, found.rule))
@@ -60,83 +63,76 @@ def judge_definitions(definitions: Iterable[Definition], vault: Vault) -> tuple[
     return problems, deferred
 
 
-def _unknown(definition: Definition) -> Iterator[Problem]:
+def _name_problems(definition: Definition) -> Iterator[Problem]:
+    """Check the name of a variable that no argument spec declares."""
     name, origin = definition.name, definition.origin
     if name == "ansible_group_priority" and definition.node.tag != "tag:yaml.org,2002:int":
-        # Ansible reads it while it loads the file, and stops with a message that names no line.
-        yield Problem(origin.file, origin.line, f"{name} must be a whole number", "write the number without quotes", "type")
+        # Ansible would stop while it loads the file, with a message without a line.
+        yield origin.problem(f"{name} must be a whole number", "write the number without quotes", "type")
     if names.is_known_variable(name):
         if not name.isidentifier():
-            yield Problem(
-                origin.file,
-                origin.line,
-                f"{name}: a variable's name may hold only letters, digits and `_`",
-                f"call it {name.replace('-', '_')}",
-                "variable-name",
-            )
+            what = f"{name}: the name of a variable must contain only letters, digits and `_`"
+            yield origin.problem(what, f"rename it to {name.replace('-', '_')}", "variable-name")
         return
     near = names.nearest_variable(name)
-    fix = f"did you mean {near}?" if near else f"delete it, or call it {names.OWN_PREFIX}{name} if it is a variable of your own"
-    yield Problem(origin.file, origin.line, f"{name}: no role has this variable, nor Kubespray, nor Ansible", fix, "unknown-variable")
+    fix = f"did you mean {near}?" if near else f"delete it, or rename it to {names.OWN_PREFIX}{name} if it is a variable of your own"
+    yield origin.problem(f"{name}: neither a role nor Kubespray nor Ansible has this variable", fix, "unknown-variable")
 
 
-def _sealed_wrongly(definition: Definition, vault: Vault) -> Iterator[Problem]:
-    """Each inline Vault value must be one, and open where there is a password: a run would stop half-way."""
+def _vault_problems(definition: Definition, vault: Vault) -> Iterator[Problem]:
+    """Check that each `!vault` value has ciphertext that the password, if given, decrypts. A run would stop at a wrong one."""
     for node in _scalars(definition.node):
-        if is_vaulted(node) and not is_sealed(node):
-            what = f"{definition.name} is tagged !vault and holds nothing that ansible-vault made"
-            fix = "encrypt the value with `ansible-vault encrypt_string` and give all that it prints"
+        if is_vaulted(node) and not has_ciphertext(node):
+            what = f"{definition.name} is tagged !vault, but is not the output of ansible-vault"
+            fix = "run `ansible-vault encrypt_string` and paste its whole output"
             yield Problem(definition.origin.file, line_of(node), what, fix, "vault-value")
         elif is_vaulted(node) and vault:
             try:
                 vault.decrypt(node.value)
             except ValueError as error:
                 what = f"{definition.name} cannot be decrypted: {error}"
-                fix = "give the right Vault password, or encrypt the value again with `ansible-vault encrypt_string`"
+                fix = "use the right Vault password, or encrypt the value again with `ansible-vault encrypt_string`"
                 yield Problem(definition.origin.file, line_of(node), what, fix, "vault-password")
 
 
-def _vaulted(definition: Definition) -> Iterator[Deferred]:
-    """A variable of Kubespray's, of Ansible's or of the user's own waits for the password as those of the roles do."""
+def _encrypted_values(definition: Definition) -> Iterator[Deferred]:
+    """Yield the encrypted values of a variable that no argument spec declares."""
     for node in _scalars(definition.node):
-        if is_vaulted(node) and is_sealed(node):
-            yield Deferred(definition.name, replace(definition.origin, line=line_of(node)), "under Vault")
+        if is_vaulted(node) and has_ciphertext(node):
+            yield Deferred(definition.name, replace(definition.origin, line=line_of(node)), "encrypted with Vault")
 
 
-def _ansible_secret(definition: Definition) -> Iterator[Problem]:
-    """Ansible's own passwords have no spec of ours, and are secrets all the same."""
+def _plain_ansible_secrets(definition: Definition) -> Iterator[Problem]:
+    """Report passwords of Ansible itself in plain text."""
     if names.is_ansible_secret(definition.name) and not definition.encrypted:
         for node in _scalars(definition.node):
-            if node.tag != _NULL and not is_vaulted(node) and not is_template(node):
+            if node.tag != _NULL and not is_deferred(node):
                 yield _plain_secret(definition, node)
 
 
 def _plain_secrets(option: Option, node: yaml.Node, definition: Definition) -> Iterator[Problem]:
-    """A secret that stands in plain text is read by everyone who reads the repository.
-
-    A path to a secret is none: such an option says `type: path`.
-    """
+    """Report secrets in plain text. The path of a file with a secret (`type: path`) is not a secret."""
     if option.no_log and option.type != "path":
         for scalar in _scalars(node):
-            if scalar.tag != _NULL and scalar.value and not is_vaulted(scalar) and not is_template(scalar):
+            if scalar.tag != _NULL and scalar.value and not is_deferred(scalar):
                 yield _plain_secret(definition, scalar)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
             yield from _plain_secrets(option, item, definition)
     elif isinstance(node, yaml.MappingNode):
         for key, value in entries(node):
-            if sub := option.options.get(str(key.value)):
-                yield from _plain_secrets(sub, value, definition)
+            if nested := option.options.get(str(key.value)):
+                yield from _plain_secrets(nested, value, definition)
 
 
 def _plain_secret(definition: Definition, node: yaml.Node) -> Problem:
-    what = f"{definition.name} is a secret and stands here in plain text"
-    fix = "encrypt it (`ansible-vault encrypt_string`), or read it: \"{{ lookup('ansible.builtin.env', 'NAME') }}\""
+    what = f"{definition.name} is a secret in plain text"
+    fix = "encrypt it with `ansible-vault encrypt_string`, or write \"{{ lookup('ansible.builtin.env', 'NAME') }}\""
     return Problem(definition.origin.file, line_of(node), what, fix, "plain-secret")
 
 
 def _scalars(node: yaml.Node) -> Iterator[yaml.ScalarNode]:
-    """Yield the values inside a node, keys left out."""
+    """Yield the scalar values inside a node, without keys."""
     if isinstance(node, yaml.ScalarNode):
         yield node
     elif isinstance(node, yaml.SequenceNode):

@@ -1,4 +1,4 @@
-"""Which names hosts.yaml may use, and which known name a misspelt one is nearest to."""
+"""Check the names of variables and groups in hosts.yaml, and find the known name that a misspelt one probably means."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import re
 from functools import cache
 
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.ansible.groups import load_groups, load_kubespray_variables
+from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
 OWN_PREFIX = "site_"
 _INTERPRETER = re.compile(r"ansible_[a-z0-9]+_interpreter")
 _PLUGINS = (("connection", ("ssh", "local")), ("become", ("sudo", "su")), ("shell", ("sh",)))
-# Read by Ansible or by modules, and in no plugin's documentation:
+# Variables of Ansible that no plugin documents:
 # https://docs.ansible.com/ansible/latest/reference_appendices/special_variables.html (2025-10)
 _SPECIAL = frozenset({"ansible_group_priority", "ansible_become_method", "ansible_connection", "ansible_shell_type"})
 _SECRET_ENDINGS = ("_pass", "_password", "_passphrase", "_private_key")
-# Groups of older Kubespray releases (renamed in v2.16) and of DeepOps inventories.
+# Groups of older Kubespray releases (renamed in v2.16) and of DeepOps.
 _OLD_GROUPS = {
     "kube-master": "kube_control_plane",
     "kube_master": "kube_control_plane",
@@ -29,22 +29,21 @@ _OLD_GROUPS = {
     "All": "all",
     "ALL": "all",
 }
-# Words that are a slip away from a known group's or from a word of it, and mean something else. Their plurals and numbers behind them
-# count too (`cpu_nodes`, `queue2`).
+# Words that are similar to a word of a known group but mean something else, also as plurals and with numbers (`cpu_nodes`, `queue2`).
 _OTHER_WORDS = frozenset(
     {"apu", "cpu", "dpu", "hpu", "ipu", "npu", "tpu", "vpu", "xpu"}  # gpu
     | {"cube", "tube"}  # kube
     | {"convoy", "etc", "etch", "queue", "share", "spark", "space", "spares", "square", "train", "trainee", "trainers"}
 )
 _NUMBER = re.compile(r"_?\d+$")
-# How similar names have to be, as ratios of difflib. One wrong letter is 0.67 in a word of three, 0.75 in one of four. A group's name is
-# refused where another may be meant, so groups are compared word by word as well.
-_SAME_VARIABLE, _SAME_GROUP, _SAME_WORD, _SAME_LETTERS = 0.8, 0.75, 0.66, 0.9
+# The least similarity of names, as ratios of difflib. One wrong letter gives 0.67 in a word of three letters and 0.75 in one of four.
+# A group name is an error if it may be a misspelling, so groups are also compared word by word.
+_SIMILAR_VARIABLE, _SIMILAR_GROUP, _SIMILAR_WORD, _SIMILAR_LETTERS = 0.8, 0.75, 0.66, 0.9
 
 
 @cache
 def ansible_variables() -> frozenset[str]:
-    """Return the variables that steer Ansible itself on our kind of hosts, read from its own plugins' documentation."""
+    """Return the variables of Ansible itself, from the documentation of the plugins for SSH hosts."""
     from ansible import constants  # noqa: PLC0415 - importing Ansible takes 0.2 s and reads its configuration
     from ansible.plugins import loader  # noqa: PLC0415
 
@@ -61,61 +60,61 @@ def ansible_variables() -> frozenset[str]:
 
 @cache
 def known_variables() -> frozenset[str]:
-    """Return every variable name that hosts.yaml may set, those of the user's own left out."""
+    """Return every variable that hosts.yaml may set, without the user's own."""
     return frozenset(load_options()) | load_kubespray_variables() | ansible_variables()
 
 
 def is_known_variable(name: str) -> bool:
-    """Tell whether a role, Kubespray, Ansible or the user's own prefix claims this name."""
+    """Return whether a variable is one of a role, Kubespray or Ansible, or has the user's own prefix."""
     return name.startswith(OWN_PREFIX) or name in known_variables() or bool(_INTERPRETER.fullmatch(name))
 
 
 def is_ansible_secret(name: str) -> bool:
-    """Tell whether this is one of Ansible's own variables that holds a password or a key itself."""
+    """Return whether a variable is a password or private key of Ansible itself."""
     return name.endswith(_SECRET_ENDINGS) and name in ansible_variables()
 
 
 @cache
 def nearest_variable(name: str) -> str:
-    """Return the known variable that `name` is most likely to mean, or an empty string."""
-    return nearest(name, known_variables(), cutoff=_SAME_VARIABLE)
+    """Return the known variable that `name` probably means, or an empty string."""
+    return nearest(name, known_variables(), cutoff=_SIMILAR_VARIABLE)
 
 
 def nearest_group(name: str) -> str:
-    """Return the known group that `name` is most likely to mean, or an empty string.
+    """Return the known group that `name` probably means, or an empty string.
 
-    A known name with a suffix of its own (`gpu_node_a`) is no misspelling.
+    A known name with a suffix (`gpu_node_a`) is a group of the user's own.
     """
     if name in _OLD_GROUPS:
         return _OLD_GROUPS[name]
     if any(name.startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
         return ""
-    return nearest(name, [known for known in load_groups() if _may_be_meant(name, known)], cutoff=_SAME_GROUP)
+    return nearest(name, [known for known in load_groups() if _may_be_misspelt(name, known)], cutoff=_SIMILAR_GROUP)
 
 
-def _may_be_meant(name: str, known: str) -> bool:
-    """Tell whether a name can be a slip for that group, word by word.
+def _may_be_misspelt(name: str, known: str) -> bool:
+    """Return whether a name may be a misspelling of a group, compared word by word.
 
-    `hpc_node` has two wrong letters of eight and yet is no slip for `gpu_node`: a short word with two wrong letters is
-    another word. So is one that is known to be (`cpu_node`).
+    `hpc_node` is similar to `gpu_node` as a whole, but its first word has two wrong letters of three. `cpu_node` has a word
+    of `_OTHER_WORDS`.
     """
-    words, wanted = _NUMBER.sub("", _plain(name)).split("_"), known.split("_")
-    if any(_other_word(word) and word not in wanted for word in words):
+    words, known_words = _NUMBER.sub("", _normalized(name)).split("_"), known.split("_")
+    if any(_is_other_word(word) and word not in known_words for word in words):
         return False
-    if sorted(words) == sorted(wanted):
+    if sorted(words) == sorted(known_words):
         return True
-    if len(words) != len(wanted):  # `gpunode`; a part of a name, such as `control_plane`, is a name of its own
-        return _ratio("".join(words), "".join(wanted)) >= _SAME_LETTERS
-    return all(_ratio(word, right) >= _SAME_WORD for word, right in zip(words, wanted, strict=True))
+    if len(words) != len(known_words):  # `gpunode` is a misspelling; `control_plane`, a part of a name, is not
+        return _similarity("".join(words), "".join(known_words)) >= _SIMILAR_LETTERS
+    return all(_similarity(word, known_word) >= _SIMILAR_WORD for word, known_word in zip(words, known_words, strict=True))
 
 
-def _ratio(one: str, other: str) -> float:
+def _similarity(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def _other_word(word: str) -> bool:
+def _is_other_word(word: str) -> bool:
     return word in _OTHER_WORDS or word.removesuffix("s") in _OTHER_WORDS
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     return name.lower().replace("-", "_")

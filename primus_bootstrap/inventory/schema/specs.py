@@ -1,8 +1,4 @@
-"""Every variable that hosts.yaml may set, read from the roles' `meta/argument_specs.yml`: the schema of the inventory.
-
-A few settings belong to no role (`cluster_name`, `host_key`, …); they are declared in the same format in
-`data/cluster_variables.yml` beside this module.
-"""
+"""Read the declared variables of hosts.yaml from the roles' `meta/argument_specs.yml` and from `data/cluster_variables.yml`."""
 
 from __future__ import annotations
 
@@ -28,11 +24,15 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One variable, or one key of a nested one, as its argument spec declares it.
+    """One variable, or one key of a nested variable, as its argument spec declares it.
 
-    `owner` is the role's name, or `cluster` for what belongs to none. `type` and `elements` are Ansible's words
-    (`str` where the spec is silent). `entry` is the entry point of the role that declares it. `unit` is read from the
-    name's ending, as STYLE asks for.
+    Attributes:
+        owner: The role, or `cluster` for a variable of no role.
+        type: Ansible's name of the type; `str` by default.
+        elements: Ansible's name of the type of a list's items, or empty.
+        default: The default; None also if there is none (`has_default`).
+        entry: The entry point of the role that declares the variable.
+        raw: The entry of the argument spec.
     """
 
     name: str
@@ -51,15 +51,15 @@ class Option:
 
     @property
     def unit(self) -> str:
-        """The unit that the name's ending states, or an empty string."""
+        """The unit that the ending of the name stands for, or an empty string."""
         for ending, unit in _UNITS.items():
             if self.name.endswith(f"_{ending}"):
                 return unit
         return ""
 
 
-def _option(place: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
-    owner, entry = place
+def _option(declared_by: tuple[str, str], name: str, raw: Mapping[str, Any], default: Any, *, has_default: bool) -> Option:
+    owner, entry = declared_by
     text = raw.get("description", ())
     return Option(
         name=name,
@@ -73,7 +73,7 @@ def _option(place: tuple[str, str], name: str, raw: Mapping[str, Any], default: 
         no_log=bool(raw.get("no_log", False)),
         description=(text,) if isinstance(text, str) else tuple(text),
         options={
-            key: _option(place, key, value, value.get("default"), has_default="default" in value)
+            key: _option(declared_by, key, value, value.get("default"), has_default="default" in value)
             for key, value in raw.get("options", {}).items()
         },
         entry=entry,
@@ -94,13 +94,13 @@ def _declared(owner: str, path: Path, defaults: Mapping[str, Any]) -> Iterable[O
     specs = (_read(path) or {}).get("argument_specs", {})
     for entry, spec in specs.items():
         for name, raw in (spec.get("options") or {}).items():
-            known = name in defaults or "default" in raw
-            yield _option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=known)
+            has_default = name in defaults or "default" in raw
+            yield _option((owner, entry), name, raw, defaults.get(name, raw.get("default")), has_default=has_default)
 
 
 @cache
 def load_options() -> Mapping[str, Option]:
-    """Return every declared variable by name; of several entry points of a role, the first that declares one counts."""
+    """Return every declared variable by name. If several entry points declare one, the first is used."""
     found: dict[str, Option] = {}
     for option in _declared("cluster", _DATA / "cluster_variables.yml", {}):
         found.setdefault(option.name, option)

@@ -1,1 +1,1 @@
-"""The YAML files of an inventory, with file and line of every value."""
+"""Read the YAML files of an inventory, with the file and line of every value."""

@@ -1,6 +1,6 @@
-"""Where everything in hosts.yaml stands: its groups, hosts and variables with their lines, and what is wrong with its structure.
+"""Record the line of every group, host and variable in hosts.yaml, and check the file's structure.
 
-Ansible's managers give the meaning (`ansible_view`); it forgives misspelt keys and loses lines, so the places are read here.
+Ansible ignores misspelt keys and does not keep the lines of all keys.
 """
 
 from __future__ import annotations
@@ -25,17 +25,23 @@ _NAME = re.compile(r"[^\W\d]\w*", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _RANGE = re.compile(r"\[([^\[\]]*)\]")
 _BRACKETED = re.compile(r"^\[([^\[\]]*)\](?::\d+)?$")
-_MOST_HOSTS = 200_000
+_MAX_HOSTS = 200_000
 _NULL = "tag:yaml.org,2002:null"
 _STR = "tag:yaml.org,2002:str"
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """One variable where it is written.
+    """One line that sets a variable.
 
-    `kind` says what `targets` are: one group, or the hosts of one host entry. `from_file` is true in group_vars/ and
-    host_vars/, which outrank hosts.yaml. `encrypted` means that the whole file is under Vault: its values are never shown.
+    Attributes:
+        name: The variable.
+        node: Its value.
+        origin: The line of its name.
+        kind: `group` or `host`.
+        targets: One group, or the hosts of one key under `hosts:`.
+        from_file: The file is in group_vars/ or host_vars/, which have precedence over hosts.yaml.
+        encrypted: The whole file is under Vault; messages never show its values.
     """
 
     name: str
@@ -49,7 +55,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class HostEntry:
-    """One key under `hosts:` and the names that it expands to."""
+    """One key under `hosts:` with the host names that it expands to."""
 
     pattern: str
     hosts: tuple[str, ...]
@@ -59,7 +65,7 @@ class HostEntry:
 
 @dataclass(frozen=True, slots=True)
 class GroupEntry:
-    """One place that names a group; `parent` is empty at the top level."""
+    """One key that names a group; `parent` is empty at the top level."""
 
     name: str
     parent: str
@@ -68,7 +74,7 @@ class GroupEntry:
 
 @dataclass(slots=True)
 class SourceMap:
-    """Everything that hosts.yaml says, in its order."""
+    """The groups, hosts and variables of hosts.yaml, in file order."""
 
     groups: list[GroupEntry] = field(default_factory=list)
     hosts: list[HostEntry] = field(default_factory=list)
@@ -76,7 +82,7 @@ class SourceMap:
     problems: list[Problem] = field(default_factory=list)
 
     def host_origins(self) -> dict[str, Origin]:
-        """Return where each host is written first."""
+        """Return the first line that names each host."""
         found: dict[str, Origin] = {}
         for entry in self.hosts:
             for host in entry.hosts:
@@ -84,42 +90,48 @@ class SourceMap:
         return found
 
 
-def read_positions(root: yaml.Node, shown: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> SourceMap:
-    """Walk hosts.yaml; `expand` turns a range into names as Ansible does and raises ValueError where it is none."""
-    walk = _Walk(shown, expand, encrypted=encrypted)
+def map_source(root: yaml.Node, display_path: str, *, expand: Callable[[str], list[str]], encrypted: bool = False) -> SourceMap:
+    """Return the map of one hosts.yaml.
+
+    Args:
+        root: Its root node.
+        display_path: The path that messages show.
+        expand: Expands a host range as Ansible does; raises ValueError for an invalid one.
+        encrypted: The whole file is under Vault.
+    """
+    walk = _Walk(display_path, expand, encrypted=encrypted)
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        walk.problem(root, f"is {kind} at the top; an inventory is a mapping of groups", "begin the file with `all:`", "top-level")
-        return walk.written
+        walk.problem(root, f"is {kind}; an inventory is a mapping of groups", "begin the file with `all:`", "top-level")
+        return walk.source_map
     walk.top(root)
     walk.cycles()
-    return walk.written
+    return walk.source_map
 
 
 class _Walk:
-    """The walk's state: what was found so far."""
+    """Walks over the nodes and fills a `SourceMap`."""
 
-    def __init__(self, shown: str, expand: Callable[[str], list[str]], *, encrypted: bool) -> None:
-        self.shown = shown
+    def __init__(self, display_path: str, expand: Callable[[str], list[str]], *, encrypted: bool) -> None:
+        self.display_path = display_path
         self.encrypted = encrypted
         self.expand = expand
-        self.written = SourceMap()
+        self.source_map = SourceMap()
 
     def problem(self, node: yaml.Node, what: str, fix: str, rule: str) -> None:
-        self.written.problems.append(Problem(self.shown, line_of(node), what, fix, rule))
+        self.source_map.problems.append(Problem(self.display_path, line_of(node), what, fix, rule))
 
     def at(self, node: yaml.Node) -> Origin:
-        return Origin(self.shown, line_of(node))
+        return Origin(self.display_path, line_of(node))
 
     def top(self, root: yaml.MappingNode) -> None:
         for key, body in entries(root):
             if key.value in SECTIONS:
-                what = f"`{key.value}` stands at the top, where Ansible takes it for a group's name"
-                self.problem(key, what, f"put `all:` above it and indent `{key.value}` under it", "structure")
+                what = f"`{key.value}` is at the top level, where Ansible reads it as the name of a group"
+                self.problem(key, what, f"insert `all:` above it and indent `{key.value}`", "structure")
             elif key.value == "plugin":
-                self.problem(
-                    key, "is the settings of an inventory plugin, not an inventory", "give the hosts.yaml of the cluster", "structure"
-                )
+                what = "is the configuration of an inventory plugin, not an inventory"
+                self.problem(key, what, "name the hosts.yaml of the cluster", "structure")
             else:
                 self.group(key, body, "")
 
@@ -127,11 +139,11 @@ class _Walk:
         name = str(key.value)
         if not self._good_group_name(key):
             return
-        self.written.groups.append(GroupEntry(name, parent, self.at(key)))
+        self.source_map.groups.append(GroupEntry(name, parent, self.at(key)))
         if body.tag == _NULL:
             return
         if not isinstance(body, yaml.MappingNode):
-            what = f"group `{name}` holds {_kind(body)} where hosts, vars or children belong"
+            what = f"group `{name}` is {_kind(body)}, not a mapping with `hosts`, `vars` or `children`"
             self.problem(body, what, f"write the hosts of `{name}` as keys under `hosts:`", "structure")
             return
         for section, content in entries(body):
@@ -142,22 +154,22 @@ class _Walk:
         if key.tag == _STR and _NAME.fullmatch(name) and name not in SECTIONS:
             return True
         if key.tag == _STR and name in SECTIONS:
-            self.problem(key, f"`{name}` stands where the name of a group belongs", "indent it one level less", "structure")
+            self.problem(key, f"`{name}` is where the name of a group is expected", "indent it one level less", "structure")
             return False
         if key.tag != _STR:
-            self.problem(key, f"group name `{name}` is no text in YAML", "choose a name that begins with a letter", "group-name")
+            self.problem(key, f"group name `{name}` is not a string in YAML", "rename the group: begin with a letter", "group-name")
             return False
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)
-        fix = f"call it `{plain}`" if _NAME.fullmatch(plain) else "choose a name that begins with a letter"
-        self.problem(key, f"group name `{name}` may hold only letters, digits and `_`", fix, "group-name")
+        fix = f"rename it to `{plain}`" if _NAME.fullmatch(plain) else "rename the group: begin with a letter"
+        self.problem(key, f"group name `{name}` must contain only letters, digits and `_`", fix, "group-name")
         return False
 
     def _section(self, group: str, key: yaml.Node, content: yaml.Node) -> None:
         section = str(key.value)
         if section not in SECTIONS:
             near = nearest(section, SECTIONS)
-            fix = f"did you mean `{near}`?" if near else f"put a group under `children:`, a variable under `vars:` of `{group}`"
-            self.problem(key, f"`{section}` in group `{group}`: only hosts, vars and children may stand here", fix, "structure")
+            fix = f"did you mean `{near}`?" if near else f"move a group under `children:`, or a variable under `vars:`, of `{group}`"
+            self.problem(key, f"`{section}` in group `{group}`: only `hosts`, `vars` and `children` are allowed here", fix, "structure")
             return
         if content.tag == _NULL:
             return
@@ -184,76 +196,76 @@ class _Walk:
         hosts = self._names(key)
         if not hosts:
             return
-        self.written.hosts.append(HostEntry(pattern, hosts, group, self.at(key)))
+        self.source_map.hosts.append(HostEntry(pattern, hosts, group, self.at(key)))
         if body.tag == _NULL:
             return
         if not isinstance(body, yaml.MappingNode):
-            what = f"host `{pattern}` holds {_kind(body)} where its variables belong"
-            self.problem(body, what, "write its variables as `name: value` on lines of their own", "host-variables")
+            what = f"host `{pattern}` has {_kind(body)} instead of a mapping of variables"
+            self.problem(body, what, "write each of its variables as `name: value` on a separate line", "host-variables")
             return
         for name, value in entries(body):
             self._definition(name, value, "host", hosts)
 
     def _names(self, key: yaml.Node) -> tuple[str, ...]:
-        """Return the names that a host key means; none, and a problem, where it means none."""
+        """Return the host names that a key expands to. If it is invalid, report a problem and return none."""
         pattern = str(key.value)
         if key.tag != _STR:
-            self.problem(key, f"host name `{pattern}` is no text in YAML", "put it in quotes", "host-name")
+            self.problem(key, f"host name `{pattern}` is not a string in YAML", "put it in quotes", "host-name")
             return ()
         if _HOST.fullmatch(pattern):
             return (pattern,)
         if _is_ipv6(pattern):
-            fix = "give the host a name and put the address into ansible_host"
+            fix = "replace it with a host name, and set ansible_host to the address"
             self.problem(key, f"`{pattern}` is an IPv6 address, which cannot be a host name", fix, "host-name")
             return ()
         try:
-            _refuse_endless(pattern)
+            _check_range_size(pattern)
             names = tuple(self.expand(pattern))
         except ValueError as error:
-            self.problem(key, f"`{pattern}` is no range of hosts: {error}", "write a range as gpu[001:064]", "host-range")
+            self.problem(key, f"`{pattern}` is not a valid host range: {error}", "write a range as gpu[001:064]", "host-range")
             return ()
         bad = next((name for name in names if not _HOST.fullmatch(name)), None)
         if bad is not None:
-            fix = "use letters, digits, `-` and `.`, with a letter or digit at both ends"
-            self.problem(key, f"`{bad}` is no host name", fix, "host-name")
+            fix = "use letters, digits, `-`, `_` and `.`; begin and end with a letter or digit"
+            self.problem(key, f"`{bad}` is not a valid host name", fix, "host-name")
             return ()
         if not names:
-            self.problem(key, f"range `{pattern}` means no host", "write the lower number first", "host-range")
+            self.problem(key, f"range `{pattern}` contains no host", "write the lower number first", "host-range")
         return names
 
     def _definition(self, key: yaml.Node, value: yaml.Node, kind: str, targets: tuple[str, ...]) -> None:
-        self.written.definitions.append(Definition(str(key.value), value, self.at(key), kind, targets, encrypted=self.encrypted))
+        self.source_map.definitions.append(Definition(str(key.value), value, self.at(key), kind, targets, encrypted=self.encrypted))
 
     def cycles(self) -> None:
-        """Report every entry that makes a group its own ancestor."""
+        """Report each entry that makes a group an ancestor of itself."""
         parents: dict[str, set[str]] = {}
-        for entry in self.written.groups:
+        for entry in self.source_map.groups:
             if not entry.parent:
                 continue
             if entry.name in ("all", entry.parent) or entry.name in _ancestors(entry.parent, parents):
-                what = f"group `{entry.name}` is its own ancestor (through `{entry.parent}`)"
-                fix = f"take `{entry.name}` out of the children of `{entry.parent}`"
-                self.written.problems.append(Problem(self.shown, entry.origin.line, what, fix, "group-cycle"))
+                what = f"group `{entry.name}` is an ancestor of itself (through `{entry.parent}`)"
+                fix = f"delete `{entry.name}` from the children of `{entry.parent}`"
+                self.source_map.problems.append(entry.origin.problem(what, fix, "group-cycle"))
             else:
                 parents.setdefault(entry.name, set()).add(entry.parent)
 
 
 def _ancestors(group: str, parents: dict[str, set[str]]) -> set[str]:
     found: set[str] = set()
-    open_ = [group]
-    while open_:
-        for parent in parents.get(open_.pop(), ()):
+    pending = [group]
+    while pending:
+        for parent in parents.get(pending.pop(), ()):
             if parent not in found:
                 found.add(parent)
-                open_.append(parent)
+                pending.append(parent)
     return found
 
 
-def _refuse_endless(pattern: str) -> None:
-    """Count the names that a pattern's ranges mean before anyone expands them.
+def _check_range_size(pattern: str) -> None:
+    """Count the names of a host range before it is expanded.
 
     Raises:
-        ValueError: they are too many for memory, or the step leads nowhere.
+        ValueError: There are more than `_MAX_HOSTS`, or the step is below 1.
     """
     total = 1
     for inside in _RANGE.findall(pattern):
@@ -261,14 +273,14 @@ def _refuse_endless(pattern: str) -> None:
         if len(bounds) in (2, 3) and bounds[0].isdigit() and bounds[1].isdigit():
             step = int(bounds[2]) if len(bounds) == 3 and bounds[2].isdigit() else 1
             if step < 1:
-                raise ValueError("its step is not above 0")
+                raise ValueError("its step must be 1 or more")
             total *= max(0, (int(bounds[1]) - int(bounds[0])) // step + 1)
-    if total > _MOST_HOSTS:
-        raise ValueError(f"it means more than {_MOST_HOSTS} hosts")
+    if total > _MAX_HOSTS:
+        raise ValueError(f"it contains more than {_MAX_HOSTS} hosts")
 
 
 def _is_ipv6(pattern: str) -> bool:
-    """Tell whether a host key is an IPv6 address, also in brackets and with a port."""
+    """Return whether a host key is an IPv6 address, also in brackets and with a port."""
     try:
         ipaddress.IPv6Address(_BRACKETED.sub(r"\1", pattern))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The variables in `group_vars/` and `host_vars/` beside hosts.yaml, and the files there that Ansible would pass over in silence."""
+"""Read the variables in `group_vars/` and `host_vars/` beside hosts.yaml, and report files that Ansible would silently ignore."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.core.errors import Problem
+from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.source.source_map import Definition
 from primus_bootstrap.inventory.source.yaml_source import read_source
@@ -19,21 +20,34 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _EXTENSIONS = ("", ".yml", ".yaml", ".json")
-# Notes and leftovers of editors. Any other ending may be part of a host's name: host_vars/gpu1.example.com.
-_NO_VARIABLES = (".md", ".txt", ".rst", ".bak", ".orig")
+# Notes and editor backups. Any other suffix may be part of a host name: host_vars/gpu1.example.com.
+_IGNORED_SUFFIXES = (".md", ".txt", ".rst", ".bak", ".orig")
+
+
+@dataclass(frozen=True, slots=True)
+class EncryptedFile:
+    """A variable file under Vault that could not be decrypted. `owner` is its group or host."""
+
+    path: Path
+    display_path: str
+    owner: str
 
 
 @dataclass(slots=True)
 class VariableFiles:
-    """What stands in the two folders.
+    """The content of the two folders.
 
-    `paths` are the files that Ansible reads, `sealed` (path, shown name, group or host) of those whose Vault password is missing,
-    `owners` where each ("group" or "host", name) has its files.
+    Attributes:
+        definitions: The variables.
+        problems: What is wrong with the files.
+        encrypted: The files that need a Vault password that was not given.
+        paths: The files that Ansible reads.
+        owners: The file or folder of each group and host; the key is ("group" or "host", name).
     """
 
     definitions: list[Definition] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    sealed: list[tuple[Path, str, str]] = field(default_factory=list)
+    encrypted: list[EncryptedFile] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     owners: dict[tuple[str, str], Origin] = field(default_factory=dict)
 
@@ -41,74 +55,83 @@ class VariableFiles:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     base: Path
-    shown_base: str
+    display_base: str
     decrypt: Callable[[bytes], bytes] | None
     found: VariableFiles
 
-    def shown(self, path: Path) -> str:
-        return os.path.normpath(os.path.join(self.shown_base, path.relative_to(self.base)))  # noqa: PTH118 - "." must vanish
+    def display_path(self, path: Path) -> str:
+        return os.path.normpath(os.path.join(self.display_base, path.relative_to(self.base)))  # noqa: PTH118 - removes "."
 
     def folder(self, name: str, kind: str) -> None:
         folder = self.base / name
         if not folder.is_dir():
             if folder.exists():
-                self._add(folder, 0, "is a file; Ansible passes over it", f"make it a folder: {name}/all.yml", "variable-file")
+                self._add(folder, 0, "is a file; Ansible ignores it", f"move it to {name}/all.yml", "variable-file")
             return
         for owner, files in _by_owner(folder).items():
             read, *ignored = files
             for path in ignored:
-                what = f"is never read: Ansible stops at {read.name}{'/' if read.is_dir() else ''}"
-                self._add(path, 0, what, f"join it into {read.name}, or delete it", "variable-file")
-            self.found.owners[kind, owner] = Origin(self.shown(read), 0)
+                name_read = f"{read.name}/" if read.is_dir() else read.name
+                what = f"Ansible ignores it and reads only {name_read}"
+                self._add(path, 0, what, f"move its content to {name_read}, or delete it", "variable-file")
+            self.found.owners[kind, owner] = Origin(self.display_path(read), 0)
             for path in _files(read):
                 self._file(path, kind, owner)
 
     def _add(self, path: Path, line: int, what: str, fix: str, rule: str) -> None:
-        self.found.problems.append(Problem(self.shown(path), line, what, fix, rule))
+        self.found.problems.append(Problem(self.display_path(path), line, what, fix, rule))
 
     def _file(self, path: Path, kind: str, owner: str) -> None:
-        shown = self.shown(path)
-        source = read_source(path, shown, decrypt=self.decrypt)
+        display_path = self.display_path(path)
+        source = read_source(path, display_path, decrypt=self.decrypt)
         self.found.paths.append(path)
         self.found.problems.extend(source.problems)
-        if source.sealed:
-            self.found.sealed.append((path, shown, owner))
+        if source.needs_password:
+            self.found.encrypted.append(EncryptedFile(path, display_path, owner))
         root = source.node
         if root is None or root.tag == "tag:yaml.org,2002:null":
             return
         if not isinstance(root, yaml.MappingNode):
-            self._add(path, line_of(root), "holds no mapping of variables", "write `name: value` lines", "variable-file")
+            self._add(
+                path,
+                line_of(root),
+                "is not a mapping of variables",
+                "write each variable as `name: value` on a separate line",
+                "variable-file",
+            )
             return
         for key, value in entries(root):
-            origin = Origin(shown, line_of(key))
+            origin = Origin(display_path, line_of(key))
             definition = Definition(str(key.value), value, origin, kind, (owner,), from_file=True, encrypted=source.encrypted)
             self.found.definitions.append(definition)
 
 
-def read_variable_files(base: Path, shown_base: str, *, decrypt: Callable[[bytes], bytes] | None) -> VariableFiles:
-    """Read both folders beside hosts.yaml as Ansible does; which owners exist is judged elsewhere."""
-    reader = _Reader(base, shown_base, decrypt, VariableFiles())
+def read_variable_files(base: Path, display_base: str, *, decrypt: Callable[[bytes], bytes] | None) -> VariableFiles:
+    """Read both folders below `base`. `unknown_owner_problems` checks that the groups and hosts exist."""
+    reader = _Reader(base, display_base, decrypt, VariableFiles())
     for name, kind in (("group_vars", "group"), ("host_vars", "host")):
         try:
             reader.folder(name, kind)
         except OSError as error:
-            problem = Problem(reader.shown(base / name), 0, f"cannot be read: {error.strerror}", "make the folder readable", "unreadable")
+            problem = Problem(
+                reader.display_path(base / name), 0, f"cannot be read: {error.strerror}", f"chmod u+rx {base / name}", "unreadable"
+            )
             reader.found.problems.append(problem)
     return reader.found
 
 
 def variable_paths(base: Path) -> tuple[Path, ...]:
-    """Return the files of `group_vars/` and `host_vars/` below a folder that Ansible reads."""
+    """Return the files in `group_vars/` and `host_vars/` below a folder that Ansible reads."""
     folders = [base / name for name in ("group_vars", "host_vars")]
     owners = [files[0] for folder in folders if folder.is_dir() for files in _by_owner(folder).values()]
     return tuple(path for owner in owners for path in _files(owner))
 
 
 def _by_owner(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each group or host, the one that Ansible reads first in its list."""
+    """Return the files of each group or host. Ansible reads only the first one."""
     found: dict[str, list[tuple[int, Path]]] = {}
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name.endswith("~") or path.suffix in _NO_VARIABLES:
+        if path.name.startswith(".") or path.name.endswith("~") or path.suffix in _IGNORED_SUFFIXES:
             continue
         ending = path.suffix if path.suffix in _EXTENSIONS[1:] else ""
         owner = path.name.removesuffix(ending)
@@ -117,7 +140,7 @@ def _by_owner(folder: Path) -> dict[str, list[Path]]:
 
 
 def _files(path: Path) -> Iterable[Path]:
-    """Return the files of one owner in the order in which they override each other, as Ansible's DataLoader finds them."""
+    """Return the files of one group or host in Ansible's order; a later file overrides an earlier one."""
     if not path.is_dir():
         return [path]
     found: list[Path] = []
@@ -132,9 +155,7 @@ def _files(path: Path) -> Iterable[Path]:
     return found
 
 
-def unknown_owner_problems(
-    files: VariableFiles, groups: Iterable[str], hosts: Iterable[str], suggest: Callable[[str, Iterable[str]], str]
-) -> list[Problem]:
+def unknown_owner_problems(files: VariableFiles, groups: Iterable[str], hosts: Iterable[str]) -> list[Problem]:
     """Return a problem for every file whose group or host is not in hosts.yaml."""
     problems = []
     known = {"group": {"all", "ungrouped", *groups}, "host": set(hosts)}
@@ -143,9 +164,9 @@ def unknown_owner_problems(
             continue
         other = "host" if kind == "group" else "group"
         if owner in known[other]:
-            fix = f"move the file to {other}_vars/: {owner} is a {other}"
+            fix = f"move the file to {other}_vars/: `{owner}` is a {other}"
         else:
-            near = suggest(owner, sorted(known[kind]))
+            near = nearest(owner, sorted(known[kind]))
             fix = f"did you mean {kind} `{near}`?" if near else f"rename the file, or add the {kind} to hosts.yaml"
-        problems.append(Problem(origin.file, 0, f"hosts.yaml has no {kind} `{owner}`", fix, "variable-file-owner"))
+        problems.append(origin.problem(f"hosts.yaml has no {kind} `{owner}`", fix, "variable-file-owner"))
     return problems

@@ -1,4 +1,4 @@
-"""The Vault password and what it opens, through Ansible's own Vault."""
+"""Decrypt values and files with the Vault password."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Vault:
-    """The secrets of one run; empty where no password was given. Has no repr: it holds passwords."""
+    """The Vault passwords of one run; empty if none was given. It has no repr, so that no log shows a password."""
 
     secrets: tuple[tuple[str, Any], ...] = ()
 
     def __bool__(self) -> bool:
-        """Tell whether any password was given."""
+        """Return whether a password was given."""
         return bool(self.secrets)
 
     def decrypt(self, data: bytes | str) -> bytes:
-        """Open what `ansible-vault` sealed.
+        """Return the plain content of `ansible-vault` ciphertext.
 
         Raises:
-            ValueError: no password opens it, or it is damaged.
+            ValueError: The password is wrong, or the ciphertext is damaged.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415 - Ansible is loaded only where an inventory is
         from ansible.parsing.vault import VaultLib  # noqa: PLC0415
@@ -36,12 +36,12 @@ class Vault:
             return bytes(VaultLib(list(self.secrets)).decrypt(data.encode() if isinstance(data, str) else data))
         except AnsibleError as error:
             if "no vault secrets were found" in str(error):
-                raise ValueError("the Vault password does not open it") from error
-            raise ValueError("its Vault data is damaged") from error
+                raise ValueError("the Vault password is wrong") from error
+            raise ValueError("the Vault data is damaged") from error
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Let Ansible's templates open inline Vault values: it looks for the password in one place of the whole process."""
+        """Make the passwords available to Ansible's template engine, which reads them from a process-wide context."""
         from ansible.parsing.vault import VaultSecretsContext  # noqa: PLC0415
 
         before = VaultSecretsContext._current  # noqa: SLF001 - initialize() works only once a process
@@ -53,10 +53,10 @@ class Vault:
 
 
 def open_vault(loader: Any, *, password_file: Path | None, password: str | None) -> Vault:
-    """Return the secrets that the user gave; Ansible's own setting (`ANSIBLE_VAULT_PASSWORD_FILE`) counts where nothing is given.
+    """Return the Vault passwords; without arguments, the one that `ANSIBLE_VAULT_PASSWORD_FILE` names.
 
     Raises:
-        InventoryError: the password file is missing, empty, or its script fails.
+        InventoryError: The password file is missing or empty, or its script fails.
     """
     from ansible import constants  # noqa: PLC0415
     from ansible.errors import AnsibleError  # noqa: PLC0415
@@ -71,8 +71,7 @@ def open_vault(loader: Any, *, password_file: Path | None, password: str | None)
         secret = get_file_vault_secret(filename=filename, vault_id="default", encoding="utf8", loader=loader)
         secret.load()
     except AnsibleError as error:
-        what = f"gives no Vault password: {str(error).splitlines()[0]}"
-        raise InventoryError(
-            [Problem(filename, 0, what, "give a file that holds the password, or a script that prints it", "vault-password")]
-        ) from error
+        what = f"contains no Vault password: {str(error).splitlines()[0]}"
+        fix = "--vault-password-file FILE: a file that contains the password, or a script that prints it"
+        raise InventoryError([Problem(filename, 0, what, fix, "vault-password")]) from error
     return Vault((("default", secret),))

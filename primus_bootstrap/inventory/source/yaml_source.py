@@ -1,4 +1,4 @@
-"""One file of the inventory as a tree of YAML nodes, or the problem that keeps it from being one."""
+"""Parse one file of an inventory into YAML nodes and report its syntax errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _INI_HOST = re.compile(r"^\s*[\w.-]+(?:\s+\w+=\S+)+\s*$", re.MULTILINE)
 _TAB_INDENT = re.compile(r"^ *\t", re.MULTILINE)
 _UNPRINTABLE = re.compile(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BRACKET = re.compile(r"[\[\]{}]")
-_MOST_LEVELS = 100
+_MAX_LEVELS = 100
 _DEEP_INDENT = re.compile(r"^(?: {100}|(?:[-?:] +){50})", re.MULTILINE)
-_MOST_NODES = 20_000_000  # values after every alias is expanded; 12,500 hosts with twenty variables each are half a million
+_MAX_NODES = 20_000_000  # values after every alias is expanded; 12,500 hosts with twenty variables each are half a million
 # The tags of mappings and lists that Ansible's YAML reader takes.
 _COLLECTION_TAGS: Mapping[type, tuple[str, ...]] = {
     yaml.MappingNode: ("tag:yaml.org,2002:map", "tag:yaml.org,2002:set", "!unsafe"),
@@ -35,85 +35,102 @@ _COLLECTION_TAGS: Mapping[type, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One file as read. `node` is None where the file is empty, sealed or wrong; `sealed` means that the Vault password is missing."""
+    """One parsed file.
 
-    shown: str
+    Attributes:
+        display_path: The path that messages show.
+        node: The root node. None if the file is empty, wrong, or encrypted without a password.
+        problems: The syntax errors.
+        encrypted: The whole file is under Vault.
+        needs_password: The file is under Vault and no password was given.
+    """
+
+    display_path: str
     node: yaml.Node | None = None
     problems: tuple[Problem, ...] = ()
     encrypted: bool = False
-    sealed: bool = False
+    needs_password: bool = False
 
 
-def read_source(path: Path, shown: str, *, decrypt: Callable[[bytes], bytes] | None) -> Source:
-    """Read one file; `decrypt` opens a file that is encrypted as a whole and raises ValueError where it cannot."""
+def read_source(path: Path, display_path: str, *, decrypt: Callable[[bytes], bytes] | None) -> Source:
+    """Parse one file; `decrypt` decrypts a file under Vault, or raises ValueError."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Source(shown, problems=(Problem(shown, 0, f"cannot be read: {error.strerror}", "make the file readable", "unreadable"),))
+        return Source(
+            display_path,
+            problems=(Problem(display_path, 0, f"cannot be read: {error.strerror}", f"chmod u+r {display_path}", "unreadable"),),
+        )
     encrypted = data.startswith(VAULT_HEADER)
     if encrypted:
         if decrypt is None:
-            return Source(shown, encrypted=True, sealed=True)
+            return Source(display_path, encrypted=True, needs_password=True)
         try:
             data = decrypt(data)
         except ValueError as error:
-            return Source(shown, encrypted=True, problems=(_wrong_password(shown, str(error)),))
-    source = _parse(data, shown)
-    return Source(shown, source.node, source.problems, encrypted=encrypted)
+            return Source(display_path, encrypted=True, problems=(_wrong_password(display_path, str(error)),))
+    source = _parse(data, display_path)
+    return Source(display_path, source.node, source.problems, encrypted=encrypted)
 
 
-def _wrong_password(shown: str, reason: str) -> Problem:
-    return Problem(shown, 1, f"cannot be decrypted: {reason}", "give the right Vault password (--vault-password-file)", "vault-password")
+def _wrong_password(display_path: str, reason: str) -> Problem:
+    return Problem(
+        display_path, 1, f"cannot be decrypted: {reason}", "--vault-password-file FILE, with the right password", "vault-password"
+    )
 
 
-def _parse(data: bytes, shown: str) -> Source:
+def _parse(data: bytes, display_path: str) -> Source:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return Source(shown, problems=(_undecodable(data, shown, data.count(b"\n", 0, error.start) + 1),))
+        return Source(display_path, problems=(_undecodable(data, display_path, data.count(b"\n", 0, error.start) + 1),))
     if "\0" in text:
-        return Source(shown, problems=(_undecodable(data, shown, text.count("\n", 0, text.index("\0")) + 1),))
+        return Source(display_path, problems=(_undecodable(data, display_path, text.count("\n", 0, text.index("\0")) + 1),))
     try:
         node = _compose(text)
     except (yaml.YAMLError, RecursionError) as error:
-        return Source(shown, problems=(_not_yaml(text, shown, error),))
+        return Source(display_path, problems=(_not_yaml(text, display_path, error),))
     if node is None:
-        return Source(shown)
+        return Source(display_path)
     if not isinstance(node, yaml.MappingNode) and _looks_like_ini(text):
-        return Source(shown, problems=(_ini_problem(shown, text),))
-    problems = _Check(shown).tree(node)
+        return Source(display_path, problems=(_ini_problem(display_path, text),))
+    problems = _Check(display_path).tree(node)
     broken = any(problem.rule != "duplicate-key" for problem in problems)
-    return Source(shown, None if broken else node, tuple(problems))
+    return Source(display_path, None if broken else node, tuple(problems))
 
 
 def _compose(text: str) -> yaml.Node | None:
-    """Return the tree; a nesting that would overflow libyaml's stack is a RecursionError."""
+    """Return the root node.
+
+    Raises:
+        RecursionError: The nesting is so deep that libyaml's stack would overflow.
+    """
     if _may_be_deep(text) and _is_deep(text):
         raise RecursionError
-    # YAML allows no tab between tokens and JSON does; JSON has no raw tab inside its strings.
+    # JSON allows tabs between tokens, YAML does not. JSON strings cannot contain a raw tab.
     return yaml.compose(text.replace("\t", " ") if _is_json(text) else text, Loader=yaml.CSafeLoader)
 
 
 def _may_be_deep(text: str) -> bool:
-    """Tell quickly whether the nesting must be counted: brackets in text and comments count here as well."""
+    """Return whether the nesting must be counted exactly. This quick check also counts brackets in strings and comments."""
     depth = 0
     for bracket in _BRACKET.findall(text):
         depth += 1 if bracket in "[{" else -1
-        if depth > _MOST_LEVELS:
+        if depth > _MAX_LEVELS:
             return True
     return bool(_DEEP_INDENT.search(text))
 
 
 def _is_deep(text: str) -> bool:
-    """Count the nesting, which needs no stack."""
+    """Count the nesting without recursion."""
     depth = 0
     try:
         for event in yaml.parse(text, Loader=yaml.CSafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _MOST_LEVELS:
+            if depth > _MAX_LEVELS:
                 return True
     except yaml.YAMLError:
-        pass  # said when the text is composed, which stops at the same place
+        pass  # `_compose` reports the error
     return False
 
 
@@ -127,15 +144,15 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _undecodable(data: bytes, shown: str, line: int) -> Problem:
+def _undecodable(data: bytes, display_path: str, line: int) -> Problem:
     if data.startswith((b"#!", b"\x7fELF")) or b"\0" in data[:1024]:
-        return _program(shown)
-    return Problem(shown, line, "is not UTF-8 text", "save the file as UTF-8", "not-text")
+        return _program(display_path)
+    return Problem(display_path, line, "is not UTF-8 text", "save the file as UTF-8", "not-text")
 
 
-def _program(shown: str) -> Problem:
-    fix = "give the hosts.yaml of the cluster; a dynamic inventory is never run"
-    return Problem(shown, 1, "is a program or binary data, not an inventory", fix, "not-text")
+def _program(display_path: str) -> Problem:
+    fix = "name the hosts.yaml of the cluster; dynamic inventories are not supported"
+    return Problem(display_path, 1, "is a program or binary data, not an inventory", fix, "not-text")
 
 
 def _looks_like_ini(text: str) -> bool:
@@ -145,83 +162,85 @@ def _looks_like_ini(text: str) -> bool:
     return bool(_INI_SECTION.match(lines[0]) or _INI_HOST.match(lines[0]) or (":" not in lines[0] and _INI_SECTION.search(text)))
 
 
-def _ini_problem(shown: str, text: str) -> Problem:
+def _ini_problem(display_path: str, text: str) -> Problem:
     lines = enumerate(text.splitlines(), 1)
     first = next((number for number, line in lines if line.strip() and not line.lstrip().startswith(("#", ";"))), 1)
-    return Problem(shown, first, "is an INI inventory, not YAML", f"turn it into YAML: primus-bootstrap import {shown}", "ini-file")
+    return Problem(
+        display_path, first, "is an INI inventory, not YAML", f"convert it to YAML: primus-bootstrap import {display_path}", "ini-file"
+    )
 
 
-def _not_yaml(text: str, shown: str, error: Exception) -> Problem:
-    """Say what is wrong in words of people; libyaml's own where it is nothing common."""
+def _not_yaml(text: str, display_path: str, error: Exception) -> Problem:
+    """Return a message for a syntax error: our own for the common ones, else libyaml's."""
     if text.startswith("#!"):
-        return _program(shown)
+        return _program(display_path)
     if _looks_like_ini(text):
-        return _ini_problem(shown, text)
+        return _ini_problem(display_path, text)
     if isinstance(error, yaml.MarkedYAMLError):
-        return _syntax(text, shown, error)
+        return _syntax(text, display_path, error)
     if isinstance(error, RecursionError):
-        return Problem(shown, 0, "is nested too deeply", "flatten the structure", "not-yaml")
+        return Problem(display_path, 0, f"is nested more than {_MAX_LEVELS} levels deep", "reduce the nesting", "not-yaml")
     odd = _UNPRINTABLE.search(text)
     line = text.count("\n", 0, odd.start()) + 1 if odd else 0
-    return Problem(shown, line, "is not YAML: it holds a control character", "remove the control character", "not-yaml")
+    return Problem(display_path, line, "is not YAML: it contains a control character", "remove the control character", "not-yaml")
 
 
-def _syntax(text: str, shown: str, error: yaml.MarkedYAMLError) -> Problem:
+def _syntax(text: str, display_path: str, error: yaml.MarkedYAMLError) -> Problem:
     reason = error.problem or "cannot be parsed"
-    # A key without its colon is noticed on a later line; the context is where it stands.
+    # libyaml notices a missing colon on a later line; the context is the line of the key.
     mark = (error.context_mark if "expected ':'" in reason else None) or error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 0
     if tab := _TAB_INDENT.search(text):
         at = text.count("\n", 0, tab.end()) + 1
-        return Problem(shown, at, "is indented with a tab; YAML allows only spaces", "replace the tab by spaces", "tab")
+        return Problem(display_path, at, "is indented with a tab; YAML allows only spaces", "replace the tab with spaces", "tab")
     for words, what, fix, rule in _SYNTAX:
         if words in reason:
-            return Problem(shown, line, what, fix, rule)
-    return Problem(shown, line, f"is not YAML: {reason}", "mend the line, or put the value in quotes", "not-yaml")
+            return Problem(display_path, line, what, fix, rule)
+    return Problem(display_path, line, f"is not YAML: {reason}", "correct the line, or put the value in quotes", "not-yaml")
 
 
-# libyaml's words for what people do (https://github.com/yaml/libyaml/blob/0.2.5/src/parser.c and scanner.c).
+# Part of libyaml's message, our message, fix, rule (https://github.com/yaml/libyaml/blob/0.2.5/src/parser.c and scanner.c).
 _SYNTAX = (
     (
         "did not find expected key",
-        "does not fit the indentation of the lines above",
-        "indent it like the other entries of the same level",
+        "has a different indentation from the lines above",
+        "indent the line like the other entries of its level",
         "indentation",
     ),
     (
         "did not find expected '-' indicator",
-        "does not fit the list above",
-        "indent it like the list's other entries",
+        "is not part of the list above",
+        "begin the line with `- `, indented like the other entries of the list",
         "indentation",
     ),
     (
         "mapping values are not allowed",
-        "has a `:` where YAML allows none",
+        "has a `:` where YAML does not allow one",
         "check the indentation of this line and the one above, or put the value in quotes",
         "indentation",
     ),
     (
         "could not find expected ':'",
         "has no `:` after its key",
-        "end a name with `:` (a host without variables is `gpu1:`)",
+        "end the key with `:` (a host without variables is `gpu1:`)",
         "missing-colon",
     ),
     (
         "but found another document",
-        "holds a second YAML document",
-        "keep one document a file: delete the `---` line",
+        "begins a second YAML document",
+        "delete the `---` line",
         "not-yaml",
     ),
     (
         "found undefined alias",
-        "uses an alias (`*name`) that no anchor (`&name`) defines",
+        "uses an alias (`*name`) without an anchor (`&name`)",
         "put the value in quotes, or define the anchor",
         "not-yaml",
     ),
     (
         "found unexpected end of stream",
-        "has a quote or bracket that is never closed",
-        "close it",
+        "has a quote or bracket that is not closed",
+        "add the closing quote or bracket",
         "not-yaml",
     ),
 )  # fmt: skip
@@ -229,9 +248,9 @@ _SYNTAX = (
 
 @dataclass(slots=True)
 class _Check:
-    """One walk over every node: duplicate keys, unknown tags, aliases that hold themselves or grow without end."""
+    """Walks over every node and reports duplicate keys, unknown tags, and aliases that contain themselves or expand too far."""
 
-    shown: str
+    display_path: str
     sizes: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
@@ -240,21 +259,25 @@ class _Check:
         try:
             size = self._walk(root)
         except RecursionError:
-            self._add(root, "is nested too deeply", "flatten the structure", "not-yaml")
+            self._add(root, f"is nested more than {_MAX_LEVELS} levels deep", "reduce the nesting", "not-yaml")
             return self.problems
-        if size > _MOST_NODES:
-            self._add(root, f"its aliases expand to {size} values", "write less of it with aliases", "not-yaml")
+        if size > _MAX_NODES:
+            self._add(
+                root,
+                f"its aliases expand to {size} values, at most {_MAX_NODES} are allowed",
+                "write some of the values without aliases",
+                "not-yaml",
+            )
         return self.problems
 
     def _add(self, node: yaml.Node, what: str, fix: str, rule: str) -> None:
-        self.problems.append(Problem(self.shown, line_of(node), what, fix, rule))
+        self.problems.append(Problem(self.display_path, line_of(node), what, fix, rule))
 
     def _walk(self, node: yaml.Node) -> int:
-        known = self.sizes.get(id(node))
-        if known is not None:
-            return known
+        if (counted := self.sizes.get(id(node))) is not None:
+            return counted
         if id(node) in self.open:
-            self._add(node, "holds an alias to itself", "write the value out", "not-yaml")
+            self._add(node, "contains an alias to itself", "replace the alias with the value", "not-yaml")
             return 1
         self.open.add(id(node))
         size = 1
@@ -280,17 +303,17 @@ class _Check:
         except ConstructorError:
             self._unknown_tag(node)
         except (ValueError, TypeError, OverflowError, KeyError, IndexError):
-            self._add(node, f"is read as a {kind}, and is none", "put the value in quotes", "yaml-tag")
+            self._add(node, f"is not a valid {kind}, but YAML reads it as one", "put the value in quotes", "yaml-tag")
 
     def _unknown_tag(self, node: yaml.Node) -> None:
-        # Neither the tag nor the value is quoted: an unquoted password may begin with `!`.
-        self._add(node, "has a YAML tag (`!…`) that Ansible does not know here", "put the value in quotes", "yaml-tag")
+        # The message shows neither tag nor value: a password without quotes may begin with `!`.
+        self._add(node, "has a YAML tag (`!…`) that Ansible does not accept here", "put the value in quotes", "yaml-tag")
 
     def _keys(self, node: yaml.MappingNode) -> None:
         first: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._add(key, "has a list or mapping as key", 'put a template in quotes: "{{ name }}"', "yaml-key")
+                self._add(key, "has a list or mapping as a key", 'put a template in quotes: "{{ name }}"', "yaml-key")
             elif key.tag != "tag:yaml.org,2002:merge" and (other := first.setdefault(key.value, key)) is not key:
-                what = f"`{key.value}` stands twice in the same mapping (first on line {line_of(other)})"
-                self._add(key, what, "keep one of the two; Ansible would silently use the last", "duplicate-key")
+                what = f"`{key.value}` is set twice in the same mapping (first on line {line_of(other)})"
+                self._add(key, what, "delete one of the two; Ansible would silently use the last", "duplicate-key")

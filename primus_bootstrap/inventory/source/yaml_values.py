@@ -1,4 +1,4 @@
-"""What a YAML node says as plain Python values, judged as Ansible's own YAML reader would build them."""
+"""Turn YAML nodes into Python values, as Ansible's YAML loader does."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 @dataclass(frozen=True, slots=True)
 class Vaulted:
-    """A value that only the Vault password opens."""
+    """An encrypted value (`!vault`)."""
 
     ciphertext: str
 
 
 class _Constructor(SafeConstructor):
-    """PyYAML takes tags by class only; these three are Ansible's."""
+    """SafeConstructor with Ansible's tags. PyYAML registers tags on the class."""
 
     def unsafe(self, node: yaml.Node) -> Any:
-        """Build what the node would be without its `!unsafe` tag."""
+        """Build the value that the node has without its `!unsafe` tag."""
         plain = copy.copy(node)
         plain.tag = Resolver().resolve(type(node), node.value, (True, False))  # type: ignore[no-untyped-call]
         return self.construct_object(plain, deep=True)
 
     def vault(self, node: yaml.Node) -> Vaulted:
-        """Keep the ciphertext as it is."""
+        """Return the ciphertext."""
         if not isinstance(node, yaml.ScalarNode):
             raise ConstructorError(None, None, f"{node.tag} needs text", node.start_mark)
         return Vaulted(node.value)
@@ -55,8 +55,8 @@ def value_of(node: yaml.Node) -> Any:
     """Return the node's value.
 
     Raises:
-        ConstructorError: a tag that Ansible does not know, or a value that its tag does not allow.
-        ValueError: a date or a number that there is not.
+        ConstructorError: Ansible does not know the tag, or the tag does not allow this value.
+        ValueError: The value is not a valid date or number.
     """
     if node.tag == _STR and isinstance(node, yaml.ScalarNode):
         return node.value
@@ -64,22 +64,27 @@ def value_of(node: yaml.Node) -> Any:
 
 
 def is_vaulted(node: yaml.Node) -> bool:
-    """Tell whether only the Vault password opens this value."""
+    """Return whether the node has a Vault tag."""
     return node.tag in VAULT_TAGS
 
 
-def is_sealed(node: yaml.Node) -> bool:
-    """Tell whether a value that is tagged as vaulted holds what `ansible-vault` makes."""
+def has_ciphertext(node: yaml.Node) -> bool:
+    """Return whether a value has the form of `ansible-vault` output."""
     return isinstance(node, yaml.ScalarNode) and bool(_ENVELOPE.match(node.value))
 
 
 def is_template(node: yaml.Node) -> bool:
-    """Tell whether Ansible would run this scalar through its template engine."""
+    """Return whether Ansible would evaluate this scalar as a template."""
     return node.tag == _STR and isinstance(node, yaml.ScalarNode) and any(mark in node.value for mark in _TEMPLATE_MARKS)
 
 
+def is_deferred(node: yaml.Node) -> bool:
+    """Return whether only a run can resolve the value: it is a template, or encrypted."""
+    return is_template(node) or is_vaulted(node)
+
+
 def entries(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yield a mapping's keys and values, those of `<<` merges first, so that the last one of a name counts."""
+    """Yield a mapping's keys and values. Those of `<<` merges come first, so the last entry of a name is effective."""
     for key, value in node.value:
         if key.tag == _MERGE:
             for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
@@ -91,5 +96,5 @@ def entries(node: yaml.MappingNode) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 def line_of(node: yaml.Node) -> int:
-    """Return the node's line, counted from 1."""
+    """Return the node's line, from 1."""
     return int(node.start_mark.line) + 1

@@ -1,4 +1,4 @@
-"""The groups that mean something in hosts.yaml, read from `data/groups.yml`: the one place that lists them."""
+"""Read the groups that this project and Kubespray use (`data/groups.yml`), and the names of Kubespray's variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DATA = Path(__file__).parents[1] / "data"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group that some program reads: `primus` (a phase of ours) or `kubespray`."""
+    """A group that `owner` uses: `primus` (a phase of playbooks/site.yml) or `kubespray`."""
 
     name: str
     owner: str
@@ -26,12 +26,12 @@ class Group:
 
 @cache
 def load_groups() -> Mapping[str, Group]:
-    """Return every known group by name, in the order of the file."""
+    """Return every known group by name, in file order."""
     data = yaml.safe_load((_DATA / "groups.yml").read_text(encoding="utf-8"))
     return {name: Group(name, raw["owner"], raw["meaning"]) for name, raw in data["groups"].items()}
 
 
 @cache
 def load_kubespray_variables() -> frozenset[str]:
-    """Return the names of the variables that pass through to Kubespray."""
+    """Return the names of Kubespray's variables, which hosts.yaml may set."""
     return frozenset(yaml.safe_load((_DATA / "kubespray_variables.yml").read_text(encoding="utf-8")))
