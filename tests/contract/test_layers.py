@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,20 @@ ROOT = Path(__file__).resolve().parents[2]
 
 VIOLATIONS = [
     pytest.param("primus_bootstrap/inventory/cluster.py", "import primus_bootstrap.engine.plan_values", "Layers of the house", id="up"),
+    pytest.param(
+        "primus_bootstrap/inventory/schema/names.py",
+        "import primus_bootstrap.inventory.rules.context",
+        "Layers of inventory",
+        id="inventory",
+    ),
+    pytest.param(
+        "primus_bootstrap/inventory/source/yaml_values.py",
+        "if TYPE_CHECKING:\n    from primus_bootstrap.inventory.source.source_map import SourceMap",
+        "No import cycles in inventory",
+        id="cycle",
+    ),
     pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.engine.plan", "Layers of the house", id="sideways"),
+    pytest.param("primus_bootstrap/engine/events.py", "import primus_bootstrap.engine.run", "Layers of the engine", id="engine"),
     pytest.param("primus_bootstrap/bundle/apt.py", "import primus_bootstrap.lab.apt_settings", "Layers of the house", id="bundle"),
     pytest.param("primus_bootstrap/core/commands.py", "import primus_bootstrap.content", "core imports nothing of the package", id="core"),
     pytest.param("primus_bootstrap/launch/__init__.py", "from primus_bootstrap import content", "launch stands alone", id="launch"),
@@ -54,3 +68,14 @@ def test_a_deliberate_violation_is_named(tree: Path, module: str, line: str, con
 
     assert done.returncode == 1
     assert f"{contract} BROKEN" in done.stdout
+
+
+def test_only_the_view_loads_an_inventory_with_ansible() -> None:
+    """No module but inventory/ansible/view.py imports Ansible's inventory or variable manager."""
+    importers = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "primus_bootstrap").rglob("*.py")
+        if re.search(r"ansible\.(inventory|vars)\.manager", path.read_text(encoding="utf-8"))
+    }
+
+    assert importers == {"primus_bootstrap/inventory/ansible/view.py"}
