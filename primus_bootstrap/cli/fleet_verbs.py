@@ -106,7 +106,7 @@ def doctor(*, as_json: AsJson = False) -> None:
 def ssh(
     host: Annotated[str, typer.Argument(help="A host of hosts.yaml.", metavar="HOST")],
     command: Annotated[
-        list[str] | None, typer.Argument(help="A command to run instead of a shell, after --.", metavar="[-- COMMAND]")
+        list[str] | None, typer.Argument(help="A command to run instead of a shell, after --.", metavar="-- COMMAND")
     ] = None,
     *,
     hosts: HostsFileOption = DEFAULT_HOSTS,

@@ -8,6 +8,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from primus_bootstrap import __version__
 from primus_bootstrap.cli import (
@@ -30,16 +31,6 @@ from primus_bootstrap.cli import (
 from primus_bootstrap.cli.console import emit, emit_json, error_json, error_text, say
 from primus_bootstrap.core.errors import PrimusError
 
-app = typer.Typer(
-    name="primus-bootstrap",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
-    help="Turn bare-metal GPU servers and one hosts.yaml into a training cluster, and keep it healthy.",
-    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the command line is wrong, 3 the request cannot "
-    "be carried out, 4 at least one host failed, 5 another run holds the cluster's lock, 6 the state of a job is unknown, 130 interrupted.",
-)
-
 # The panels of the help, in this order. Every verb must be in one.
 _PANELS = {
     "Describe the cluster": ("init", "import", "validate", "schema", "secrets", "bundle"),
@@ -49,6 +40,26 @@ _PANELS = {
     "Run training jobs": ("workload",),
     "Try it on this machine": ("lab",),
 }
+
+
+class _PanelOrder(TyperGroup):
+    """Lists the verbs in the order of their panels."""
+
+    def list_commands(self, ctx: object) -> list[str]:  # noqa: ARG002 - the signature of typer
+        """Return the names of the verbs."""
+        return [verb for verbs in _PANELS.values() for verb in verbs]
+
+
+app = typer.Typer(
+    name="primus-bootstrap",
+    cls=_PanelOrder,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+    help="Turn bare-metal GPU servers and one hosts.yaml into a training cluster, and keep it healthy.",
+    epilog="Exit codes: 0 success, 1 this machine is not ready (doctor), 2 hosts.yaml or the command line is wrong, 3 the request cannot "
+    "be carried out, 4 at least one host failed, 5 another run holds the cluster's lock, 6 the state of a job is unknown, 130 interrupted.",
+)
 
 
 def _version(value: bool) -> None:  # noqa: FBT001 - typer passes it by position
@@ -84,19 +95,11 @@ app.add_typer(bundle_verbs.app, name="bundle")
 app.add_typer(lab_verbs.app, name="lab")
 
 
-def _arrange() -> None:
-    """Assign the verbs to their panels and sort them."""
-    panels = {verb: panel for panel, verbs in _PANELS.items() for verb in verbs}
-    order = list(panels)
-    for verb in app.registered_commands:
-        verb.rich_help_panel = panels[str(verb.name)]
-    for family in app.registered_groups:
-        family.rich_help_panel = panels[str(family.name)]
-    app.registered_commands.sort(key=lambda verb: order.index(str(verb.name)))
-    app.registered_groups.sort(key=lambda family: order.index(str(family.name)))
-
-
-_arrange()
+_PANEL_OF = {verb: panel for panel, verbs in _PANELS.items() for verb in verbs}
+for _verb in app.registered_commands:
+    _verb.rich_help_panel = _PANEL_OF[str(_verb.name)]
+for _group in app.registered_groups:
+    _group.rich_help_panel = _PANEL_OF[str(_group.name)]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -43,7 +43,7 @@ Words = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Register the verb."""
-    app.command("rotate", epilog=examples("secrets rotate munge_key"))(rotate)
+    app.command("rotate", epilog=examples("secrets rotate munge"))(rotate)
 
 
 def rotate(
