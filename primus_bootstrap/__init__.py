@@ -1,3 +1,3 @@
-"""From bare-metal GPU servers and one hosts.yaml to a training cluster."""
+"""Turns bare-metal GPU servers and one hosts.yaml into a training cluster."""
 
 __version__ = "0.1.0"

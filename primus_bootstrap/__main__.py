@@ -1,4 +1,4 @@
-"""`python -m primus_bootstrap`."""
+"""Runs the command line for `python -m primus_bootstrap`."""
 
 from __future__ import annotations
 

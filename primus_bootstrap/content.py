@@ -1,6 +1,6 @@
-"""Where the shipped playbooks, roles, inventories and workloads lie: the only module that knows both layouts.
+"""Paths of the shipped playbooks, roles, inventories and workloads.
 
-In a checkout they stand beside the package; in a wheel they are inside it, under `content/`.
+In a checkout they are next to the package; in a wheel they are in its folder `content/`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 
-# The end of a play's host pattern by which `-e node=NAME` narrows a phase down to one host.
+# A host pattern with this end is narrowed to one host by `-e node=NAME`.
 NARROWED = ":&{{ node | default('all') }}"
-# A play for every host of a cluster whose named group has hosts, and for none of another cluster; Ansible's patterns cannot say that.
+# This pattern selects all hosts if the named group has hosts, else none. Ansible has no pattern for it.
 EVERY_HOST_WITH = re.compile(r"^\{\{ 'all' if groups\['(\w+)'\] \| default\(\[\]\) else '\1' \}\}$")
-# The host that a day-2 playbook is about: of a replacement, the one that leaves.
+# The host that a day-2 playbook works on; in a replacement, the old one.
 THE_NODE = "{{ old | default(node | default('nobody')) }}"
 
 
 def content_root() -> Path:
-    """Return the folder that holds `playbooks/`, `roles/`, `inventory/` and `workloads/`."""
+    """Return the folder with `playbooks/`, `roles/`, `inventory/` and `workloads/`."""
     bundled = _PACKAGE / "content"
     return bundled if bundled.is_dir() else _PACKAGE.parent
 
@@ -35,15 +35,15 @@ def roles_dir() -> Path:
 
 
 def topologies_dir() -> Path:
-    """Return the folder of the example inventories, one folder a topology."""
+    """Return the folder of the example inventories, with one folder per topology."""
     return content_root() / "inventory"
 
 
 def jobs_dir() -> Path:
-    """Return the folder of the training jobs that are shipped, one file a job."""
+    """Return the folder of the shipped training jobs, with one file per job."""
     return content_root() / "workloads" / "jobs"
 
 
 def ansible_cfg() -> Path:
-    """Return the `ansible.cfg` that every run of ours uses."""
+    """Return the `ansible.cfg` for all runs."""
     return content_root() / "ansible.cfg"

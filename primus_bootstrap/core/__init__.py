@@ -1,1 +1,1 @@
-"""What every other package may import, also on hosts: Python 3.9 and the standard library, nothing else of primus_bootstrap."""
+"""Modules that all other packages may import, also on nodes. They need only Python 3.9 and the standard library."""

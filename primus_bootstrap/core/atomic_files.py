@@ -1,4 +1,4 @@
-"""Write a file as a whole: a reader, or a machine that loses power, finds the old content or the new one, never a part."""
+"""Writes files atomically: after a crash or during a write, a file has its old or its new content, never a part of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int | None = None, dura
     Args:
         path: The file. A symbolic link is replaced by a file; resolve it first to write to its target.
         data: The whole content; text is encoded as UTF-8.
-        mode: Permissions of the file. None: what the umask leaves of 0666, as for any new file.
-        durable: Sync the file and its folder to disk before returning. False only for a file that can be made again.
+        mode: Permissions of the file. None: 0666 minus the umask.
+        durable: Sync the file and its folder to disk before returning. False only for a file that can be recreated.
 
     Raises:
         OSError: The file could not be written; the old content is unchanged.
@@ -30,11 +30,11 @@ def write_atomic(path: Path, data: str | bytes, *, mode: int | None = None, dura
 
 
 def create_atomic(path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True) -> None:
-    """Create a file with its content; of several processes that try, one succeeds. The arguments are those of `write_atomic`.
+    """Create a file with its content; if several processes try, one succeeds. The arguments are those of `write_atomic`.
 
     Raises:
         FileExistsError: The file exists; it is unchanged.
-        OSError: The file could not be written; there is none.
+        OSError: The file could not be created.
     """
     with _complete_file(path, data, mode, durable=durable) as temporary:
         os.link(temporary, path)
@@ -42,16 +42,16 @@ def create_atomic(path: Path, data: str | bytes, *, mode: int | None = None, dur
 
 def write_if_changed(path: Path, data: str | bytes, *, mode: int | None = None, durable: bool = True) -> bool:
     """Call `write_atomic` unless the file already has this content; return whether it was written. Creates missing folders."""
-    wanted = _encoded(data)
-    if path.is_file() and path.read_bytes() == wanted:
+    content = _encoded(data)
+    if path.is_file() and path.read_bytes() == content:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, wanted, mode=mode, durable=durable)
+    write_atomic(path, content, mode=mode, durable=durable)
     return True
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of the data to an open file: a single `os.write` may write a part of it."""
+    """Write all data to an open file; a single `os.write` may write only a part."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
