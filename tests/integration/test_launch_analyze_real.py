@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.diagnose.analyze: a run folder in a few lines."""
+"""primus_bootstrap.launch.diagnose.analyze with a real snapshot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def test_the_command_of_the_run_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As it was typed."""
+    """From the snapshot."""
     folder = project(tmp_path / "job")
     run_snapshot.take(plan(folder), folder / "A")
     analyze.main([str(folder / "A")])

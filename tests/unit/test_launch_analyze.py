@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.diagnose.analyze: a run folder in a few lines."""
+"""primus_bootstrap.launch.diagnose.analyze: the summary of a run folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def step(number: int, seconds: float, loss: float) -> str:
 
 
 def run(folder: Path, exit_code: int = 0) -> Path:
-    """Make a run folder with 2 ranks, a resume after step 5, and one slow step."""
+    """Create a run folder with 2 ranks, a resume after step 5, and one slow step."""
     (folder / "logs").mkdir(parents=True)
     steps = [step(number, 9.0 if number == 1 else 0.1, 5.0 - number / 10) for number in range(1, 8)]
     steps += [step(number, 1.0 if number == 20 else 0.1, 5.0 - number / 10) for number in range(6, 21)]
     (folder / "steps.jsonl").write_text("\n".join(steps) + '\n{"step": 21, "lo')
-    for name in ("step-00000020", "step-00000030"):  # the second one never ended
+    for name in ("step-00000020", "step-00000030"):  # the second one is incomplete
         (folder / "checkpoints" / name).mkdir(parents=True)
     (folder / "checkpoints/step-00000020/manifest.json").write_text("{}")
     (folder / "checkpoints/latest").write_text("step-00000030\n")
@@ -39,8 +39,8 @@ def run(folder: Path, exit_code: int = 0) -> Path:
     return folder
 
 
-def test_speed_leaves_warm_up_out_and_counts_slow_steps_and_resumes(tmp_path: Path) -> None:
-    """The first steps of each start compile and fill caches; of a step done twice the later one counts."""
+def test_the_speed_excludes_warm_up_steps(tmp_path: Path) -> None:
+    """Slow steps and resumes are counted; of a repeated step the last one counts."""
     found = analyze.analyze(run(tmp_path / "A"))["training"]
 
     assert (found["first_step"], found["last_step"], found["resumed"]) == (1, 20, 1)
@@ -48,8 +48,8 @@ def test_speed_leaves_warm_up_out_and_counts_slow_steps_and_resumes(tmp_path: Pa
     assert found["data_share"] == pytest.approx(0.1)
 
 
-def test_a_run_is_told_in_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ends of the ranks, duration, loss, speed, the checkpoint to go on from."""
+def test_the_text_summarizes_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends of the ranks, duration, loss, speed, and the last complete checkpoint."""
     assert analyze.main([str(run(tmp_path / "A"))]) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
         "ranks       2 of 2 on 1 node: 2 done",
@@ -63,8 +63,8 @@ def test_a_run_is_told_in_a_few_lines(tmp_path: Path, capsys: pytest.CaptureFixt
     ]
 
 
-def test_a_failed_run_ends_with_its_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same words as at the end of the run itself."""
+def test_the_text_of_a_failed_run_contains_the_diagnosis(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same text as at the end of the run."""
     analyze.main([str(run(tmp_path / "A", exit_code=1))])
     out = capsys.readouterr().out
 
@@ -73,8 +73,8 @@ def test_a_failed_run_ends_with_its_cause(tmp_path: Path, capsys: pytest.Capture
     assert "cause: a disk is full (disk_full)" in out
 
 
-def test_several_runs_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One object for one run, a list for several."""
+def test_json_is_an_object_for_one_run_and_a_list_for_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The failure is null for a successful run."""
     first, second = run(tmp_path / "A"), run(tmp_path / "B", exit_code=1)
     analyze.main([str(first), "--json"])
     one = json.loads(capsys.readouterr().out)
@@ -86,16 +86,16 @@ def test_several_runs_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--wrong"], ["."]])
-def test_what_is_no_run_folder_is_refused(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty analysis of a wrong folder would look like a run that did nothing."""
+def test_a_folder_that_is_not_a_run_folder_is_an_error(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if no folder is given."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         analyze.main(words)
 
 
 @pytest.mark.parametrize("name", ["none", "x" * 300])
-def test_a_path_that_nobody_can_look_at_is_an_error_with_a_fix(tmp_path: Path, name: str) -> None:
-    """One that is not there, and one that no file system has a name for: by whichever verb takes a run folder."""
+def test_a_path_that_cannot_exist_is_an_error_with_a_fix(tmp_path: Path, name: str) -> None:
+    """A missing folder, and a name that is too long, for both commands that accept a run folder."""
     with pytest.raises(UsageError) as of_analyze:
         analyze.analyze(tmp_path / name)
     with pytest.raises(UsageError) as of_snapshot:

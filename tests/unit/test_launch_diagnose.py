@@ -1,4 +1,4 @@
-"""The first failing rank and its cause, from the files of a run. Samples: tests/data/failures/."""
+"""primus_bootstrap.launch.diagnose: the rank that failed first and the cause. Samples: tests/data/failures/."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TERM, KILL = 15, 9
 
 
 def cause_of(name: str) -> str | None:
-    """Return what a sample's folder stands for: `cause` or `cause-variant`."""
+    """Return the cause of a sample's folder, named `cause` or `cause-variant`."""
     cause = name.partition("-")[0]
     return None if cause == "unknown" else cause
 
@@ -41,7 +41,7 @@ def record(run_dir: Path, rank: int, **fields: Any) -> None:
 
 
 def kernel(run_dir: Path, node_rank: int, lines: list[tuple[float, str]], problem: str = "") -> None:
-    """Write what the kernel of a node said."""
+    """Write the kernel log of a node."""
     path = rank_log.kernel_path(run_dir, node_rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"node": f"gpu{node_rank + 1:03d}", "problem": problem, "lines": lines}))
@@ -55,7 +55,7 @@ def events(run_dir: Path, rank: int, *lines: tuple[float, str]) -> None:
 
 
 def sample(name: str, run_dir: Path) -> dict[str, Any]:
-    """Make a run folder from a sample; return what is expected of it."""
+    """Create a run folder from a sample; return the expected diagnosis."""
     (run_dir / "logs").mkdir(parents=True)
     expected: dict[str, Any] = yaml.safe_load((SAMPLES / name / "ends.yml").read_text())
     for path in (SAMPLES / name).glob("*.log"):
@@ -71,7 +71,7 @@ def sample(name: str, run_dir: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_sample_gives_its_cause_and_its_first_rank(name: str, tmp_path: Path) -> None:
-    """The logs of a failure lead to the cause that the folder is named after, or to none."""
+    """The folder's name is the expected cause."""
     expected = sample(name, tmp_path)
     found = diagnosis.diagnose(tmp_path)
 
@@ -82,15 +82,15 @@ def test_each_sample_gives_its_cause_and_its_first_rank(name: str, tmp_path: Pat
 
 
 def test_every_cause_has_a_sample_and_every_sample_a_cause() -> None:
-    """A pattern that nothing shows is a guess."""
-    named = {cause_of(name) for name in NAMES} - {None}
+    """So every pattern is tested."""
+    with_sample = {cause_of(name) for name in NAMES} - {None}
 
-    assert named == {cause.name for cause in causes.catalogue()}
+    assert with_sample == {cause.name for cause in causes.catalogue()}
 
 
 @pytest.mark.parametrize("cause", causes.catalogue(), ids=lambda cause: cause.name)
-def test_every_cause_says_what_to_do_and_who_says_so(cause: causes.Cause) -> None:
-    """Texts are whole sentences or steps, and none was turned into something else by a colon."""
+def test_every_cause_has_texts_fixes_and_a_source(cause: causes.Cause) -> None:
+    """All texts are strings: YAML parses an unquoted text with a colon as a mapping."""
     assert all(isinstance(text, str) and text for text in (cause.title, cause.means, cause.source, *cause.fix))
     assert cause.fix
     assert cause.kind in {"hardware", "cause", "hang", "consequence", "outside"}
@@ -99,8 +99,8 @@ def test_every_cause_says_what_to_do_and_who_says_so(cause: causes.Cause) -> Non
 
 
 @pytest.mark.parametrize("pattern", [pattern.pattern for cause in causes.catalogue() for pattern in cause.log])
-def test_every_line_that_a_pattern_describes_is_found(pattern: str) -> None:
-    """The quick look at words, which saves the patterns from ordinary lines, loses nothing."""
+def test_every_line_that_matches_a_pattern_passes_the_word_filter(pattern: str) -> None:
+    """causes._WORDS contains a word of each matching line."""
 
     @settings(max_examples=15, database=None, deadline=None, suppress_health_check=list(HealthCheck))
     @given(from_regex(re.compile(pattern), fullmatch=True, alphabet=characters(min_codepoint=32, max_codepoint=126)))
@@ -110,8 +110,8 @@ def test_every_line_that_a_pattern_describes_is_found(pattern: str) -> None:
     check()
 
 
-def test_the_rank_that_wrote_nan_is_named(tmp_path: Path) -> None:
-    """All ranks agree before they stop, so that the one which is first to end is not the one that computed wrongly."""
+def test_the_rank_with_nan_is_the_suspect(tmp_path: Path) -> None:
+    """Every rank logs the same message and stops, so the first rank to end may be another one."""
     for rank in (0, 1):
         events(tmp_path, rank, (5.0 + rank, f"pretrain: rank {rank}: loss is not finite (nan) at step 12, first on rank 1; ..."))
         record(tmp_path, rank, ended=6.0 + rank, exit_code=76)
@@ -119,8 +119,8 @@ def test_the_rank_that_wrote_nan_is_named(tmp_path: Path) -> None:
     assert [item.rank for item in diagnosis.diagnose(tmp_path).suspects] == [1]
 
 
-def test_what_torchrun_said_in_an_earlier_use_of_the_folder_does_not_count(tmp_path: Path) -> None:
-    """A run that goes on in its folder appends to the same file; neither does what the launcher itself printed."""
+def test_torchrun_lines_of_an_earlier_run_in_the_folder_are_ignored(tmp_path: Path) -> None:
+    """A resumed run appends to the same file. Lines of ranks and of a diagnosis in that file are ignored too."""
     record(tmp_path, 0, world_size=1, ended=5.0, exit_code=143, signal=TERM, stopped_at=4.0)
     path = rank_log.launcher_path(tmp_path, 0)
     path.write_text(
@@ -131,8 +131,8 @@ def test_what_torchrun_said_in_an_earlier_use_of_the_folder_does_not_count(tmp_p
     assert diagnosis.diagnose(tmp_path).cause is None
 
 
-def test_the_text_names_rank_cause_line_and_fix(tmp_path: Path) -> None:
-    """What is printed at the end of a failed run is enough to act on."""
+def test_the_text_contains_rank_cause_line_and_fix(tmp_path: Path) -> None:
+    """primus-cli prints it at the end of a failed run."""
     sample("gpu_out_of_memory", tmp_path)
     text = diagnosis.diagnose(tmp_path).text()
 
@@ -143,29 +143,29 @@ def test_the_text_names_rank_cause_line_and_fix(tmp_path: Path) -> None:
     assert "\nended because of it: rank 0\n" in text
 
 
-def test_what_is_unknown_is_said_to_be_and_its_last_lines_are_shown(tmp_path: Path) -> None:
-    """No pattern matches a KeyError: nothing is guessed."""
+def test_an_unknown_cause_is_reported_with_the_last_lines(tmp_path: Path) -> None:
+    """No pattern matches a KeyError."""
     sample("unknown", tmp_path)
     found = diagnosis.diagnose(tmp_path)
 
-    assert "cause: unknown; no known pattern matches\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
+    assert "cause: unknown; no log line matches a known cause\nthe last lines of rank 1:\n  | [rank1]: Traceback" in found.text()
     assert found.last_lines[-1] == "[rank1]: KeyError: 'missing'"
     assert found.to_json()["cause"] is None
 
 
-def test_a_rank_killed_from_outside_is_called_killed_and_not_out_of_memory(tmp_path: Path) -> None:
-    """SIGKILL has many senders; without a kernel line none is named, and what could not be read is said."""
+def test_sigkill_without_a_kernel_line_is_reported_as_killed_only(tmp_path: Path) -> None:
+    """The sender is not known. A note reports that the kernel log could not be read."""
     sample("killed", tmp_path)
     kernel(tmp_path, 0, [], problem="journalctl: no permission")
     text = diagnosis.diagnose(tmp_path).text()
 
-    assert "cause: a rank was killed by somebody else (SIGKILL) (killed)\n  logs/rank-00000.json: the program ended by signal 9" in text
+    assert "cause: a rank was killed from outside (SIGKILL) (killed)\n  logs/rank-00000.json: the program ended by signal 9" in text
     assert "note: the kernel log of gpu001 could not be read: journalctl: no permission" in text
     assert "memory is full, and the kernel killed" not in text
 
 
-def test_the_kernel_says_who_killed_a_rank(tmp_path: Path) -> None:
-    """Then that is the cause, and that the rank was killed is no other one."""
+def test_sigkill_with_a_kernel_line_is_out_of_memory(tmp_path: Path) -> None:
+    """`killed` is then not reported as another cause."""
     sample("killed", tmp_path)
     kernel(tmp_path, 0, [(START + 31, "Out of memory: Killed process 4000 (python3) total-vm:1kB")])
     found = diagnosis.diagnose(tmp_path)
@@ -173,8 +173,8 @@ def test_the_kernel_says_who_killed_a_rank(tmp_path: Path) -> None:
     assert (found.cause.name if found.cause else None, found.also) == ("host_out_of_memory", ())
 
 
-def test_ranks_that_waited_for_a_killed_one_are_not_the_cause(tmp_path: Path) -> None:
-    """Their time-out came first in their own logs; the rank that was killed is why."""
+def test_ranks_that_waited_for_a_killed_rank_are_not_the_cause(tmp_path: Path) -> None:
+    """They report a time-out; the killed rank is the cause."""
     events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     record(tmp_path, 1, ended=2.0, exit_code=128 + KILL, signal=KILL)
@@ -183,8 +183,8 @@ def test_ranks_that_waited_for_a_killed_one_are_not_the_cause(tmp_path: Path) ->
     assert (found.cause.name if found.cause else None, found.first.rank if found.first else None) == ("killed", 1)
 
 
-def test_a_rank_that_was_killed_at_the_end_of_its_grace_has_no_cause(tmp_path: Path) -> None:
-    """It had been asked to stop, by somebody whom the logs do not name."""
+def test_a_rank_that_was_killed_after_a_stop_signal_has_no_cause(tmp_path: Path) -> None:
+    """It was told to stop first; the logs do not show the sender."""
     record(tmp_path, 0, world_size=1, ended=9.0, exit_code=128 + KILL, signal=KILL, stopped_at=4.0)
 
     assert diagnosis.diagnose(tmp_path).cause is None
@@ -200,15 +200,15 @@ def test_a_rank_that_was_killed_at_the_end_of_its_grace_has_no_cause(tmp_path: P
         ("pretrain: rank 4: local rank 4 has no GPU: torch sees 4", "gpu_missing"),
     ],
 )
-def test_what_the_trainer_itself_says(line: str, cause: str) -> None:
-    """Its messages are those of workloads/train and workloads/common."""
+def test_messages_of_the_trainer_match_their_causes(line: str, cause: str) -> None:
+    """Messages of workloads/train and workloads/common."""
     found = causes.match_log(line)
 
     assert (found.name if found else None) == cause
 
 
-def test_the_first_rank_is_the_first_by_time_and_not_by_number(tmp_path: Path) -> None:
-    """Rank 0 failed as well, later."""
+def test_the_first_rank_is_the_first_by_time(tmp_path: Path) -> None:
+    """Rank 0 failed later."""
     for rank, at in ((0, 9.0), (1, 8.0)):
         events(tmp_path, rank, (at, "ValueError: bad"))
         record(tmp_path, rank, ended=at + 1, exit_code=1)
@@ -216,8 +216,8 @@ def test_the_first_rank_is_the_first_by_time_and_not_by_number(tmp_path: Path) -
     assert diagnosis.diagnose(tmp_path).to_json()["first"]["rank"] == 1
 
 
-def test_the_time_is_that_of_the_error_and_not_of_the_end(tmp_path: Path) -> None:
-    """A large program takes longer to end than its neighbours take to notice."""
+def test_the_time_of_a_failure_is_the_time_of_its_error(tmp_path: Path) -> None:
+    """A large program can end later than the ranks that lost the connection to it."""
     events(tmp_path, 0, (9.0, "KeyError: 'x'"))
     record(tmp_path, 0, ended=9.1, exit_code=1)
     events(tmp_path, 1, (5.0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"))
@@ -227,8 +227,8 @@ def test_the_time_is_that_of_the_error_and_not_of_the_end(tmp_path: Path) -> Non
     assert (found.first.rank if found.first else None, found.at) == (1, START + 5.0)
 
 
-def test_a_rank_that_only_lost_its_connection_is_never_first_beside_one_with_a_cause(tmp_path: Path) -> None:
-    """Clocks of two nodes differ: the one that lost its connection may seem to be earlier."""
+def test_a_rank_that_lost_a_connection_never_precedes_a_rank_that_failed_by_itself(tmp_path: Path) -> None:
+    """Because the clocks of two nodes differ, its time may be earlier."""
     events(tmp_path, 0, (5.0, "RuntimeError: Connection closed by peer [10.0.0.2]:1"))
     record(tmp_path, 0, ended=5.5, exit_code=1)
     events(tmp_path, 1, (6.0, "Traceback (most recent call last):"), (6.0, "KeyError: 'x'"))
@@ -238,8 +238,8 @@ def test_a_rank_that_only_lost_its_connection_is_never_first_beside_one_with_a_c
     assert (found.first.rank if found.first else None, found.cause) == (1, None)
 
 
-def test_a_rank_that_was_stopped_while_it_failed_is_still_the_first(tmp_path: Path) -> None:
-    """Its neighbour noticed and ended, and torchrun then stopped the one that had failed."""
+def test_a_rank_with_an_error_before_its_stop_signal_is_the_first(tmp_path: Path) -> None:
+    """Another rank lost the connection and ended, and torchrun stopped the rank that had failed."""
     events(tmp_path, 0, (6.0, "RuntimeError: Connection reset by peer"))
     record(tmp_path, 0, ended=6.1, exit_code=1)
     events(tmp_path, 1, (5.0, "Traceback (most recent call last):"), (5.0, "KeyError: 'x'"))
@@ -250,8 +250,8 @@ def test_a_rank_that_was_stopped_while_it_failed_is_still_the_first(tmp_path: Pa
     assert found.last_lines[-1] == "KeyError: 'x'"
 
 
-def test_a_warning_from_long_before_the_end_is_not_the_cause(tmp_path: Path) -> None:
-    """A program that went on for hours after a line survived it."""
+def test_a_warning_long_before_the_end_is_not_the_cause(tmp_path: Path) -> None:
+    """The program ran for hours after it."""
     events(
         tmp_path,
         0,
@@ -267,8 +267,8 @@ def test_a_warning_from_long_before_the_end_is_not_the_cause(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "step", ["step 4  loss 5.7  grad 0.7", " iteration      12/     500 | lm loss: 2.4E+00", "Epoch 0:   6%| 320/500 [it/s, loss=2.6]"]
 )
-def test_an_error_after_which_the_program_went_on_is_not_the_cause(tmp_path: Path, step: str) -> None:
-    """A checkpoint that could not be written once is not why memory ran out later."""
+def test_an_error_before_further_steps_is_not_the_cause(tmp_path: Path, step: str) -> None:
+    """A checkpoint could not be written; later the GPU's memory was full."""
     lines = (
         "checkpoint: could not be written: No space left on device",
         step,
@@ -285,32 +285,32 @@ BEHIND, WAITS = "at 7 all_reduce, scheduled", "at 7 all_reduce, started"
 
 
 @pytest.mark.parametrize(
-    ("places", "suspects"),
+    ("positions", "suspects"),
     [
         (({"0": WAITS}, {"0": BEHIND}, {"0": WAITS}), [1]),
-        (({"0": WAITS}, {"0": WAITS}, {"0": WAITS}), []),  # the network between them, or a GPU within the collective
-        (({"0": BEHIND}, {"0": BEHIND}, {"0": BEHIND}), []),  # torch did not note when each began
-        (({"0": WAITS}, {"0": "done to 6"}, {"0": WAITS}), [1]),  # it was never given the seventh
-        (({"0": BEHIND}, {"0": "done to 6"}, {"0": BEHIND}), []),  # nobody waits for it yet
+        (({"0": WAITS}, {"0": WAITS}, {"0": WAITS}), []),  # the network, or a GPU within the collective
+        (({"0": BEHIND}, {"0": BEHIND}, {"0": BEHIND}), []),  # torch did not record the starts
+        (({"0": WAITS}, {"0": "done to 6"}, {"0": WAITS}), [1]),  # its host did not enqueue the seventh
+        (({"0": BEHIND}, {"0": "done to 6"}, {"0": BEHIND}), []),  # no rank waits for it yet
         (({"0": "at 8 all_gather, scheduled"}, {"0": BEHIND}, {"0": "at 8 all_gather, scheduled"}), [1]),
         (({"0": WAITS}, {"0": BEHIND, "3": WAITS}, {"3": BEHIND}), [2]),  # 0 waits for 1, which waits for 2 in another group
-        (({"0": WAITS, "3": BEHIND}, {"0": BEHIND, "3": WAITS}, {}), []),  # each for the other
+        (({"0": WAITS, "3": BEHIND}, {"0": BEHIND, "3": WAITS}, {}), []),  # both wait for each other
         (({"0": WAITS}, {"3": BEHIND}, {}), []),  # groups are not compared
         (({}, {}, {}), []),
     ],
 )
-def test_of_ranks_that_all_wait_the_one_is_named_whose_gpu_is_behind(
-    tmp_path: Path, places: tuple[dict[str, str], ...], suspects: list[int]
+def test_if_all_ranks_wait_the_suspect_is_the_rank_whose_gpu_is_behind(
+    tmp_path: Path, positions: tuple[dict[str, str], ...], suspects: list[int]
 ) -> None:
-    """Hosts of GPUs all stand in the same phase; who is in a collective on the GPU waits, who has not begun it is waited for."""
-    for rank, groups in enumerate(places):
-        said = "; ".join(f"group {name} {place}" for name, place in groups.items()) or "unknown: TypeError"
+    """All hosts are in the same phase. The suspect's GPU has not started the collective of the other GPUs."""
+    for rank, groups in enumerate(positions):
+        recorder = "; ".join(f"group {name} {position}" for name, position in groups.items()) or "unknown: TypeError"
         record(tmp_path, rank, world_size=3, ended=60.0, exit_code=77, node=f"gpu00{rank}")
         events(
             tmp_path,
             rank,
             (50.0, f"pretrain: rank {rank}: no progress for 600.1 s: step 7, phase exchange"),
-            (51.0, f"pretrain: rank {rank}: flight recorder: {said}"),
+            (51.0, f"pretrain: rank {rank}: flight recorder: {recorder}"),
         )
     found = diagnosis.diagnose(tmp_path)
 
@@ -319,8 +319,8 @@ def test_of_ranks_that_all_wait_the_one_is_named_whose_gpu_is_behind(
     assert (found.cause.name, found.also) == ("no_progress", ())
 
 
-def test_the_cause_behind_a_hang_is_that_of_the_rank_that_hung(tmp_path: Path) -> None:
-    """The ranks that waited were first to give up; the other one says why in the end."""
+def test_the_cause_of_a_hang_is_the_cause_of_the_suspect(tmp_path: Path) -> None:
+    """The waiting ranks time out first; the suspect logs its error later."""
     events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     events(tmp_path, 1, (602.0, "OSError: [Errno 116] Stale file handle: '/mnt/data'"))
@@ -332,8 +332,8 @@ def test_the_cause_behind_a_hang_is_that_of_the_rank_that_hung(tmp_path: Path) -
     assert "also seen: a collective operation timed out" in found.text()
 
 
-def test_a_kernel_line_of_another_node_points_at_the_ranks_of_that_node(tmp_path: Path) -> None:
-    """The node that lost its GPU hung; another one noticed first."""
+def test_a_kernel_line_of_another_node_makes_its_ranks_suspects(tmp_path: Path) -> None:
+    """The node lost its GPU and hung; a rank of another node failed first."""
     events(tmp_path, 0, (600.0, "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"))
     record(tmp_path, 0, ended=601.0, exit_code=134, signal=6)
     record(tmp_path, 1, node="gpu002", ended=602.0, exit_code=128 + TERM, signal=TERM, stopped_at=601.5)
@@ -344,16 +344,16 @@ def test_a_kernel_line_of_another_node_points_at_the_ranks_of_that_node(tmp_path
     assert (found.cause.name, [(item.rank, item.node) for item in found.suspects]) == ("gpu_lost", [(1, "gpu002")])
 
 
-def test_a_kernel_line_from_after_the_failure_is_not_its_cause(tmp_path: Path) -> None:
-    """What happened to the node an hour later did not end the run."""
+def test_a_kernel_line_after_the_failure_is_not_its_cause(tmp_path: Path) -> None:
+    """It was logged an hour later."""
     sample("unknown", tmp_path)
     kernel(tmp_path, 0, [(START + 3600, "NVRM: Xid (PCI:0000:c1:00): 79, GPU has fallen off the bus.")])
 
     assert diagnosis.diagnose(tmp_path).cause is None
 
 
-def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: Path) -> None:
-    """The kernel killed another user's program, and this run failed for a reason of its own."""
+def test_a_kernel_line_about_a_process_outside_the_run_is_not_the_cause(tmp_path: Path) -> None:
+    """The kernel killed another user's process."""
     sample("unknown", tmp_path)
     kernel(tmp_path, 0, [(START + 7, "Out of memory: Killed process 99 (java) total-vm:1kB")])
 
@@ -368,8 +368,8 @@ def test_a_process_of_somebody_else_that_was_killed_is_not_the_cause(tmp_path: P
         "EDAC MC0: 1 CE memory read error",
     ],
 )
-def test_harmless_lines_of_the_kernel_stand_for_nothing(line: str) -> None:
-    """A count of zero, a program's own fault, and a corrected error are no broken hardware."""
+def test_harmless_kernel_lines_match_no_cause(line: str) -> None:
+    """A count of zero, a program fault, and a corrected error."""
     assert causes.match_kernel(line) is None
 
 
@@ -384,13 +384,13 @@ def test_harmless_lines_of_the_kernel_stand_for_nothing(line: str) -> None:
         "wrote checkpoint, 12 GiB are free",
     ],
 )
-def test_ordinary_lines_stand_for_nothing(line: str) -> None:
-    """Patterns name errors, not words."""
+def test_ordinary_lines_match_no_cause(line: str) -> None:
+    """Although they contain words of the patterns."""
     assert causes.match_log(line) is None
 
 
-def test_a_log_that_could_not_be_written_says_disk_full(tmp_path: Path) -> None:
-    """The record, written over its old block, is then all that is left."""
+def test_a_log_that_could_not_be_written_gives_disk_full(tmp_path: Path) -> None:
+    """The record contains the error and the last lines."""
     record(tmp_path, 0, world_size=1, ended=5.0, exit_code=74, problem="[Errno 28] No space left on device", dropped=9, last_lines=["bye"])
     found = diagnosis.diagnose(tmp_path)
 
@@ -401,22 +401,22 @@ def test_a_log_that_could_not_be_written_says_disk_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "ended"), [(0, 5.0), (75, 5.0)])
-def test_a_run_that_ended_well_or_unfinished_has_no_failure(tmp_path: Path, code: int, ended: float) -> None:
-    """75 means unfinished with a good checkpoint."""
+def test_a_successful_or_unfinished_run_has_no_failure(tmp_path: Path, code: int, ended: float) -> None:
+    """75 means unfinished with a complete checkpoint."""
     record(tmp_path, 0, world_size=1, ended=ended, exit_code=code)
     found = diagnosis.diagnose(tmp_path)
 
     assert not found.failed
-    assert found.text() == "nothing failed\n"
+    assert found.text() == "no rank failed\n"
 
 
-def test_an_empty_folder_is_no_failure_and_no_success(tmp_path: Path) -> None:
-    """Nothing is known, and that is said."""
-    assert diagnosis.diagnose(tmp_path).text() == "no rank has left a record: nothing was started, or this is not the run's folder\n"
+def test_an_empty_folder_gives_a_note_only(tmp_path: Path) -> None:
+    """Neither a failure nor a success."""
+    assert diagnosis.diagnose(tmp_path).text() == "no rank has a record: no rank was started, or this is not a run folder\n"
 
 
 def test_hundreds_of_ranks_are_read_in_seconds(tmp_path: Path) -> None:
-    """A large run that failed must not wait for its own diagnosis."""
+    """The diagnosis of a large run is fast."""
     (tmp_path / "logs").mkdir()
     text = "".join(f"step {number} loss 2.4 tokens/s 91544 memory 120.1 GiB of 191.9\n" for number in range(400))
     for rank in range(300):

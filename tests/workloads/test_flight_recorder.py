@@ -70,7 +70,7 @@ OLD = {key: value for key, value in entry(5, "scheduled").items() if key != "col
 def test_a_line_says_where_each_group_stands(entries: list[dict[str, Any]], line: str) -> None:
     """The oldest collective that has not ended, whatever the order of the entries; the diagnosis reads what is written here."""
     found = flight_recorder.describe({"version": "2.10", "entries": entries})
-    read = [match["group"] for match in hang._PLACE.finditer(found)]
+    read = [match["group"] for match in hang._POSITION.finditer(found)]
 
     assert found == line
     assert len(read) == line.count("group ")

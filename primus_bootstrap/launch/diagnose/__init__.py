@@ -1,1 +1,1 @@
-"""Why a run failed: from its files to the first failing rank and the cause."""
+"""Diagnose failed runs from their files: the rank that failed first, and the cause."""

@@ -1,8 +1,8 @@
-"""What a run did, from its folder alone: how it was started, how its ranks ended, how fast it trained, and why it failed.
+"""Summarize runs from their run folders: command, exit codes of the ranks, speed, and the cause of a failure.
 
     primus-cli direct -- analyze RUN_FOLDER... [--json]
 
-Exit codes: 0 said, 2 a folder is no run folder.
+Exit codes: 0 success, 2 a folder is not a run folder.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.ranks.rank_log import RankRecord
 
-# The first steps of a start compile, warm up caches and grow memory pools.
-_WARMUP_STEPS = 3
-_SLOW = 2.0  # times the median: a step that another job, the storage or the network held up
+_WARMUP_STEPS = 3  # steps after a start that compile, fill caches and allocate memory pools
+_SLOW = 2.0  # a step is slow if it takes longer than this multiple of the median
 
 
 def main(words: Sequence[str]) -> int:
     """Print the analysis of run folders.
 
     Raises:
-        UsageError: None is given, or one is no run folder.
+        UsageError: No folder is given, or one is not a run folder.
     """
     names = [word for word in words if word != "--json"]
     if not names or any(name.startswith("-") for name in names):
-        raise UsageError("analyze needs a run folder", fix="primus-cli direct -- analyze RUN_FOLDER... [--json]")
+        raise UsageError("analyze: no run folder is given", fix="primus-cli direct -- analyze RUN_FOLDER... [--json]")
     found = [analyze(Path(name)) for name in names]
     if "--json" in words:
         sys.stdout.write(json.dumps(found if len(found) > 1 else found[0], indent=2) + "\n")
@@ -49,15 +48,15 @@ def main(words: Sequence[str]) -> int:
 
 
 def analyze(run_dir: Path) -> dict[str, Any]:
-    """Return what a run folder says, as plain data.
+    """Return the analysis of a run folder as plain data.
 
     Raises:
-        UsageError: It holds nothing of a run.
+        UsageError: It is not a run folder.
     """
-    fix = "give the folder that a run printed in its last line"
+    fix = "give the folder that the run printed in its last line"
     try:
         if not any((run_dir / name).exists() for name in ("logs", "plan.json", "steps.jsonl", run_snapshot.FOLDER)):
-            raise UsageError(f"{run_dir} is no run folder", fix=fix)
+            raise UsageError(f"{run_dir} is not a run folder", fix=fix)
     except OSError as error:
         raise UsageError(f"{run_dir} cannot be read: {error.strerror}", fix=fix) from error
     records = rank_log.read_records(run_dir)
@@ -74,7 +73,7 @@ def analyze(run_dir: Path) -> dict[str, Any]:
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """Return an analysis for people."""
+    """Return an analysis as text."""
     lines = [f"run         {found['run_dir']}"]
     start, ranks, training = found["start"], found["ranks"], found["training"]
     if start:
@@ -86,7 +85,7 @@ def text(found: Mapping[str, Any]) -> str:
         lines.append(f"duration    {ranks['seconds']:.1f} s")
     if training:
         lines += _training_lines(training)
-    lines.append(f"checkpoint  {found['checkpoint'] or 'none that is complete'}")
+    lines.append(f"checkpoint  {found['checkpoint'] or 'no complete one'}")
     return "\n".join(lines) + "\n" + (f"\n{found['failure_text']}" if found["failure_text"] else "")
 
 
@@ -105,7 +104,7 @@ def _training_lines(training: Mapping[str, Any]) -> list[str]:
 
 
 def _start(run_dir: Path) -> dict[str, Any]:
-    """Return how the run was started, nothing where it left no snapshot."""
+    """Return the command and start time of the run from its snapshot, or nothing."""
     try:
         data = run_snapshot.read(run_snapshot.find(run_dir), run_snapshot.MAIN)
     except UsageError:
@@ -135,7 +134,7 @@ def _end(record: RankRecord) -> str:
 
 
 def _training(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return speed and loss; of a step that was done twice, after a resume, the later one counts."""
+    """Return speed and loss. Of a step that was repeated after a resume, the last line counts."""
     by_step: dict[int, Mapping[str, Any]] = {}
     resumed, since_start, last = 0, 0, 0
     warm: list[Mapping[str, Any]] = []
@@ -177,7 +176,7 @@ def _speed(steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _json_lines(path: Path) -> list[Mapping[str, Any]]:
-    """Return the whole lines of a file; the last one may have been cut off."""
+    """Return the complete lines of a file. The last line may be truncated."""
     try:
         content = path.read_text("utf-8", "replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""The catalogue of causes, data/causes.yml: which lines mean what. What no entry matches has no cause here; nothing is guessed."""
+"""Match log lines, kernel lines and signals with the causes in data/causes.yml."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 HARDWARE, CAUSE, HANG, CONSEQUENCE, OUTSIDE = "hardware", "cause", "hang", "consequence", "outside"
 KILLED = "killed"
-# Of a line only this much is looked at: patterns stand near its beginning, and a dump of a megabyte must cost nothing.
+# Only the beginning of a line is matched, because a line can be a dump of a megabyte.
 _LINE_CHARACTERS = 2000
-# Every pattern for logs asks for one of these, so that ordinary lines of a thousand ranks cost little. A test makes lines of each pattern.
+# A line without any of these words matches no log pattern. This makes ordinary lines of a thousand ranks cheap. A test generates lines from
+# each pattern to verify the list.
 _WORDS = (
     " is -", "abort", "addrinuse", "ancdata", "another model", "argument", "assert", "broken", "busy", "call to", "can't", "cancelled",
     "cannot", "compatible", "compiled with", "compiler", "connection", "could not", "couldn't", "cudaerror", "data set", "denied",
@@ -33,7 +34,7 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Cause:
-    """One entry of the catalogue; its fields are explained at the head of data/causes.yml."""
+    """One entry of data/causes.yml, which explains the fields."""
 
     name: str
     title: str
@@ -47,19 +48,19 @@ class Cause:
     kernel: tuple[re.Pattern[str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what people need to know of it as plain data."""
+        """Return name and texts as plain data."""
         return {"name": self.name, "title": self.title, "means": self.means, "fix": list(self.fix), "source": self.source}
 
 
 @cache
 def catalogue() -> tuple[Cause, ...]:
-    """Return the entries in their order: of several that match one line, the first counts."""
+    """Return the entries in the order of the file. The first entry that matches a line counts."""
     data = yaml.safe_load(pkgutil.get_data("primus_bootstrap.launch", "data/causes.yml") or b"")
     return tuple(_cause(name, entry) for name, entry in data.items())
 
 
 def match_log(text: str) -> Cause | None:
-    """Return the cause that a line of a program's output stands for."""
+    """Return the cause that matches a line of a program's output."""
     text = text[:_LINE_CHARACTERS]
     folded = text.casefold()
     if not any(word in folded for word in _WORDS):
@@ -68,7 +69,7 @@ def match_log(text: str) -> Cause | None:
 
 
 def match_kernel(text: str) -> tuple[Cause, re.Match[str]] | None:
-    """Return the cause that a line of the kernel log stands for, and the match."""
+    """Return the cause that matches a line of the kernel log, and the match."""
     for cause in catalogue():
         for pattern in cause.kernel:
             match = pattern.search(text[:_LINE_CHARACTERS])
@@ -78,7 +79,7 @@ def match_kernel(text: str) -> tuple[Cause, re.Match[str]] | None:
 
 
 def by_signal(number: int) -> Cause | None:
-    """Return the cause that a signal stands for by itself."""
+    """Return the cause for the signal that ended a program."""
     return next((cause for cause in catalogue() if number in cause.signals), None)
 
 

@@ -1,7 +1,7 @@
-"""Why a run failed: the rank that failed first by time, the cause that its lines or the kernel's stand for, and what to do.
+"""Diagnose a failed run: find the rank that failed first, the cause, and the fix.
 
-Reads a run folder: exit records, logs of ranks and of torchrun, kernel logs. A cause is named only where data/causes.yml has a line for it;
-else it is unknown, and the last lines of the first rank that failed are what is shown.
+The input is the run folder: exit records, logs of the ranks and of torchrun, and kernel logs. A cause is reported only if a line matches
+data/causes.yml. Otherwise it is unknown, and the text contains the last lines of the rank that failed first.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from primus_bootstrap.launch.detect.render import files
 from primus_bootstrap.launch.diagnose import kernel_log
 from primus_bootstrap.launch.diagnose.causes import CONSEQUENCE, HANG, KILLED, OUTSIDE, Cause, match_kernel
-from primus_bootstrap.launch.diagnose.hang import Suspect, named, stopped_first
-from primus_bootstrap.launch.diagnose.rank_evidence import Evidence, RankView, describe_end, find_evidence, look
+from primus_bootstrap.launch.diagnose.hang import Suspect, named_in_message, stopped_first
+from primus_bootstrap.launch.diagnose.rank_evidence import Evidence, RankView, describe_end, find_evidence, read_rank
 from primus_bootstrap.launch.ranks import rank_log
 from primus_bootstrap.launch.ranks.rank_log import SIGKILL, Line, RankRecord
 
@@ -29,17 +29,24 @@ SCHEMA = "primus.failure/1"
 FILE = "failure.json"
 _LAUNCHER_BYTES = 1 << 19
 _SHOWN_LINES = 20
-_SHOWN_LINE, _OWN_FIRST_LINE = re.compile(r"\[[^\]/]+/\d+\] "), re.compile(r"^rank \d+ on \S+ failed first|^cause: ")
-# A driver needs some seconds to write down what a program notices at once, and a killed process a while to be reaped.
-_KERNEL_LATER_S, _KILLED_LATER_S = 30.0, 60.0
+_RANK_LINE, _DIAGNOSIS_LINE = re.compile(r"\[[^\]/]+/\d+\] "), re.compile(r"^rank \d+ on \S+ failed first|^cause: ")
+# The driver may log an error some seconds after the program, and a killed process takes a while to end.
+_KERNEL_DELAY_S, _KILL_DELAY_S = 30.0, 60.0
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of a failure.
+    """The diagnosis of a run.
 
-    `first` is the record of the rank that failed first, None where none failed; `at` its time in seconds since the epoch. `cause` is None
-    where it is unknown. `also` holds lines of other causes. `followed` ranks ended because of the first one; `open_ends` have no end.
+    Attributes:
+        first: The record of the rank that failed first, or None.
+        at: The time of that failure, in seconds since the epoch.
+        cause: None if it is unknown.
+        evidence: The lines that match the cause.
+        also: Lines that match other causes.
+        suspects: Ranks that the others waited for, or that the evidence names.
+        followed: Ranks that ended because of the first one.
+        open_ends: Ranks without a recorded end.
     """
 
     run_dir: str
@@ -57,11 +64,11 @@ class Diagnosis:
 
     @property
     def failed(self) -> bool:
-        """Say whether anything failed."""
+        """Whether the run failed."""
         return self.first is not None or self.cause is not None
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, the content of failure.json."""
+        """Return the content of failure.json."""
         first = self.first
         return {
             "schema": SCHEMA,
@@ -79,30 +86,30 @@ class Diagnosis:
         }
 
     def text(self) -> str:
-        """Return it for people."""
+        """Return the diagnosis as text."""
         return "\n".join(_text(self)) + "\n"
 
 
 def after_failure(run_dir: Path, node_rank: int, started: float, node: str = "") -> Diagnosis:
-    """Keep this node's kernel log since `started` (seconds since the epoch), diagnose, and write failure.json."""
+    """Save this node's kernel log since `started` (seconds since the epoch), diagnose the run, and write failure.json."""
     node = node or socket.gethostname()
     kernel_log.collect(run_dir, node, node_rank, started)
     found = diagnose(run_dir, (node, started))
-    with suppress(OSError):  # a full disk may be the very cause; it is printed all the same
-        files.bring_about(run_dir, {FILE: json.dumps(found.to_json(), indent=2) + "\n"}, check=False)
+    with suppress(OSError):  # a full disk may be the cause; the caller prints the diagnosis
+        files.write_files(run_dir, {FILE: json.dumps(found.to_json(), indent=2) + "\n"}, check=False)
     return found
 
 
 def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
-    """Return what a run folder says; nothing is written.
+    """Return the diagnosis of a run folder, without writing a file.
 
     Args:
         run_dir: The run folder.
-        since: A node, and when its part of the run began by its own clock: what its ranks left before is of an earlier use of the folder.
+        since: A node, and the start of its part of the run by its clock. Older records of its ranks are of an earlier run.
     """
     node, began = since
     records = tuple(record for record in rank_log.read_records(run_dir) if record.node != node or record.started >= began)
-    views = tuple(look(run_dir, record) for record in records if record.exit_code != 0)
+    views = tuple(read_rank(run_dir, record) for record in records if record.exit_code != 0)
     kernel = kernel_log.read_all(run_dir)
     launchers = _launcher_evidence(run_dir)
     found = Diagnosis(
@@ -126,10 +133,10 @@ def diagnose(run_dir: Path, since: tuple[str, float] = ("", 0.0)) -> Diagnosis:
 
 
 def _first(views: Sequence[RankView]) -> RankView | None:
-    """Return the rank that failed first by time.
+    """Return the rank that failed first.
 
-    One that failed by itself, or that waited too long for another, comes before those that only lost their connection: clocks of two nodes
-    may differ by more than it takes to notice that.
+    Ranks that failed independently or timed out precede ranks that only lost a connection, whatever their times: the clocks of two nodes
+    can differ by more than the time between these failures.
     """
     failed = [view for view in views if view.record.failed]
     groups = (
@@ -141,16 +148,16 @@ def _first(views: Sequence[RankView]) -> RankView | None:
 
 
 def _explain(found: Diagnosis, first: RankView, views: Sequence[RankView], launchers: Sequence[Evidence]) -> Diagnosis:
-    """Name the cause that the logs give."""
-    line = first.first
+    """Add the cause that the logs give."""
+    line = first.main_evidence
     if line is None:
         outside = launchers[:1] if first.record.ended_by_others else ()
-        return replace(found, cause=outside[0].cause if outside else None, evidence=tuple(outside), notes=(*found.notes, *_unknown(first)))
-    suspects = stopped_first(views) if line.cause.kind in (HANG, CONSEQUENCE) else named(line.text, views)
+        notes = (*found.notes, *_stopped_note(first))
+        return replace(found, cause=outside[0].cause if outside else None, evidence=tuple(outside), notes=notes)
+    suspects = stopped_first(views) if line.cause.kind in (HANG, CONSEQUENCE) else named_in_message(line.text, views)
     by_rank = {view.record.rank: view for view in views}
-    behind = [by_rank[item.rank].own for item in suspects if item.rank in by_rank]
-    reason = next((item for item in behind if item), None)
-    chosen = reason or line
+    of_suspects = [by_rank[item.rank].own_cause for item in suspects if item.rank in by_rank]
+    chosen = next((item for item in of_suspects if item), line)
     others = [item for view in views for item in view.evidence]
     return replace(
         found,
@@ -162,37 +169,37 @@ def _explain(found: Diagnosis, first: RankView, views: Sequence[RankView], launc
 
 
 def _with_kernel(found: Diagnosis, views: Sequence[RankView], logs: Sequence[kernel_log.KernelLog]) -> Diagnosis:
-    """Let the kernel's word win: it saw the hardware fail, or killed the process."""
-    before = (found.at or 0.0) + _KERNEL_LATER_S
+    """Use a matching kernel line as the cause: it overrides the logs of the ranks."""
+    before = (found.at or 0.0) + _KERNEL_DELAY_S
     for log in logs:
         for number, (at, text) in enumerate(log.lines, 1):
             match = match_kernel(text)
             if match is None or at > before:
                 continue
             cause, groups = match
-            victims = _victims(cause, groups.groupdict().get("pid"), log.node, at, views)
-            if cause.needs == KILLED and not victims:
+            killed = _killed_ranks(cause, groups.groupdict().get("pid"), log.node, at, views)
+            if cause.needs == KILLED and not killed:
                 continue
             line = Evidence(cause, f"kernel log of {log.node}", number, text.strip(), at, log.node)
             also = _others((*found.evidence, *found.also), {cause.name})
-            return _blame(replace(found, cause=cause, evidence=(line,), also=also), line, victims, views)
+            return _with_node(replace(found, cause=cause, evidence=(line,), also=also), line, killed, views)
     return found
 
 
-def _victims(cause: Cause, pid: str | None, node: str, at: float, views: Sequence[RankView]) -> tuple[RankView, ...]:
-    """Return the ranks of a node that the kernel killed: it names their process, or they were killed at that time."""
+def _killed_ranks(cause: Cause, pid: str | None, node: str, at: float, views: Sequence[RankView]) -> tuple[RankView, ...]:
+    """Return the ranks of a node that the kernel killed: by the process id in the line, else those killed at that time."""
     if cause.needs != KILLED:
         return ()
-    here = [view for view in views if view.record.node == node]
-    named = tuple(view for view in here if pid is not None and view.record.pid == int(pid))
-    killed = (view for view in here if view.record.signal == SIGKILL or any(item.cause is cause for item in view.evidence))
-    return named or tuple(view for view in killed if -_KERNEL_LATER_S <= (view.record.ended or at) - at <= _KILLED_LATER_S)
+    on_node = [view for view in views if view.record.node == node]
+    by_pid = tuple(view for view in on_node if pid is not None and view.record.pid == int(pid))
+    killed = (view for view in on_node if view.record.signal == SIGKILL or any(item.cause is cause for item in view.evidence))
+    return by_pid or tuple(view for view in killed if -_KERNEL_DELAY_S <= (view.record.ended or at) - at <= _KILL_DELAY_S)
 
 
-def _blame(found: Diagnosis, line: Evidence, victims: Sequence[RankView], views: Sequence[RankView]) -> Diagnosis:
-    """Point at the ranks of the node whose kernel spoke, where another node's rank was the first to notice."""
-    if victims:
-        first = victims[0]
+def _with_node(found: Diagnosis, line: Evidence, killed: Sequence[RankView], views: Sequence[RankView]) -> Diagnosis:
+    """Set the first rank or the suspects by the node whose kernel reported the cause."""
+    if killed:
+        first = killed[0]
         followed = tuple(view.record.rank for view in views if view is not first and view.record.failed)
         last = tuple(item.text for item in first.tail[-_SHOWN_LINES:])
         return replace(found, first=first.record, at=first.failed_at, followed=followed, suspects=(), last_lines=last)
@@ -203,18 +210,17 @@ def _blame(found: Diagnosis, line: Evidence, victims: Sequence[RankView], views:
 
 
 def _without_failed_rank(found: Diagnosis, launchers: Sequence[Evidence]) -> Diagnosis:
-    """Judge a run in which no rank failed: torchrun itself may have, or a node went away."""
+    """Diagnose a run without a failed rank: torchrun itself may have failed, or a node may be lost."""
     if launchers:
         return replace(found, cause=launchers[0].cause, evidence=(launchers[0],), also=_others(launchers, {launchers[0].cause.name}))
     if not found.ranks:
-        return replace(found, notes=(*found.notes, "no rank has left a record: nothing was started, or this is not the run's folder"))
+        return replace(found, notes=(*found.notes, "no rank has a record: no rank was started, or this is not a run folder"))
     return found
 
 
-def _unknown(first: RankView) -> tuple[str, ...]:
-    record = first.record
-    if record.ended_by_others:
-        return ("every rank that failed was asked to stop (SIGTERM or SIGINT) and ended by that; the logs do not say by whom",)
+def _stopped_note(first: RankView) -> tuple[str, ...]:
+    if first.record.ended_by_others:
+        return ("every rank that failed was stopped by SIGTERM or SIGINT; the logs do not show the sender",)
     return ()
 
 
@@ -222,28 +228,28 @@ def _launcher_evidence(run_dir: Path) -> tuple[Evidence, ...]:
     found: list[Evidence] = []
     for path in sorted(rank_log.launcher_path(run_dir, 0).parent.glob("launcher-*.log")):
         lines = rank_log.read_plain(path, limit_bytes=_LAUNCHER_BYTES)
-        found += find_evidence(_newest_use(lines), f"logs/{path.name}")
+        found += find_evidence(_latest_run(lines), f"logs/{path.name}")
     return tuple(sorted(found, key=lambda item: item.cause.kind == CONSEQUENCE))
 
 
-def _newest_use(lines: Sequence[Line]) -> list[Line]:
-    """Return what torchrun itself said in the newest use of a run folder, without the ranks' lines and ours between.
+def _latest_run(lines: Sequence[Line]) -> list[Line]:
+    """Return torchrun's own lines of the latest run in a folder, without lines of the ranks and of a diagnosis.
 
-    The launcher's last line of each use names the run folder; a diagnosis is printed before that.
+    The launcher ends each run with the line `run folder: …`, after the diagnosis.
     """
     ends = [index for index, line in enumerate(lines[:-1]) if line.text.startswith("run folder: ")]
-    newest = lines[ends[-1] + 1 :] if ends else lines
-    own = next((index for index, line in enumerate(newest) if _OWN_FIRST_LINE.search(line.text)), len(newest))
-    return [line for line in newest[:own] if not _SHOWN_LINE.match(line.text)]
+    latest = lines[ends[-1] + 1 :] if ends else lines
+    end = next((index for index, line in enumerate(latest) if _DIAGNOSIS_LINE.search(line.text)), len(latest))
+    return [line for line in latest[:end] if not _RANK_LINE.match(line.text)]
 
 
-def _others(lines: Iterable[Evidence], known: set[str]) -> tuple[Evidence, ...]:
-    """Return one line of each further cause, for the reader to judge."""
-    kept: dict[str, Evidence] = {}
+def _others(lines: Iterable[Evidence], excluded: set[str]) -> tuple[Evidence, ...]:
+    """Return the first line of each other cause."""
+    others: dict[str, Evidence] = {}
     for line in lines:
-        if line.cause.name not in known and line.cause.kind != OUTSIDE:
-            kept.setdefault(line.cause.name, line)
-    return tuple(kept.values())
+        if line.cause.name not in excluded and line.cause.kind != OUTSIDE:
+            others.setdefault(line.cause.name, line)
+    return tuple(others.values())
 
 
 def _short(record: RankRecord) -> dict[str, Any]:
@@ -256,7 +262,7 @@ def _evidence(line: Evidence) -> dict[str, Any]:
 
 def _text(found: Diagnosis) -> list[str]:
     if not found.failed:
-        return ["nothing failed", *_ends(found)] if found.ranks else list(found.notes)
+        return ["no rank failed", *_ends(found)] if found.ranks else list(found.notes)
     lines: list[str] = []
     if found.first is not None:
         first, after = found.first, ""
@@ -264,7 +270,7 @@ def _text(found: Diagnosis) -> list[str]:
             after = f", {found.at - found.first.started:.1f} s after its start"
         lines.append(f"rank {first.rank} on {first.node} failed first{after}: it ended {describe_end(first)}")
     if found.cause is None:
-        lines.append("cause: unknown; no known pattern matches")
+        lines.append("cause: unknown; no log line matches a known cause")
     else:
         lines.append(f"cause: {found.cause.title} ({found.cause.name})")
         lines += [f"  {item.place}: {item.text}" for item in found.evidence]
@@ -290,7 +296,7 @@ def _ends(found: Diagnosis) -> list[str]:
 
 
 def _numbers(ranks: Sequence[int]) -> str:
-    """Return numbers with runs drawn together: 0-6, 8."""
+    """Return numbers with consecutive ones as ranges: 0-6, 8."""
     parts: list[list[int]] = []
     for rank in ranks:
         if parts and rank == parts[-1][-1] + 1:

@@ -1,6 +1,6 @@
-"""What the kernel of a node said during a run: the only place where a lost GPU or a killed process has its reason.
+"""Read the kernel log of a node, and save it in the run folder. It shows lost GPUs and processes killed for memory.
 
-A log that cannot be read is kept as such, with the reason: no line is not the same as nothing to read.
+If the log cannot be read, the reason is saved instead, so that it differs from a log without lines.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _TIMEOUT_S = 20
-_KEPT_LINES = 200  # beside every line that stands for a cause
-_RECORD_BYTES = 8192  # the longest record that /dev/kmsg hands out: Linux kernel/printk/printk.c, PRINTK_MESSAGE_MAX 2048 with its escapes
+_SAVED_LINES = 200  # in addition to lines that match a cause
+_RECORD_BYTES = 8192  # the longest record of /dev/kmsg: Linux kernel/printk/printk.c, PRINTK_MESSAGE_MAX 2048 with its escapes
 
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The kernel's lines of one node since a run's start, (seconds since the epoch, text); `problem` says why there are none to read."""
+    """The kernel log of one node since a run's start: (seconds since the epoch, text). `problem` is why it could not be read."""
 
     node: str
     lines: tuple[tuple[float, str], ...] = ()
@@ -37,27 +37,27 @@ class KernelLog:
 
 
 def collect(run_dir: Path, node: str, node_rank: int, since: float) -> KernelLog:
-    """Read this machine's kernel log since a time and keep it in the run folder."""
+    """Read this host's kernel log since a time and save it in the run folder."""
     found = read(since)
-    log = KernelLog(node, problem=found) if isinstance(found, str) else KernelLog(node, _worth_keeping(found))
+    log = KernelLog(node, problem=found) if isinstance(found, str) else KernelLog(node, _relevant(found))
     path = rank_log.kernel_path(run_dir, node_rank)
-    with suppress(OSError):  # the disk of the run may be what failed
+    with suppress(OSError):  # the run's disk may be the cause
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps({"node": log.node, "problem": log.problem, "lines": log.lines}) + "\n", durable=False)
     return log
 
 
 def read(since: float) -> list[tuple[float, str]] | str:
-    """Return the kernel's lines of this boot since a time, (seconds since the epoch, text); a text is why they cannot be read."""
+    """Return the kernel's lines of this boot since a time, (seconds since the epoch, text), or, as text, why they cannot be read."""
     found = _journal(since)
     if not isinstance(found, str):
         return found
-    second = _kernel_messages(since)
-    return f"{found}; {second}" if isinstance(second, str) else second
+    messages = _kernel_messages(since)
+    return f"{found}; {messages}" if isinstance(messages, str) else messages
 
 
 def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
-    """Return what the nodes of a run have kept."""
+    """Return the saved kernel logs of a run's nodes."""
     logs: list[KernelLog] = []
     for path in sorted(rank_log.kernel_path(run_dir, 0).parent.glob("kernel-*.json")):
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -67,27 +67,27 @@ def read_all(run_dir: Path) -> tuple[KernelLog, ...]:
     return tuple(logs)
 
 
-def _worth_keeping(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+def _relevant(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     found = list(lines)
-    first = len(found) - _KEPT_LINES
+    first = len(found) - _SAVED_LINES
     return tuple(line for index, line in enumerate(found) if index >= first or match_kernel(line[1]))
 
 
 def _journal(since: float) -> list[tuple[float, str]] | str:
-    """Return the lines that the journal has; a text is the reason why there are none."""
+    """Return the lines in the journal, or, as text, why there are none."""
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-unix", f"--since=@{since:.0f}"]
     try:
         done = run_command(command, timeout_s=_TIMEOUT_S)
-        silent = done.code != 0 or not _has_kernel_lines()
+        unusable = done.code != 0 or not _has_kernel_lines()
     except OSError as error:
         return f"journalctl: {error}"
-    if silent:
-        return f"journalctl: {done.stderr.strip()[-200:] or 'it keeps nothing of the kernel'}"
+    if unusable:
+        return f"journalctl: {done.stderr.strip()[-200:] or 'the journal contains no kernel messages'}"
     return list(_journal_lines(done.stdout))
 
 
 def _has_kernel_lines() -> bool:
-    """Say whether the journal holds anything of the kernel since it booted: an empty answer then means that nothing was said."""
+    """Return whether the journal contains kernel messages of this boot. If so, an empty output means that there are no new ones."""
     command = ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--lines=1"]
     done = run_command(command, timeout_s=_TIMEOUT_S)
     return done.code == 0 and bool(done.stdout.strip())
@@ -96,12 +96,12 @@ def _has_kernel_lines() -> bool:
 def _journal_lines(text: str) -> Iterator[tuple[float, str]]:
     for line in text.splitlines():
         at, _, rest = line.partition(" ")
-        with suppress(ValueError):  # a continued line, or a mark such as `-- Boot ... --`
+        with suppress(ValueError):  # a continuation line, or a marker such as `-- Boot ... --`
             yield float(at), rest
 
 
 def _kernel_messages(since: float) -> list[tuple[float, str]] | str:
-    """Return the lines of /dev/kmsg; a text is the reason why they cannot be read."""
+    """Return the lines of /dev/kmsg, or, as text, why they cannot be read."""
     booted = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
     lines: list[tuple[float, str]] = []
     try:
@@ -113,7 +113,7 @@ def _kernel_messages(since: float) -> list[tuple[float, str]] | str:
             try:
                 record = os.read(descriptor, _RECORD_BYTES).decode("utf-8", "replace")
             except BrokenPipeError:
-                continue  # the ring went over the record that was to be read next
+                continue  # the kernel overwrote the next record
             # `6,1234,5678901,-;text`: priority, number, microseconds since boot. Linux Documentation/ABI/testing/dev-kmsg
             match = re.match(r"\d+,\d+,(\d+),[^;]*;(.*)", record)
             if match and booted + int(match[1]) / 1e6 >= since:

@@ -1,4 +1,4 @@
-"""What each rank's record and last lines say by themselves, before ranks are compared."""
+"""Match the record and the last log lines of one rank with the known causes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.ranks.rank_log import Line, RankRecord
 
-# How much of a log's end is looked at. A warning from hours before the end, which the program survived, is not its cause; NCCL's watchdog
-# can keep a failed rank for its heartbeat time-out of 8 minutes (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC).
+# The end of a log that is searched: a warning hours before the end is not the cause. NCCL's watchdog can delay the end of a failed rank by
+# its heartbeat time-out of 8 minutes (TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC).
 _TAIL_BYTES, _TAIL_LINES, _TAIL_S = 1 << 19, 400, 1800.0
 _ERROR = re.compile(r"Traceback \(most recent call last\)|^(\[rank\d+\]: )?[\w.]*(Error|Exception)\b|terminate called|core dumped")
-# A program that reports another step after an error has survived it: `step 12 loss 2.4`, `iteration 12/ 500 | lm loss: 2.4`.
+# Errors before such a line were not fatal: `step 12 loss 2.4`, `iteration 12/ 500 | lm loss: 2.4`.
 _PROGRESS = re.compile(r"(?i)\b(step|iteration|iter|epoch)\b\W{0,12}\d+.*\bloss\b")
-_SPECIAL_SIGNALS = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_SIGNAL_NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """One line that speaks for a cause: where it stands, and when it was written (None: not known)."""
+    """One line that matches a cause, its file and line number, and its time (None: not known)."""
 
     cause: Cause
     file: str
@@ -38,13 +38,13 @@ class Evidence:
 
     @property
     def place(self) -> str:
-        """The place as people write it: file:line, or the file alone."""
+        """The location as file:line, or the file only."""
         return f"{self.file}:{self.number}" if self.number else self.file
 
 
 @dataclass(frozen=True)
 class RankView:
-    """One rank: its record, its last lines, what they stand for, and when its first error was written."""
+    """One rank: its record, its last lines, the lines that match a cause, and the time of its first error."""
 
     record: RankRecord
     tail: tuple[Line, ...]
@@ -53,23 +53,23 @@ class RankView:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The kinds of all causes that its lines stand for."""
+        """The kinds of all causes that its lines match."""
         return frozenset(item.cause.kind for item in self.evidence)
 
     @property
-    def own(self) -> Evidence | None:
-        """The first line that says why this rank itself ended."""
+    def own_cause(self) -> Evidence | None:
+        """The first line with a cause in this rank itself, not in another rank."""
         return next((item for item in self.evidence if item.cause.kind in (CAUSE, HARDWARE, OUTSIDE)), None)
 
     @property
-    def first(self) -> Evidence | None:
-        """The first line of its own cause, else the first of any."""
-        return self.own or next(iter(self.evidence), None)
+    def main_evidence(self) -> Evidence | None:
+        """The first line with its own cause, else the first line with any cause."""
+        return self.own_cause or next(iter(self.evidence), None)
 
     @property
     def failed_by_itself(self) -> bool:
-        """Say whether it ended for a reason of its own: it names one, or it failed without having waited for others."""
-        if self.own:
+        """Whether it failed independently of other ranks: its log has an own cause, or it has no evidence and was not stopped."""
+        if self.own_cause:
             return True
         if self.evidence:
             return False
@@ -77,20 +77,20 @@ class RankView:
 
     @property
     def error_before_stop(self) -> bool:
-        """Say whether an error was written before it was asked to stop."""
+        """Whether it logged an error before it was told to stop."""
         return self.error_at is not None and self.error_at < (self.record.stopped_at or 0.0)
 
     @property
     def failed_at(self) -> float:
-        """When it failed, in seconds since the epoch: its first error, else its end."""
-        times = [item.time for item in (self.first,) if item and item.time is not None]
+        """The time of its first error, else of its end, in seconds since the epoch."""
+        times = [item.time for item in (self.main_evidence,) if item and item.time is not None]
         if self.error_at is not None:
             times.append(self.error_at)
         return min([*times, self.record.ended or float("inf")])
 
 
-def look(run_dir: Path, record: RankRecord) -> RankView:
-    """Read the end of a rank's log."""
+def read_rank(run_dir: Path, record: RankRecord) -> RankView:
+    """Read the end of a rank's log and match it with the known causes."""
     lines = rank_log.read_lines(run_dir, record, limit_bytes=_TAIL_BYTES)[-_TAIL_LINES:]
     earliest = (record.ended or record.last_output or 0.0) - _TAIL_S
     tail = tuple(line for line in lines if line.time is None or line.time >= earliest)
@@ -104,7 +104,7 @@ def look(run_dir: Path, record: RankRecord) -> RankView:
 
 
 def find_evidence(lines: Iterable[Line], file: str, *, node: str = "", rank: int | None = None) -> list[Evidence]:
-    """Return the lines that stand for a cause, the first one of each cause."""
+    """Return the first line of each matching cause."""
     found: dict[str, Evidence] = {}
     for line in lines:
         cause = match_log(line.text)
@@ -114,16 +114,17 @@ def find_evidence(lines: Iterable[Line], file: str, *, node: str = "", rank: int
 
 
 def describe_end(record: RankRecord) -> str:
-    """Say how a rank ended."""
+    """Return how a rank ended, as the end of a sentence."""
     if record.exit_code is None:
         return "without a recorded end"
     if record.signal:
-        return f"by signal {record.signal} ({_SPECIAL_SIGNALS.get(record.signal, 'another one')})"
+        name = _SIGNAL_NAMES.get(record.signal)
+        return f"by signal {record.signal}" + (f" ({name})" if name else "")
     return f"with exit code {record.exit_code}"
 
 
 def _from_record(record: RankRecord) -> list[Evidence]:
-    """Return what the record itself stands for: a log that could not be written, a signal."""
+    """Return the evidence in the record itself: a log that could not be written, a signal."""
     file = f"logs/rank-{record.rank:05d}.json"
     found: list[Evidence] = []
     cause = match_log(record.problem)

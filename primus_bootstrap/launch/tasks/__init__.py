@@ -1,7 +1,4 @@
-"""What can be run after `--`: one file of this package a task, and the entry-point group `primus_cli.tasks` for tasks of others.
-
-A new task is a module here with `TASK = Task(...)`, or the same object named by an installed package's entry point.
-"""
+"""The tasks that can follow `--`: each module of this package with `TASK = Task(...)`, and entry points in the group `primus_cli.tasks`."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ TORCHRUN, PYTHON, HERE = "torchrun", "python", "here"
 
 @dataclass(frozen=True)
 class Request:
-    """What a task gets: its arguments, the Python that has torch, and the folder with the training programs."""
+    """The input of a task: its arguments, the Python with torch, and a function that returns the folder of the workloads."""
 
     arguments: tuple[str, ...]
     python: str
@@ -33,19 +30,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Program:
-    """What a task runs: `argv` is a script with its arguments, or a whole command where `launcher` is python and it starts with one."""
+    """The program of a task. `argv` is a script with arguments, or, for the launcher python, optionally a whole command."""
 
     argv: tuple[str, ...]
     arguments: tuple[str, ...] = ()
 
 
 def key_value(name: str, value: str) -> tuple[str, ...]:
-    """Return a change of a hook (`extra.a.b=V`) as the trainers take it."""
+    """Convert a hook's `extra.a.b=V` to an argument of the trainers."""
     return (f"{name}={value}",)
 
 
 def long_option(name: str, value: str) -> tuple[str, ...]:
-    """Return a change of a hook (`extra.a.b=V`) as an option with its value."""
+    """Convert a hook's `extra.a.b=V` to an option with a value."""
     return (f"--{name}", value)
 
 
@@ -53,8 +50,14 @@ def long_option(name: str, value: str) -> tuple[str, ...]:
 class Task:
     """One task.
 
-    `name` has one word or two. `launcher`: torchrun starts one process a rank, python one a node, here means that `run` does the work in
-    this process without a run folder. `program` says what is started, `added` how a hook's `extra.a.b=V` becomes an argument.
+    Attributes:
+        name: One or two words.
+        meaning: One sentence for the list of tasks.
+        usage: The arguments.
+        launcher: torchrun starts one process per rank, python one per node; here calls `run` in this process, without a run folder.
+        program: Returns the program to start.
+        run: Runs the task, for the launcher here.
+        added: Converts a hook's `extra.a.b=V` to arguments.
     """
 
     name: str
@@ -67,15 +70,15 @@ class Task:
 
     @property
     def hook_folder(self) -> str:
-        """Return where hooks of this task lie below a hooks folder, like train/pretrain."""
+        """The folder of this task's hooks below a hooks folder, like train/pretrain."""
         return self.name.replace(" ", "/")
 
 
 def all_tasks() -> Mapping[str, Task]:
-    """Return every task by name; one of another package may not take a name that is taken.
+    """Return every task by name.
 
     Raises:
-        UsageError: Two packages have a task of one name, or an entry point is none.
+        UsageError: Two tasks have the same name, or an entry point is not a Task.
     """
     found: dict[str, Task] = {}
     for module in pkgutil.iter_modules(__path__):
@@ -84,11 +87,11 @@ def all_tasks() -> Mapping[str, Task]:
     for point in _entry_points():
         task = point.load()
         if not isinstance(task, Task):
-            raise UsageError(f"the entry point {point.name} of {GROUP} is no Task", fix="let it name a primus_bootstrap.launch.tasks.Task")
+            fix = "make it refer to a primus_bootstrap.launch.tasks.Task"
+            raise UsageError(f"the entry point {point.name} of {GROUP} is not a Task", fix=fix)
         if task.name in found:
-            raise UsageError(
-                f"the entry point {point.name} of {GROUP} has the name of another task: {task.name}", fix="give it another name"
-            )
+            fix = f"rename one of the tasks, or uninstall {point.value.partition('.')[0]}"
+            raise UsageError(f"the entry point {point.name} of {GROUP} has the name of another task: {task.name}", fix=fix)
         found[task.name] = task
     return found
 
@@ -101,10 +104,10 @@ def _entry_points() -> Sequence[metadata.EntryPoint]:
 
 
 def find_task(words: Sequence[str]) -> tuple[Task, tuple[str, ...]]:
-    """Return the task that the first words name, and the words after its name.
+    """Return the task with the name in the first words, and the remaining words.
 
     Raises:
-        UsageError: There is no such task.
+        UsageError: No task is given, or it does not exist.
     """
     known = all_tasks()
     for length in (2, 1):
@@ -112,6 +115,6 @@ def find_task(words: Sequence[str]) -> tuple[Task, tuple[str, ...]]:
         if len(words) >= length and name in known:
             return known[name], tuple(words[length:])
     if not words:
-        raise UsageError("there is no task after --", fix=f"choose from: {', '.join(known)}")
-    asked = " ".join(words[:2]) if any(name.startswith(f"{words[0]} ") for name in known) else words[0]
-    raise UsageError(f"no such task: {asked}", fix=did_you_mean(asked, known))
+        raise UsageError("no task is given after --", fix=f"choose from: {', '.join(known)}")
+    name = " ".join(words[:2]) if any(name.startswith(f"{words[0]} ") for name in known) else words[0]
+    raise UsageError(f"no such task: {name}", fix=did_you_mean(name, known))

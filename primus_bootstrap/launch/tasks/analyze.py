@@ -1,4 +1,4 @@
-"""`analyze`: what a run folder says of its run."""
+"""The task `analyze`: summarize runs."""
 
 from __future__ import annotations
 
@@ -17,4 +17,6 @@ def run(arguments: Sequence[str]) -> int:
     return analyze.main(arguments)
 
 
-TASK = Task(name="analyze", meaning="Say what a run did, how fast, and why it ended.", usage="RUN_FOLDER...", launcher=HERE, run=run)
+TASK = Task(
+    name="analyze", meaning="Summarize a run: command, speed, and the cause of a failure.", usage="RUN_FOLDER...", launcher=HERE, run=run
+)

@@ -1,4 +1,4 @@
-"""`benchmark`: one of the measuring programs of workloads/bench, one process a GPU."""
+"""The task `benchmark`: run a benchmark of workloads/bench with one process per GPU."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from primus_bootstrap.launch.tasks import Program, Request, Task, long_option
 
 
 def program(request: Request) -> Program:
-    """Return the measuring program that the first argument names.
+    """Return the benchmark in the first argument.
 
     Raises:
-        UsageError: There is no such program.
+        UsageError: It does not exist.
     """
     folder = request.workloads() / "bench"
     known = programs_in(request.workloads(), "bench")
@@ -24,8 +24,8 @@ def program(request: Request) -> Program:
 
 TASK = Task(
     name="benchmark",
-    meaning="Measure a machine: a number with its unit, and no verdict.",
-    usage="NAME [options of that program]",
+    meaning="Run a benchmark and print its result, without a verdict.",
+    usage="NAME [options of that benchmark]",
     program=program,
     added=long_option,
 )

@@ -1,4 +1,4 @@
-"""`benchmark --list`: what can be measured."""
+"""The task `benchmark --list`: list the benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(_arguments: Sequence[str]) -> int:
-    """Print the name of each measuring program and what it says of itself; return the exit code."""
+    """Print each benchmark with the first line of its docstring; return the exit code."""
     unpack_workloads(os.environ)
     workloads = workloads_folder("", os.environ)
     for name in programs_in(workloads, "bench"):
@@ -24,4 +24,4 @@ def run(_arguments: Sequence[str]) -> int:
     return 0
 
 
-TASK = Task(name="benchmark --list", meaning="Name the benchmarks.", usage="(no options)", launcher=HERE, run=run)
+TASK = Task(name="benchmark --list", meaning="List the benchmarks.", usage="(no options)", launcher=HERE, run=run)

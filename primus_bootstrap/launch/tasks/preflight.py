@@ -1,4 +1,4 @@
-"""`preflight`: whether this node can take a run, looked at by one process a node."""
+"""The task `preflight`: check every node, with one process per node."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from primus_bootstrap.launch.tasks import PYTHON, Program, Request, Task, long_o
 
 
 def program(request: Request) -> Program:
-    """Return the look at this node."""
+    """Return the program that checks this node."""
     return Program((*own_command(request.python), "preflight"), request.arguments)
 
 
 TASK = Task(
     name="preflight",
-    meaning="Look at every node before a run: GPUs, links, RDMA ports, memory, disks, kernel, limits, torch, the way to node 0.",
+    meaning="Check every node: GPUs, links, RDMA ports, memory, disks, kernel, limits, torch, and the name of node 0.",
     usage="[--list] [--json] [--checks GLOB,!GLOB] [--expect-json FILE] [--expect-gpus N] [--min-free-gib N]",
     launcher=PYTHON,
     program=program,

@@ -1,4 +1,4 @@
-"""`train posttrain`: supervised fine-tuning of the same model family."""
+"""The task `train posttrain`: supervised fine-tuning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from primus_bootstrap.launch.tasks import Program, Request, Task
 
 
 def program(request: Request) -> Program:
-    """Return the fine-tuner with its arguments."""
+    """Return the fine-tuning program with its arguments."""
     return Program((str(request.workloads() / "train" / "posttrain.py"),), request.arguments)
 
 

@@ -1,4 +1,4 @@
-"""`train pretrain`: pre-training of a language model."""
+"""The task `train pretrain`: pre-training of a language model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from primus_bootstrap.launch.tasks import Program, Request, Task
 
 
 def program(request: Request) -> Program:
-    """Return the trainer with its arguments."""
+    """Return the training program with its arguments."""
     return Program((str(request.workloads() / "train" / "pretrain.py"),), request.arguments)
 
 
