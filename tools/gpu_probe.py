@@ -29,7 +29,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from primus_bootstrap.bench import load_floors, make_history, read_results
-from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.judging.verdicts import evaluate_results
 from primus_bootstrap.bench.quarantine.policy import load_policy
 from workloads.common.device import GIB, compute_units, device_name, peak_memory_gib, synchronise
 from workloads.common.process_group import choose_device, process_group
@@ -104,8 +104,8 @@ def _one_bench(name: str, *, tiny: bool) -> int:
 
 def _judged(folder: Path) -> dict[str, Any]:
     reading = read_results(folder / "results.jsonl")
-    judgement = judge(reading.results, floors=load_floors(), history=make_history([]), others=reading.problems)
-    floors = {value.series.text(): value.floor for value in judgement.values}
+    evaluation = evaluate_results(reading.results, floors=load_floors(), history=make_history([]), others=reading.problems)
+    floors = {value.series.text(): value.floor for value in evaluation.values}
     series = [
         {
             "series": f"{item.series.benchmark} {item.series.text()}",
@@ -118,8 +118,8 @@ def _judged(folder: Path) -> dict[str, Any]:
         }
         for item in reading.results
     ]
-    verdicts = [{"check": item.check, "verdict": item.verdict, "found": item.found, "reason": item.reason} for item in judgement.verdicts]
-    return {"series": series, "verdicts": verdicts, "hosts": dict(judgement.hosts)}
+    verdicts = [{"check": item.check, "verdict": item.verdict, "found": item.found, "reason": item.reason} for item in evaluation.verdicts]
+    return {"series": series, "verdicts": verdicts, "hosts": dict(evaluation.hosts)}
 
 
 def _noise(samples: Sequence[float]) -> float | None:

@@ -1,13 +1,11 @@
-"""Judge what benchmarks measured. Pure functions and plain data: no host is contacted, and no benchmark is run from here.
+"""Evaluate benchmark results, decide which hosts are quarantined, and write reports. Nothing here contacts a host.
 
-reading = read_results(path, host="node1")                 lines of primus.result/1; reading.problems are verdicts
-judgement = judge(reading.results, floors=load_floors(), history=read_history(path), hosts=benched, others=reading.problems)
-judgement.verdicts      primus.verdict/1, checks named bench_<benchmark>, one a series and host or device
-judgement.hosts         host -> pass | fail | unknown | skipped
-judgement.again         what to run again (host, benchmark, repeats); run it, and judge all results with rounds_done + 1
-judgement.values        every judged value, with floor and error, for reports
-append_history(path, new_records(judgement, fingerprints, time=now))
-changed(history.last_pass(key).fingerprint, now)           whether a device must be benched again
+lines = read_results(path, host="node1")              # lines of primus.result/1; lines.problems are verdicts
+evaluation = evaluate_results(lines.results, floors=load_floors(), history=read_history(path), others=lines.problems)
+evaluation.verdicts                                   # primus.verdict/1, one for each series and device
+evaluation.hosts                                      # worst verdict of each host
+evaluation.reruns                                     # benchmarks to run again; evaluate all results with rounds_done + 1
+append_history(path, new_records(evaluation, fingerprints, time=now))
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ from primus_bootstrap.bench.judging.floors import Floor, Floors, load_floors
 from primus_bootstrap.bench.judging.history_records import new_records
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.rerun import Rerun
-from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, JudgedValue, judge, overall
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, EvaluatedValue, evaluate_results, worst_of
 from primus_bootstrap.bench.results.history import (
     Changed,
+    DeviceRecord,
     Fingerprint,
     History,
-    Past,
-    Record,
+    PastValue,
     append_history,
     changed,
     make_history,
@@ -33,26 +31,26 @@ from primus_bootstrap.bench.results.reader import ReadResults, Result, Series, d
 __all__ = [
     "BenchEvaluation",
     "Changed",
+    "DeviceRecord",
+    "EvaluatedValue",
     "Fingerprint",
     "Floor",
     "Floors",
     "History",
-    "JudgedValue",
     "JudgingSettings",
-    "Past",
+    "PastValue",
     "ReadResults",
-    "Record",
     "Rerun",
     "Result",
     "Series",
     "append_history",
     "changed",
     "device_key",
-    "judge",
+    "evaluate_results",
     "load_floors",
     "make_history",
     "new_records",
-    "overall",
     "read_history",
     "read_results",
+    "worst_of",
 ]

@@ -1,163 +1,173 @@
-"""From what the hosts said to who serves: reads the desk, judges, asks the gate, and leaves decisions, history and reports."""
+"""Finish a bench: evaluate the results, decide about quarantine, and save decisions, history and reports."""
 
 from __future__ import annotations
 
-import json
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.fabric.fabric_store import FabricStore
-from primus_bootstrap.bench.fabric.session import fabric_verdicts, with_fabric
-from primus_bootstrap.bench.judging.evaluation import BenchedFleet, CollectedResults, judge_case, read_desk, read_past, telling_verdicts
+from primus_bootstrap.bench.fabric.session import add_fabric, fabric_verdicts
+from primus_bootstrap.bench.judging.evaluation import BenchedFleet, CollectedResults, collect, evaluate_hosts, relevant_verdicts
 from primus_bootstrap.bench.judging.history_records import new_records
-from primus_bootstrap.bench.quarantine.gate import OWNER, PENDING, HostState, QuarantineRecord, decide
-from primus_bootstrap.bench.results.history import Fingerprint, append_history
-from primus_bootstrap.bench.results.run_store import make_run, write_run
-from primus_bootstrap.bench.results.store import read_policy, tier_of
+from primus_bootstrap.bench.judging.verdicts import worst_of
+from primus_bootstrap.bench.quarantine.decisions import OWNER, PENDING, HostState, QuarantineRecord
+from primus_bootstrap.bench.quarantine.gate import decide
+from primus_bootstrap.bench.report.build import build_report, report_files
+from primus_bootstrap.bench.results.step_commands import host_tier, read_policy
 from primus_bootstrap.core.verdicts import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
-    from primus_bootstrap.bench.quarantine.gate import Decision, Gate
-    from primus_bootstrap.bench.quarantine.policy import Policy, Tier
+    from primus_bootstrap.bench.quarantine.decisions import Decision, GateResult
+    from primus_bootstrap.bench.quarantine.policy import Policy
+    from primus_bootstrap.bench.results.host_answers import HostAnswers
     from primus_bootstrap.bench.results.store import BenchStore
 
 QUARANTINE_SCHEMA = "primus.quarantine/1"
 PASSED_SCHEMA = "primus.bench-pass/1"
-# The check that says what the policy makes of all of a host's others.
+# The check with the overall result of a host under the policy.
 OVERALL = "bench"
 
 
-def ask_again(desk: BenchStore, case: BenchedFleet) -> int:
-    """Judge what was measured so far; leave on the desk what more repeats can decide.
+def request_reruns(store: BenchStore, fleet: BenchedFleet) -> int:
+    """Evaluate the results so far, and save which benchmarks to run again. Hosts with jobs are left out.
 
-    A host on which jobs were seen is left in peace. Returns the number of the round of measuring again, 0 where nothing is wanted.
+    Returns the number of the round of reruns; 0 if there is none.
     """
-    found = read_desk(desk, case)
-    judgement = judge_case(desk, found)
-    again: dict[str, dict[str, int]] = {}
-    for wish in judgement.again:
-        if wish.host not in found.busy:
-            again.setdefault(wish.host, {})[wish.benchmark] = wish.repeats
-    return desk.ask_again(again)
+    collected = collect(store, fleet)
+    reruns: dict[str, dict[str, int]] = {}
+    for rerun in evaluate_hosts(collected, store.history()).reruns:
+        if rerun.host not in collected.busy:
+            reruns.setdefault(rerun.host, {})[rerun.benchmark] = rerun.repeats
+    return store.save_reruns(reruns)
 
 
-def finish(desk: BenchStore, case: BenchedFleet) -> tuple[Verdict, ...]:
-    """Judge all rounds, decide, and leave decisions, history and reports; return what people have to see.
+def finish(store: BenchStore, fleet: BenchedFleet) -> tuple[Verdict, ...]:
+    """Evaluate all rounds, decide, and save decisions, history and reports. Return the verdicts to show.
 
-    The decisions come last: where a run is killed before them, nobody has passed, and the next one benches again.
+    The decisions are saved last: if the run is killed before, no host has passed, and the next run benches again.
     """
-    found = read_desk(desk, case)
-    if not found.measured and not found.lost:
+    collected = collect(store, fleet)
+    if not collected.measured and not collected.lost:
         return ()
-    policy = read_policy(case.policy_file).with_limit(case.limit_percent)
-    tier = tier_of(policy, case.tier, asked_storage="storage" if _ran(desk, found.measured, "storage") else "")
-    judgement = with_fabric(judge_case(desk, found), fabric_verdicts(desk, case))
-    gate, passes = _gate(desk, case, found, judgement, policy, tier)
-    telling = shown(found, judgement, gate, policy)
-    run = make_run(
-        cluster=case.cluster,
-        tier=case.tier,
-        now=case.now,
-        hosts={each.host: each.verdict for each in telling if each.check == OVERALL},
-        results=found.results,
-        judgement=judgement,
+    policy = read_policy(fleet.policy_file).with_limit(fleet.limit_percent)
+    history = store.history()
+    evaluation = add_fabric(evaluate_hosts(collected, history), fabric_verdicts(store, fleet))
+    states = _host_states(collected, store.quarantined())
+    gate, passed = _decide(fleet, collected, evaluation, policy, states, store)
+    shown = verdicts_to_show(collected, evaluation, gate, policy)
+    report = build_report(
+        cluster=fleet.cluster,
+        tier=fleet.tier,
+        now=fleet.now,
+        hosts={verdict.host: verdict.verdict for verdict in shown if verdict.check == OVERALL},
+        evaluation=evaluation,
         gate=gate,
-        history=read_past(desk),
+        history=history,
     )
-    FabricStore(desk).keep_with(write_run(desk.folder, run, json.dumps(run.to_json()) + "\n", now=case.now))
-    prints = {host: Fingerprint(**desk.said(host)["seen"]["fingerprint"]) for host in found.measured}
-    append_history(desk.folder / "history.jsonl", new_records(judgement, prints, time=case.now))
+    store.save_report(report_files(report), now=fleet.now)
+    fingerprints = {host: facts.fingerprint for host in collected.measured if (facts := collected.answers[host].facts)}
+    store.append_history(new_records(evaluation, fingerprints, time=fleet.now))
     if gate.breaker and gate.tripped:
-        desk.write("breaker.json", gate.breaker.to_json())
-    released = [each.host for each in gate.decisions if each.action == "release"]
-    records = [_record(desk, each) for each in gate.decisions if each.action == "quarantine"]
-    kept = {host: _pass(desk, case, host) for host in passes}
-    gone = {record["host"] for record in records}
-    standing = {state.host for state in _states(desk, case) if any(each.ours and not each.pending for each in state.standing)}
-    before = set(desk.previous().get("ours", [])) - set(found.measured)
-    desk.decide(records=records, released=released, passes=kept, ours=sorted((before | standing | gone) - set(released)))
-    return telling
+        store.save_breaker(gate.breaker)
+    _save_decisions(store, fleet, collected, gate, states, passed)
+    return shown
 
 
-def shown(found: CollectedResults, judgement: BenchEvaluation, gate: Gate, policy: Policy) -> tuple[Verdict, ...]:
-    """Return one verdict a benched host, and those that keep or take a host out; all the rest is in the reports."""
-    decided = {each.host: each for each in gate.decisions}
-    telling = telling_verdicts(judgement, policy)
-    bad = {host: [each.verdict for each in telling if each.host == host] for host in (*found.measured, *found.lost)}
-    overall = [
-        Verdict(
-            check=OVERALL,
-            host=host,
-            verdict="fail" if "fail" in outcomes else "unknown" if outcomes else "pass",
-            expected="a pass",
-            reason="" if not outcomes and decided[host].action == "release" else decided[host].reason,
-            fix="see the report: primus-bootstrap bench --last" if outcomes else "",
-        )
-        for host, outcomes in bad.items()
-    ]
-    return (*overall, *telling)
-
-
-def _gate(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
-    desk: BenchStore, case: BenchedFleet, found: CollectedResults, judgement: BenchEvaluation, policy: Policy, tier: Tier
-) -> tuple[Gate, tuple[str, ...]]:
-    """Return the decisions, and the hosts that would join if they were new: those have passed."""
-    verdicts = list(judgement.verdicts)
-    common: dict[str, Any] = {"policy": policy, "tier": tier, "gpu_nodes": case.fleet, "now": case.now, "codes": judgement.codes}
-    gate = decide(_states(desk, case), verdicts, breaker=desk.breaker(), **common)
-    newcomers = [HostState(host, (QuarantineRecord(OWNER, PENDING, -math.inf, own_clock=True),)) for host in found.measured]
-    passes = tuple(each.host for each in decide(newcomers, verdicts, **common).decisions if each.action == "release")
-    return gate, passes
-
-
-def _states(desk: BenchStore, case: BenchedFleet) -> list[HostState]:
-    """Return what keeps each host out of service: of hosts outside this run, what was decided last."""
-    states = []
-    for host in case.hosts:
-        seen = desk.said(host)["seen"]
-        record = seen.get("record") or {}
-        standing = (
-            (
-                QuarantineRecord(
-                    str(record["owner"]), str(record["reason"]), float(record["time"]), own_clock=record.get("clock", host) == host
-                ),
+def verdicts_to_show(collected: CollectedResults, evaluation: BenchEvaluation, gate: GateResult, policy: Policy) -> tuple[Verdict, ...]:
+    """Return one overall verdict for each host, and the verdicts that quarantine it or keep it out. The reports contain the others."""
+    decisions = {decision.host: decision for decision in gate.decisions}
+    relevant = relevant_verdicts(evaluation, policy)
+    overall = []
+    for host in (*collected.measured, *collected.lost):
+        outcomes = [verdict.verdict for verdict in relevant if verdict.host == host]
+        released = not outcomes and decisions[host].action == "release"
+        overall.append(
+            Verdict(
+                check=OVERALL,
+                host=host,
+                verdict=worst_of(outcomes) if outcomes else "pass",
+                expected="a pass",
+                reason="" if released else decisions[host].reason,
+                fix="read the report: primus-bootstrap bench --last" if outcomes else "",
             )
-            if record
-            else ()
         )
-        states.append(HostState(host, standing, known=bool(seen)))
-    others = set(desk.previous().get("ours", [])) - set(case.hosts)
-    return states + [HostState(host, (QuarantineRecord(OWNER, "by an earlier bench"),)) for host in sorted(others)]
+    return (*overall, *relevant)
 
 
-def _record(desk: BenchStore, decision: Decision) -> dict[str, Any]:
-    """Return the record of a quarantine; its time is by the host's own clock, as are those of its checks."""
-    said = desk.said(decision.host)
-    now = said["measured"][-1]["now"] if said["measured"] else said["seen"]["now"]
+def _decide(  # noqa: PLR0913, PLR0917 - all inputs of a decision
+    fleet: BenchedFleet,
+    collected: CollectedResults,
+    evaluation: BenchEvaluation,
+    policy: Policy,
+    states: Sequence[HostState],
+    store: BenchStore,
+) -> tuple[GateResult, tuple[str, ...]]:
+    """Return the gate's result, and the measured hosts that passed: those that it would release if they were new."""
+    with_storage = any(step.name == "storage" for host in collected.measured for step in collected.answers[host].steps)
+    inputs: dict[str, Any] = {
+        "policy": policy,
+        "tier": host_tier(policy.tiers[fleet.tier], with_storage=with_storage),
+        "gpu_nodes": fleet.gpu_nodes,
+        "now": fleet.now,
+        "codes": evaluation.codes,
+    }
+    gate = decide(states, evaluation.verdicts, breaker=store.breaker(), **inputs)
+    new = QuarantineRecord(OWNER, PENDING, -math.inf, own_clock=True)
+    as_new = decide([HostState(host, (new,)) for host in collected.measured], evaluation.verdicts, **inputs)
+    return gate, tuple(decision.host for decision in as_new.decisions if decision.action == "release")
+
+
+def _host_states(collected: CollectedResults, quarantined: Sequence[str]) -> list[HostState]:
+    """Return the quarantine records of all hosts; for hosts outside this bench, those that earlier benches quarantined."""
+    states = []
+    for host, answers in collected.answers.items():
+        record = answers.facts.record if answers.facts else None
+        states.append(HostState(host, (record,) if record else (), known=answers.facts is not None))
+    others = sorted(set(quarantined) - collected.answers.keys())
+    return states + [HostState(host, (QuarantineRecord(OWNER, "by an earlier bench"),)) for host in others]
+
+
+def _save_decisions(  # noqa: PLR0913, PLR0917 - all parts of the decisions
+    store: BenchStore,
+    fleet: BenchedFleet,
+    collected: CollectedResults,
+    gate: GateResult,
+    states: Sequence[HostState],
+    passed: Sequence[str],
+) -> None:
+    released = [decision.host for decision in gate.decisions if decision.action == "release"]
+    new = [decision for decision in gate.decisions if decision.action == "quarantine"]
+    present = {state.host for state in states if any(record.ours and not record.pending for record in state.records)}
+    unmeasured = set(store.quarantined()) - set(collected.measured)
+    store.save_decisions(
+        records=[_quarantine_record(decision, collected.answers[decision.host]) for decision in new],
+        released=released,
+        passes={host: _pass_note(fleet, host, collected.answers[host]) for host in passed},
+        quarantined=sorted((unmeasured | present | {decision.host for decision in new}) - set(released)),
+    )
+
+
+def _quarantine_record(decision: Decision, answers: HostAnswers) -> dict[str, Any]:
+    """Return the record of a quarantine. Its time comes from the host's own clock, as the times of its checks do."""
     return {
         "schema": QUARANTINE_SCHEMA,
         "host": decision.host,
         "owner": OWNER,
         "reason": decision.reason,
-        "time": now,
+        "time": answers.now,
         "clock": decision.host,
         "verdicts": [verdict.to_json() for verdict in decision.verdicts],
     }
 
 
-def _pass(desk: BenchStore, case: BenchedFleet, host: str) -> dict[str, Any]:
-    said = desk.said(host)
+def _pass_note(fleet: BenchedFleet, host: str, answers: HostAnswers) -> dict[str, Any]:
     return {
         "schema": PASSED_SCHEMA,
         "host": host,
-        "tier": case.tier,
-        "time": said["measured"][-1]["now"],
-        "fingerprint": said["seen"]["fingerprint"],
+        "tier": fleet.tier,
+        "time": answers.now,
+        "fingerprint": asdict(answers.facts.fingerprint) if answers.facts else {},
     }
-
-
-def _ran(desk: BenchStore, hosts: Iterable[str], name: str) -> bool:
-    return any(step["name"] == name for host in hosts for each in desk.said(host)["measured"] for step in each["steps"])

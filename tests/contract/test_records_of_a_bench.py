@@ -12,14 +12,16 @@ import pytest
 
 from primus_bootstrap import content
 from primus_bootstrap.bench.fabric.group_runs import METRIC
-from primus_bootstrap.bench.finalize import ask_again, finish
+from primus_bootstrap.bench.finalize import finish, request_reruns
 from primus_bootstrap.bench.judging.evaluation import BenchedFleet, read_step
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, GROUP_BENCHMARKS
-from primus_bootstrap.bench.results.reader import MOST_SAMPLES, parse_lines
-from primus_bootstrap.bench.results.store import BenchRequest, BenchStore
+from primus_bootstrap.bench.results.host_answers import parse_step
+from primus_bootstrap.bench.results.reader import MAX_SAMPLES, parse_lines
+from primus_bootstrap.bench.results.step_commands import BenchRequest, steps_for_host
+from primus_bootstrap.bench.results.store import BenchStore
 from tests.integration.test_launch_direct import needs_torch
-from tests.unit.bench_judge_rig import STACK, Fleet
+from tests.unit.bench_fleet_rig import STACK, Fleet
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ SMALL = {
     "memory_bandwidth": ("--array-mib=1",),
     "launch_overhead": ("--operations=20",),
 }
-ASKED = BenchRequest("quick", "", "primus-cli", "", "", force=False)
+REQUEST = BenchRequest("quick", "", "primus-cli", "", "", force=False)
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC).timestamp()
 
 
@@ -55,7 +57,7 @@ def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path
     monkeypatch.setattr(NODE, "running_jobs", list)
     (step,) = NODE.measure(steps("n1", name), tmp_path)
     reading = parse_lines([line.encode() for line in step["results"]], name=name)
-    results, verdicts = read_step("n1", step)
+    results, verdicts = read_step("n1", parse_step(step))
 
     assert (step["code"], step["error"]) == (0, ""), step
     assert reading.problems == ()
@@ -69,10 +71,10 @@ def test_a_host_without_the_program_says_what_brings_it(tmp_path: Path) -> None:
     """A bench before the first apply: unknown, and the fix is no look at a program that is not there."""
     given = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
     (step,) = NODE.measure(given, tmp_path)
-    (verdict,) = read_step("n1", step)[1]
+    (verdict,) = read_step("n1", parse_step(step))[1]
 
     assert verdict.verdict == "unknown"
-    assert verdict.fix == "the host has no primus-cli yet: primus-bootstrap apply --phase gpu"
+    assert verdict.fix == "install primus-cli on the host: primus-bootstrap apply --phase gpu"
 
 
 def test_only_programs_that_measure_a_bus_bandwidth_run_over_several_hosts() -> None:
@@ -99,16 +101,16 @@ def test_the_note_of_a_pass_is_what_the_next_look_asks_for(tmp_path: Path) -> No
 
     A more thorough tier is due, and so is every change that the fingerprint shows.
     """
-    root, desk, note = tmp_path / "host", BenchStore(tmp_path / "bench"), tmp_path / "passed.json"
+    root, store, note = tmp_path / "host", BenchStore(tmp_path / "bench"), tmp_path / "passed.json"
     for name, text in {"proc/sys/kernel/osrelease": "6.1.0\n", "sys/module/amdgpu/version": "6.10\n"}.items():
         (root / name).parent.mkdir(parents=True)
         (root / name).write_text(text)
-    tiers = desk.begin("", "checks")
-    desk.keep_seen("n1", looked(root))
-    desk.keep_measured("n1", [preflight("n1")], now=NOW + 2)
-    finish(desk, BenchedFleet("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
+    tiers = store.begin("", "checks")
+    store.save_facts("n1", looked(root))
+    store.add_round("n1", [preflight("n1")], now=NOW + 2)
+    finish(store, BenchedFleet("c", ("n1",), 20, "", "checks", 10.0, NOW + 9))
     before = NODE.why_due(NODE.read_json(note), NODE.fingerprint(root), "checks", tiers)
-    RECORD.write_record(note, desk.previous()["passes"]["n1"])
+    RECORD.write_record(note, (store.read("decisions.json") or {})["passes"]["n1"])
     passed = NODE.read_json(note)
     same, higher = (NODE.why_due(passed, NODE.fingerprint(root), tier, tiers) for tier in ("checks", "quick"))
     (root / "sys/module/amdgpu/version").write_text("6.11\n")
@@ -133,25 +135,25 @@ def as_step(result: Result) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_published_statistics_are_of_what_the_role_does(seed: int, tmp_path: Path) -> None:
-    """The loop of tests/perf's table, and the desk's: the same runs in the same rounds, and the same verdicts of the same fleet."""
+    """The loop of tests/perf's table, and the store's: the same runs in the same rounds, and the same verdicts of the same fleet."""
     fleets = [Fleet(random.Random(seed), 32, bad=2, slowdown=0.02, sigma=0.01) for _ in range(2)]  # noqa: S311 - a fleet, no secret
     expected = fleets[0].bench(JudgingSettings())[1]
-    desk, fleet = BenchStore(tmp_path / "bench"), fleets[1]
-    case = BenchedFleet("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
-    desk.begin("", "quick")
+    store, fleet = BenchStore(tmp_path / "bench"), fleets[1]
+    benched = BenchedFleet("c", tuple(fleet.names), 1000, "", "quick", 10.0, NOW + 1e6)
+    store.begin("", "quick")
     for host in fleet.names:
-        desk.keep_seen(host, looked(tmp_path))
-        desk.keep_measured(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
+        store.save_facts(host, looked(tmp_path))
+        store.add_round(host, [preflight(host), as_step(fleet.measure(host, started=NOW))], now=NOW + 2)
     rounds: list[int] = []
-    while len(rounds) <= JudgingSettings().most_rounds and (round_ := ask_again(desk, case)):
+    while len(rounds) <= JudgingSettings().max_rounds and (round_ := request_reruns(store, benched)):
         rounds.append(round_)
-        for host in json.loads((desk.folder / "again.json").read_text())["hosts"]:
-            (step,) = desk.steps(host, ASKED, round_=round_)
+        for host in json.loads((store.folder / "again.json").read_text())["hosts"]:
+            (step,) = steps_for_host(store.answers(host), REQUEST, round_=round_, reruns=store.reruns(host))
             repeats = int(step["argv"][step["argv"].index("--repeats") + 1])
-            desk.keep_measured(host, [as_step(fleet.measure(host, repeats=repeats, started=NOW + round_))], now=NOW + 2 + round_)
-    finish(desk, case)
-    told = json.loads(next(desk.folder.glob("runs/*/bench.json")).read_text())["verdicts"]
+            store.add_round(host, [as_step(fleet.measure(host, repeats=repeats, started=NOW + round_))], now=NOW + 2 + round_)
+    finish(store, benched)
+    verdicts = json.loads(next(store.folder.glob("runs/*/bench.json")).read_text())["verdicts"]
 
-    assert rounds == list(range(1, JudgingSettings().most_rounds + 1))
-    assert {one["host"]: one["verdict"] for one in told if one["check"] == "bench_gemm"} == expected.hosts
-    assert JudgingSettings().most_repeats <= MOST_SAMPLES
+    assert rounds == list(range(1, JudgingSettings().max_rounds + 1))
+    assert {one["host"]: one["verdict"] for one in verdicts if one["check"] == "bench_gemm"} == expected.hosts
+    assert JudgingSettings().max_repeats <= MAX_SAMPLES

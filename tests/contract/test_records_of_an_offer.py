@@ -13,13 +13,14 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.bench.judging.floors import Floors
-from primus_bootstrap.bench.judging.verdicts import judge
-from primus_bootstrap.bench.placement.host_order import in_order, newest_values, speeds
-from primus_bootstrap.bench.placement.host_selection import make_offer, out_of_service
-from primus_bootstrap.bench.quarantine.gate import Gate
+from primus_bootstrap.bench.judging.verdicts import evaluate_results
+from primus_bootstrap.bench.placement.host_order import host_speeds, newest_values, order_hosts
+from primus_bootstrap.bench.placement.host_selection import select_hosts, unavailable_hosts
+from primus_bootstrap.bench.quarantine.decisions import GateResult
 from primus_bootstrap.bench.report.bench_report import read_run
+from primus_bootstrap.bench.report.build import build_report, report_files
 from primus_bootstrap.bench.results.history import History
-from primus_bootstrap.bench.results.run_store import make_run, newest_runs, write_run
+from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.fleet.messages import Answer
 from primus_bootstrap.fleet.service import read_services
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
@@ -28,7 +29,7 @@ from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_spec import read_job
 from primus_bootstrap.launch.watch.node_agent import _quarantine
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates
-from tests.unit.bench_judge_rig import Fleet
+from tests.unit.bench_fleet_rig import Fleet
 from tests.unit.role_module import load_role_module
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def test_a_record_of_any_owner_keeps_a_host_out(tmp_path: Path) -> None:
     quarantine(tmp_path / "ctl/quarantine/gpu3.json", "gpu3", "bob", "moved")
     hosts = ["gpu1", "gpu2", "gpu3", "gpu4"]
     answers = [*(looked(tmp_path / name) for name in ("ctl", "gpu1", "gpu2", "gpu4")), Answer("gpu3", cause="timeout", detail="silent")]
-    out = out_of_service(read_services(answers, hosts))
+    out = unavailable_hosts(read_services(answers, hosts))
 
     assert {host: (one.reason, one.known) for host, one in out.items()} == {
         "gpu1": ("is quarantined by ada (ECC errors)", True),
@@ -77,9 +78,9 @@ def test_a_record_that_cannot_be_read_is_no_good_one(tmp_path: Path, text: str) 
     """Neither the submission nor the watcher on the host takes such a host; a whole copy on a controller says whose it is."""
     (tmp_path / "gpu1").mkdir()
     (tmp_path / "gpu1/quarantine.json").write_text(text)
-    alone = out_of_service(read_services([looked(tmp_path / "gpu1")], ["gpu1"]))
+    alone = unavailable_hosts(read_services([looked(tmp_path / "gpu1")], ["gpu1"]))
     quarantine(tmp_path / "ctl/quarantine/gpu1.json", "gpu1", "ada", "ECC errors")
-    told = out_of_service(read_services([looked(tmp_path / "gpu1"), looked(tmp_path / "ctl")], ["gpu1"]))
+    told = unavailable_hosts(read_services([looked(tmp_path / "gpu1"), looked(tmp_path / "ctl")], ["gpu1"]))
 
     assert not alone["gpu1"].known
     assert f"{tmp_path}/gpu1/quarantine.json cannot be read" in alone["gpu1"].reason
@@ -90,11 +91,10 @@ def test_a_record_that_cannot_be_read_is_no_good_one(tmp_path: Path, text: str) 
 def bench(folder: Path, fleet: Fleet, hosts: list[str], *, now: float) -> None:
     """Measure and judge hosts, and leave the reports as the role `bench` does."""
     results = [fleet.measure(host, started=now) for host in hosts]
-    judging = judge(results, floors=Floors(()), history=History())
-    made = make_run(
-        cluster="lab", tier="quick", now=now, hosts={}, results=results, judgement=judging, gate=Gate((), None), history=History()
-    )
-    write_run(folder, made, json.dumps(made.to_json()), now=now)
+    evaluation = evaluate_results(results, floors=Floors(()), history=History())
+    gate = GateResult((), None)
+    run = build_report(cluster="lab", tier="quick", now=now, hosts={}, evaluation=evaluation, gate=gate, history=History())
+    BenchStore(folder).save_report(report_files(run), now=now)
 
 
 def test_the_reports_of_benches_order_the_hosts(tmp_path: Path) -> None:
@@ -103,10 +103,10 @@ def test_the_reports_of_benches_order_the_hosts(tmp_path: Path) -> None:
     bench(tmp_path, fleet, fleet.names[:11], now=1_800_000_000.0)
     slow = [host for host in fleet.names if host in fleet.bad]
     good = [host for host in fleet.names[:11] if host not in fleet.bad]
-    first = in_order(fleet.names, speeds(newest_values(map(_read, newest_runs(tmp_path)), fleet.names)))
+    first = order_hosts(fleet.names, host_speeds(newest_values(map(_read, BenchStore(tmp_path).reports()), fleet.names)))
     fleet._speed[slow[0]] = 100.0
     bench(tmp_path, fleet, [slow[0]], now=1_800_000_100.0)
-    mended = in_order(fleet.names, speeds(newest_values(map(_read, newest_runs(tmp_path)), fleet.names)))
+    mended = order_hosts(fleet.names, host_speeds(newest_values(map(_read, BenchStore(tmp_path).reports()), fleet.names)))
 
     assert fleet.names[11] not in fleet.bad
     assert list(first[:10]) == [*good, fleet.names[11]]
@@ -123,8 +123,8 @@ def test_what_a_submission_leaves_out_the_watcher_keeps_off(tmp_path: Path, targ
     """From the record on a host to the hosts of the first attempt: the spare takes the quarantined host's place."""
     names = ["gpu1", "gpu2", "gpu3"]
     quarantine(tmp_path / "gpu1/quarantine.json", "gpu1", "ada", "ECC errors")
-    out = out_of_service(read_services([looked(tmp_path / name) for name in names], names))
-    offer = make_offer(["gpu1", "gpu2"], ["gpu3"], nodes=2, out=out, known={})
+    out = unavailable_hosts(read_services([looked(tmp_path / name) for name in names], names))
+    offer = select_hosts(["gpu1", "gpu2"], ["gpu3"], nodes=2, unavailable=out, speeds={})
     defaults = yaml.safe_load((content.roles_dir() / "workload/defaults/main.yml").read_text(encoding="utf-8"))
     found = {"workload_order": [*offer.hosts, *offer.spares], "workload_left_out": [one.to_json() for one in offer.left_out]}
     job = {**defaults, **found, "workload_name": "try", "workload_user": "ada", "workload_target": target, "workload_nodes": 2}

@@ -1,4 +1,4 @@
-"""The history file: what is appended is read again, whatever killed its writer, and a change of what a device runs with is seen."""
+"""The history file with several writers and with a full disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.test_bench_history import RECORD
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Six processes append at once; every record is there and every line is whole."""
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
+    """Six processes append at the same time; every record is complete."""
     path = tmp_path / "history.jsonl"
     program = (
         "import sys\nfrom pathlib import Path\nfrom dataclasses import replace\n"
@@ -33,8 +33,8 @@ def test_two_writers_at_once_lose_nothing(tmp_path: Path) -> None:
     assert {key: len(records) for key, records in history.records.items()} == {str(one): 120 for one in range(6)}
 
 
-def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    """A write that stops half-way is taken back, and the error says what to do."""
+def test_a_full_disk_leaves_the_file_unchanged(tmp_path: Path) -> None:
+    """An incomplete write is removed, and the error has a fix."""
     path = tmp_path / "history.jsonl"
     append_history(path, [RECORD])
     before = path.read_bytes()
@@ -56,5 +56,5 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
         check=True,
     )
 
-    assert done.stdout == f"{path}: cannot be written: File too large\n"
+    assert done.stdout == f"cannot write {path}: File too large\n"
     assert path.read_bytes() == before

@@ -1,4 +1,4 @@
-"""A real browser opens the page of a bench: what is in it is there, nothing complains, and nothing leaves it."""
+"""A real browser opens the page of a bench: it shows everything, reports no errors and sends no request."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ _OPTIONS = (
     "--enable-logging=stderr",
     "--proxy-bypass-list=<-loopback>",
 )
-# What the browser asks of its maker by itself, whatever page is open.
-_OF_THE_BROWSER = re.compile(r"(^|\.)(google|googleapis|gstatic|gvt1|gvt2)\.com$")
+# Hosts that the browser contacts by itself, with any page.
+_BROWSER_HOSTS = re.compile(r"(^|\.)(google|googleapis|gstatic|gvt1|gvt2)\.com$")
 
 
 class Opened(NamedTuple):
-    """What came of opening a page: its elements after loading, what the console said, and which hosts it asked for."""
+    """An opened page: its elements, console messages, and the hosts that it requested."""
 
     page: Page
     console: tuple[str, ...]
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
 
 
 @pytest.fixture
 def proxy() -> Iterator[tuple[int, list[str]]]:
-    """Listen where the browser sends every request, and note the first line of each."""
-    asked: list[str] = []
+    """Listen where the browser sends every request, and store the first line of each."""
+    requested: list[str] = []
     server = socket.create_server(("127.0.0.1", 0))
 
     def listen() -> None:
@@ -64,11 +64,11 @@ def proxy() -> Iterator[tuple[int, list[str]]]:
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(5)
-                    asked.append(connection.recv(4096).split(b"\r\n")[0].decode("latin-1"))
+                    requested.append(connection.recv(4096).split(b"\r\n")[0].decode("latin-1"))
                     connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
     threading.Thread(target=listen, daemon=True).start()
-    yield server.getsockname()[1], asked
+    yield server.getsockname()[1], requested
     server.close()
 
 
@@ -78,45 +78,45 @@ def _run(profile: Path, port: int, *arguments: str) -> subprocess.CompletedProce
 
 
 def _open(text: str, folder: Path, proxy: tuple[int, list[str]]) -> Opened:
-    port, asked = proxy
+    port, requested = proxy
     file = folder / "bench.html"
     file.write_text(text, "utf-8")
     done = _run(folder / "profile", port, "--dump-dom", file.as_uri())
     console = tuple(line for line in done.stderr.splitlines() if "CONSOLE" in line)
-    hosts = (_host(line) for line in asked)
-    return Opened(Page(done.stdout), console, tuple(host for host in hosts if not _OF_THE_BROWSER.search(host)))
+    hosts = (_host(line) for line in requested)
+    return Opened(Page(done.stdout), console, tuple(host for host in hosts if not _BROWSER_HOSTS.search(host)))
 
 
 def _host(request: str) -> str:
-    """Return whom a request to a proxy is for: "CONNECT host:443" or "GET http://host/"."""
+    """Return the host of a proxy request: "CONNECT host:443" or "GET http://host/"."""
     target = request.split(" ")[1] if " " in request else request
     return urlsplit(target if "//" in target else f"//{target}").hostname or target
 
 
 @pytest.mark.parametrize("run", [full_run(), hostile_run()], ids=["full", "hostile"])
-def test_the_page_is_whole_and_alone(run: BenchRun, tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
-    """After loading, the browser's own tree holds every verdict; the console is silent, no script has run, and no request was made."""
+def test_the_page_is_complete_and_self_contained(run: BenchRun, tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
+    """The browser's tree contains every verdict, the console is empty, no script ran, and no request was made."""
     opened = _open(html_text(run), tmp_path, proxy)
 
     assert opened.page.cells == expected_cells(all_verdicts(run))
     assert opened.console == ()
-    assert opened.asked == ()
+    assert opened.requested == ()
     assert not opened.page.elements.keys() & {"script", "img"}
 
 
-def test_a_page_that_asks_for_more_is_seen(tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
-    """The test can fail: a picture from elsewhere is refused by the page's own policy, and without that policy the request is noted."""
+def test_a_page_with_an_external_picture_is_detected(tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
+    """The page's own policy refuses the picture; without the policy the request is seen."""
     text = html_text(full_run()).replace("<main>", '<main><img src="http://elsewhere.test/x.png">')
     refused = _open(text, tmp_path, proxy)
     sent = _open(re.sub(r"<meta http-equiv=[^>]*>", "", text), tmp_path, proxy)
 
-    assert refused.asked == ()
+    assert refused.requested == ()
     assert any("elsewhere.test" in line for line in refused.console)
-    assert "elsewhere.test" in sent.asked
+    assert "elsewhere.test" in sent.requested
 
 
 def test_the_page_is_drawn_in_light_and_dark(tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
-    """A picture of the page is not empty, and differs with the reader's colour scheme."""
+    """A screenshot is not empty, and differs with the colour scheme."""
     file = tmp_path / "bench.html"
     file.write_text(html_text(full_run()), "utf-8")
     pictures = []
@@ -132,7 +132,7 @@ def test_the_page_is_drawn_in_light_and_dark(tmp_path: Path, proxy: tuple[int, l
 
 
 def test_a_large_fleet_opens(tmp_path: Path, proxy: tuple[int, list[str]]) -> None:
-    """512 hosts of eight devices load, each with its verdicts."""
+    """512 hosts of eight devices load with all verdicts."""
     verdicts = tuple(verdict(f"node{host}", "pass", device=str(device)) for host in range(512) for device in range(8))
 
     opened = _open(html_text(bench_run((), verdicts)), tmp_path, proxy)

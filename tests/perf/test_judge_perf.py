@@ -17,10 +17,10 @@ import pytest
 from primus_bootstrap.bench.judging.floors import load_floors
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
-from primus_bootstrap.bench.judging.verdicts import judge
+from primus_bootstrap.bench.judging.verdicts import evaluate_results
 from primus_bootstrap.bench.results.history import History
 from primus_bootstrap.bench.results.reader import Series, canonical
-from tests.unit.bench_judge_rig import STACK, Devices, Fleet, result, shares
+from tests.unit.bench_fleet_rig import STACK, Devices, Fleet, result, shares
 
 pytestmark = pytest.mark.perf
 
@@ -173,12 +173,12 @@ def test_a_large_fleet_is_judged_in_seconds(capsys: pytest.CaptureFixture[str]) 
     ]
 
     started = time.process_time()
-    judgement = judge(results, floors=load_floors(), history=History(), hosts=[f"node{node:04}" for node in range(NODES)])
+    evaluation = evaluate_results(results, floors=load_floors(), history=History(), hosts=[f"node{node:04}" for node in range(NODES)])
     seconds = time.process_time() - started
 
     with capsys.disabled():
         print(f"\njudge, {NODES:,} nodes x {DEVICES} devices x {SERIES} series of 20 samples, {os.cpu_count()} cores")
         print(f"  processor time: {seconds:.1f} s, {1e6 * seconds / len(results):.0f} us a result")
-        print(f"  hosts: {dict(Counter(judgement.hosts.values()))}, to measure again: {len(judgement.again)}")
-    assert len(judgement.verdicts) == len(judgement.values) == NODES * DEVICES * SERIES
+        print(f"  hosts: {dict(Counter(evaluation.hosts.values()))}, to measure again: {len(evaluation.reruns)}")
+    assert len(evaluation.verdicts) == len(evaluation.values) == NODES * DEVICES * SERIES
     assert seconds <= MOST_SECONDS

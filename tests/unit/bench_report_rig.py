@@ -1,26 +1,28 @@
-"""Made-up benches, and a reader of the page that knows nothing of how it is written."""
+"""Made-up benches, and a parser of the HTML page that is independent of its templates."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
+from typing import cast
 
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.report.bench_report import BenchRun, Breaker, Decision, Past, Point, Value
+from primus_bootstrap.bench.quarantine.decisions import Action, Breaker, Decision
+from primus_bootstrap.bench.report.bench_report import BenchRun, DeviceHistory, HistoryPoint, ReportedValue
 from primus_bootstrap.core.verdicts import FIELDS, OUTCOMES, Outcome, Verdict, parse_verdict
 
 STARTED = 1_800_000_000.0
 SERIES = "tflop_per_s dtype=bf16 k=8192 m=8192 n=8192"
 HOSTILE = "</style></title><script>document.title='run'</script><img src=x onerror=alert(1)>\"'&amp;]]> \x00\x1b\ud800 \u202e"
 
-# What a cell of a host's part says: host, check, device, verdict, text.
+# A cell of a host's table: host, check, device, verdict, text.
 Cell = tuple[str, str, str, str, str]
 
 
 def verdict(host: str, outcome: Outcome, *, device: str = "", found: str = "600", reason: str = "", check: str = "bench_gemm") -> Verdict:
-    """Return a verdict about a made-up benchmark."""
+    """Return a verdict of a made-up benchmark."""
     return Verdict(
         check=check,
         host=host,
@@ -38,33 +40,33 @@ def verdict(host: str, outcome: Outcome, *, device: str = "", found: str = "600"
     )
 
 
-def value(host: str, device: str, measured: float, outcome: Outcome = "pass", *, floor: float | None = 426.0) -> Value:
+def value(host: str, device: str, measured: float, outcome: Outcome = "pass", *, floor: float | None = 426.0) -> ReportedValue:
     """Return a value of the same benchmark."""
-    return Value(
+    return ReportedValue(
         "gemm", SERIES, "TFLOP/s", "higher", "MI300X", "rocm 7.0", host, device, f"SN-{device}", measured, 0.01, 20, floor, outcome
     )
 
 
-def past(host: str, device: str, *values: float) -> Past:
-    """Return what a device showed before, a week apart."""
-    points = tuple(Point(STARTED - 604800 * (len(values) - place), each, "pass") for place, each in enumerate(values))
-    return Past(host, device, f"SN-{device}", "gemm", SERIES, "TFLOP/s", points)
+def device_history(host: str, device: str, *values: float) -> DeviceHistory:
+    """Return earlier values of a device, a week apart."""
+    points = tuple(HistoryPoint(STARTED - 604800 * (len(values) - index), number, "pass") for index, number in enumerate(values))
+    return DeviceHistory(host, device, f"SN-{device}", "gemm", SERIES, "TFLOP/s", points)
 
 
 def bench_run(
     hosts: tuple[tuple[str, Outcome], ...],
     verdicts: tuple[Verdict, ...],
     *,
-    values: tuple[Value, ...] = (),
-    history: tuple[Past, ...] = (),
+    values: tuple[ReportedValue, ...] = (),
+    history: tuple[DeviceHistory, ...] = (),
     name: str = "lab",
 ) -> BenchRun:
-    """Return a bench of these."""
+    """Return a bench with these parts."""
     return BenchRun(name, "quick", STARTED, 61.0, hosts, verdicts, values, history)
 
 
 def full_run() -> BenchRun:
-    """Return a bench in which everything that a report can show is there."""
+    """Return a bench with every kind of content that a report can show."""
     verdicts = (
         verdict("node2", "pass", device="0", found="612.5"),
         verdict("node2", "fail", device="1", found="401", reason="6.2 % below the floor"),
@@ -89,20 +91,20 @@ def full_run() -> BenchRun:
             value("node10", "0", 611.0),
             value("node10", "1", 380.0, "fail"),
         ),
-        history=(past("node2", "0", 610.0, 613.0, 612.0), past("node2", "1", 608.0, 609.0, 611.0)),
+        history=(device_history("node2", "0", 610.0, 613.0, 612.0), device_history("node2", "1", 608.0, 609.0, 611.0)),
         decisions=(Decision("node2", "hold", "the breaker is open"),),
-        breaker=Breaker("2 of 3 hosts would be quarantined", STARTED + 5, ("node10", "node2"), "look at what they share"),
-        problems=("history.jsonl:7: is no record",),
+        breaker=Breaker("2 of 3 hosts would be quarantined", STARTED + 5, ("node10", "node2"), fix="find the shared cause"),
+        problems=("history.jsonl:7: not a record",),
     )
 
 
 def hostile_run() -> BenchRun:
-    """Return a bench in which every text tries to be markup."""
+    """Return a bench whose texts all contain markup."""
     bad = parse_verdict({**dict.fromkeys(FIELDS, HOSTILE), "verdict": "fail", "started": 1e300, "seconds": -1.0})
     bad = replace(bad, check=f"bench_{HOSTILE}")
-    shown = Value(HOSTILE, HOSTILE, HOSTILE, "higher", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1.0, 0.1, 5, 2.0, "fail")
-    before = Past(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (Point(1.0, 1.0, "pass"),))
-    decided, breaker = Decision(HOSTILE, HOSTILE, HOSTILE), Breaker(HOSTILE, 1e300, (HOSTILE,), HOSTILE)
+    shown = ReportedValue(HOSTILE, HOSTILE, HOSTILE, "higher", HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, 1.0, 0.1, 5, 2.0, "fail")
+    before = DeviceHistory(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HistoryPoint(1.0, 1.0, "pass"),))
+    decided, breaker = Decision(HOSTILE, cast("Action", HOSTILE), HOSTILE), Breaker(HOSTILE, 1e300, (HOSTILE,), fix=HOSTILE)
     return BenchRun(HOSTILE, HOSTILE, -1e300, 1.0, ((HOSTILE, "fail"),), (bad,), (shown,), (before,), (decided,), breaker, (HOSTILE,))
 
 
@@ -127,28 +129,28 @@ RUNS = st.builds(bench_run, _HOSTS.map(tuple), st.lists(_VERDICTS, max_size=8).m
 
 
 class Page(HTMLParser):
-    """What a page shows: the verdicts of each host, how many elements there are of each name, all texts, and what it links to."""
+    """The content of a page: verdicts by host, elements by name, all texts and links."""
 
     def __init__(self, text: str) -> None:
-        """Read a whole page."""
+        """Parse a whole page."""
         super().__init__(convert_charrefs=True)
         self.cells: Counter[Cell] = Counter()
         self.elements: Counter[str] = Counter()
         self.links: list[str] = []
         self.texts: list[str] = []
         self._path: list[tuple[str, dict[str, str | None]]] = []
-        self._host, self._check, self._devices, self._place = "", "", list[str](), 0
+        self._host, self._check, self._devices, self._column = "", "", list[str](), 0
         self._cell: tuple[str, list[str]] | None = None
         self.feed(text)
         self.close()
 
     @property
     def text(self) -> str:
-        """Return all text, as one."""
-        return " ".join(self.texts)
+        """All text, with blanks as a browser shows them."""
+        return " ".join(" ".join(self.texts).split())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Follow the path into an element."""
+        """Enter an element."""
         named = dict(attrs)
         self.elements[tag] += 1
         self.links += [str(value) for name, value in attrs if name in ("src", "href", "srcset", "action", "data", "poster", "background")]
@@ -158,22 +160,22 @@ class Page(HTMLParser):
         if tag == "details" and named.get("class") == "node":
             self._host, self._devices = "", []
         if tag == "tr":
-            self._check, self._place = "", -1
+            self._check, self._column = "", -1
         if tag in ("td", "th"):
-            self._place += 1
+            self._column += 1
         if tag == "span" and (named.get("class") or "").startswith("v "):
             self._cell = str(named["class"]).removeprefix("v "), []
 
     def handle_endtag(self, tag: str) -> None:
-        """Leave an element, and take what a verdict said."""
+        """Leave an element, and count the verdict of a cell."""
         assert self._path.pop()[0] == tag
         if tag == "span" and self._cell:
             word, texts = self._cell
-            self.cells[self._host, self._check, self._devices[self._place], word, "".join(texts)] += 1
+            self.cells[self._host, self._check, self._devices[self._column], word, "".join(texts)] += 1
             self._cell = None
 
     def handle_data(self, data: str) -> None:
-        """Sort a text by where it stands."""
+        """Store a text by its position."""
         self.texts.append(data)
         if self._cell:
             self._cell[1].append(data)
@@ -189,22 +191,22 @@ class Page(HTMLParser):
 
 
 def expected_cells(verdicts: tuple[Verdict, ...]) -> Counter[Cell]:
-    """Return what a page must show of verdicts: control characters cannot be shown, and are replaced."""
+    """Return the cells that a page must show for verdicts, with invalid characters replaced."""
     cells: Counter[Cell] = Counter()
-    for each in verdicts:
-        word = "" if each.verdict == "pass" and each.found else each.verdict
-        text = " ".join(part for part in (word, each.found) if part)
-        device = visible(f"device {each.device}") if each.device else "host"
-        cells[visible(each.host or "(cluster)"), visible(each.check), device, each.verdict, visible(text)] += 1
+    for verdict in verdicts:
+        word = "" if verdict.verdict == "pass" and verdict.found else verdict.verdict
+        text = " ".join(part for part in (word, verdict.found) if part)
+        device = visible(f"device {verdict.device}") if verdict.device else "host"
+        cells[visible(verdict.host or "(cluster)"), visible(verdict.check), device, verdict.verdict, visible(text)] += 1
     return cells
 
 
 def visible(text: str) -> str:
-    """Return a text as the page shows it: what is no character there is the replacement character."""
-    return "".join("\ufffd" if _is_no_character(ord(each)) else each for each in text)
+    """Return a text with characters that HTML cannot contain replaced."""
+    return "".join("\ufffd" if _is_invalid(ord(character)) else character for character in text)
 
 
-def _is_no_character(code: int) -> bool:
-    """Say what HTML has no character for, or another one: https://html.spec.whatwg.org/multipage/parsing.html#preprocessing-the-input-stream."""
+def _is_invalid(code: int) -> bool:
+    """Return whether HTML cannot contain a character (html.spec.whatwg.org, "preprocessing the input stream")."""
     control = (code < 0x20 and code not in (0x09, 0x0A)) or 0x7F <= code <= 0x9F
     return control or 0xD800 <= code <= 0xDFFF or 0xFDD0 <= code <= 0xFDEF or code in (0xFFFE, 0xFFFF)

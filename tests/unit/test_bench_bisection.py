@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
 from primus_bootstrap.bench.fabric.fabric_verdicts import bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.fabric.pair_rounds import round_robin
-from primus_bootstrap.bench.fabric.session import with_fabric
+from primus_bootstrap.bench.fabric.session import add_fabric
 from primus_bootstrap.bench.judging.verdicts import BenchEvaluation
 from tests.unit.bench_fabric_rig import Fabric, draw_fabric, tally
 
@@ -198,11 +198,11 @@ def test_what_large_groups_share_is_said_of_no_host() -> None:
     told = bisection_verdicts(Fabric(16, largest=9).bisect(), started=1.0, seconds=2.0)
     verdicts, codes = told
     shared = verdicts[-1]
-    hosts = with_fabric(BenchEvaluation((), {}, (), (), {}), told).hosts
+    hosts = add_fabric(BenchEvaluation((), {}, (), (), {}), told).hosts
 
     assert {verdict.verdict for verdict in verdicts[:-1]} == {"pass"}
     assert (shared.host, shared.verdict, shared.found, codes) == ("", "unknown", "9", {shared: "large"})
-    assert "more than 9 hosts fail, whoever is in them" in shared.reason
+    assert "more than 9 hosts fail, whichever hosts are in them" in shared.reason
     assert hosts == dict.fromkeys(Fabric(16).hosts, "pass")
 
 

@@ -102,11 +102,11 @@ def test_no_floors_at_all_find_nothing() -> None:
         ("schema: primus.floors/1", "schema: other", "schema is 'other', not primus.floors/1"),
         ("hbm_gb_per_s: {value: 5300, source: mi300x}", "hbm_gb_per_s: {value: 5300, source: nowhere}", "no such source: nowhere"),
         ("hbm_gb_per_s: {value: 5300,", "hbm_gb_per_s: {value: fast,", "models.MI300X.peaks.hbm_gb_per_s.value is 'fast'"),
-        ("share_percent: 30", "share_percent: 130", "is 130 %: a floor is below the peak"),
+        ("share_percent: 30", "share_percent: 130", "is 130 %: a floor must be below the peak"),
         ("share_percent: 30", "share_percent: other_share", "MI300X has no other_share"),
         ("peak: host_gb_per_s", "peak: hots_gb_per_s", "no model has this peak"),
         ("    why: >-\n      a link", "    becuase: >-\n      a link", "it must have benchmark, metric, peak, share_percent, sizes, why"),
-        ("models:", "models: [", "cannot be read"),
+        ("models:", "models: [", "cannot read"),
     ],
 )
 def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -10,18 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench.quarantine.gate import (
+from primus_bootstrap.bench.quarantine.decisions import (
     OWNER,
     PENDING,
     Breaker,
     Decision,
-    Gate,
+    GateResult,
     HostState,
     QuarantineRecord,
-    decide,
-    may_quarantine,
     parse_breaker,
 )
+from primus_bootstrap.bench.quarantine.gate import decide, max_quarantined
 from primus_bootstrap.bench.quarantine.policy import load_policy
 from primus_bootstrap.core.verdicts import OUTCOMES, Outcome, Verdict, parse_verdict
 
@@ -48,7 +47,7 @@ def _bench(host: str, outcomes: Mapping[str, Outcome] = MappingProxyType({}), st
 
 def _gate(
     states: list[HostState], verdicts: list[Verdict], *, breaker: Breaker | None = None, codes: dict[Verdict, Code] | None = None
-) -> Gate:
+) -> GateResult:
     return decide(states, verdicts, policy=POLICY, tier=TIER, gpu_nodes=max(10, len(states)), now=NOW, codes=codes or {}, breaker=breaker)
 
 
@@ -176,7 +175,7 @@ def test_a_bad_path_is_nobodys_fault() -> None:
 @pytest.mark.parametrize(("nodes", "percent", "most"), [(6, 10, 1), (64, 10, 6), (1, 10, 1), (100, 0, 0), (10, 100, 10), (29, 10, 2)])
 def test_how_many_may_be_quarantined(nodes: int, percent: float, most: int) -> None:
     """The share of the GPU nodes, rounded down; one at least, and none where the share is 0."""
-    assert may_quarantine(nodes, percent) == most
+    assert max_quarantined(nodes, percent) == most
 
 
 def _fleet(failing: int, size: int = 20) -> tuple[list[HostState], list[Verdict]]:
@@ -254,9 +253,9 @@ def test_never_more_than_the_limit_and_never_anothers(data: st.DataObject) -> No
     verdicts = [each for state in states for each in _bench(state.host, {name: data.draw(words) for name in CHECKS})]
     gate = _gate(states, verdicts)
     new = [each for each in gate.decisions if each.action == "quarantine"]
-    ours = sum(OURS in state.standing for state in states)
+    ours = sum(OURS in state.records for state in states)
     failing = {each.host for each in verdicts if each.verdict == "fail" and each.check != "preflight_swap"}
 
-    assert not new or len(new) + ours <= may_quarantine(max(10, len(states)), POLICY.limit_percent)
-    assert all(gate.decisions[n].action == "leave" for n, state in enumerate(states) if ADA in state.standing)
+    assert not new or len(new) + ours <= max_quarantined(max(10, len(states)), POLICY.limit_percent)
+    assert all(gate.decisions[n].action == "leave" for n, state in enumerate(states) if ADA in state.records)
     assert not failing & {each.host for each in gate.decisions if each.action == "release"}

@@ -73,7 +73,7 @@ def test_what_unknown_means_depends_on_why() -> None:
 
 def test_a_step_is_a_command_line() -> None:
     """Options, repeats and time limit become words; preflight takes neither repeats nor a time limit."""
-    step = Step("collectives", 300, over="fabric", repeats=5, options={"collectives": ["all_reduce", "all_gather"], "largest_kib": 64})
+    step = Step("collectives", 300, over="fabric", repeats=5, options={"collectives": ("all_reduce", "all_gather"), "largest_kib": 64})
 
     assert step.arguments() == (
         *("--collectives", "all_reduce,all_gather"),
@@ -93,25 +93,29 @@ def test_the_inventorys_limit_counts() -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "said"),
     [
-        (("bench_quarantine_limit_percentt",), 5, "policy.bench_quarantine_limit_percentt: no such key | did you mean"),
-        (("bench_quarantine_limit_percent",), 101, "is no number from 0 to 100"),
-        (("clock_skew_s",), True, "policy.clock_skew_s: True is no number"),
-        (("schema",), "primus.bench-policy/2", "did you mean primus.bench-policy/1?"),
-        (("tiers", "quick", "steps", 1, "run"), "gem", "policy.tiers.quick.steps[1].run: 'gem' is not known | did you mean gemm?"),
-        (("tiers", "quick", "steps", 1, "timeouts"), 3, "no such key | did you mean timeout_s?"),
+        (("bench_quarantine_limit_percentt",), 5, "bench_quarantine_limit_percentt: unknown key | did you mean"),
+        (("bench_quarantine_limit_percent",), 101, "expected a number from 0 to 100, found 101"),
+        (("clock_skew_s",), True, "clock_skew_s: expected a number, found True"),
+        (("schema",), "primus.bench-policy/2", "schema: expected primus.bench-policy/1, found 'primus.bench-policy/2'"),
+        (("tiers", "quick", "steps", 1, "run"), "gem", "tiers.quick.steps[1].run: expected one of"),
+        (("tiers", "quick", "steps", 1, "timeouts"), 3, "timeouts: unknown key | did you mean timeout_s?"),
         (("tiers", "quick", "steps", 1, "timeout_s"), 9999, "may take longer than the whole tier"),
-        (("tiers", "quick", "steps", 1, "repeats"), 2.5, "is no whole number"),
-        (("tiers", "quick", "steps", 0, "repeats"), 3, "preflight wants none"),
+        (("tiers", "quick", "steps", 1, "repeats"), 2.5, "tiers.quick.steps[1].repeats: expected a whole number, found 2.5"),
+        (("tiers", "quick", "steps", 0, "repeats"), 3, "tiers.quick.steps[0].repeats: preflight has no repeats"),
         (("tiers", "quick", "steps", 1, "inside"), 3, "belong together"),
-        (("tiers", "quick", "steps", 1, "options"), {"shapes": {"m": 1}}, "is no word, number or list"),
-        (("tiers", "standard", "steps", 7, "needed"), True, "has no others to measure with"),
-        (("tiers", "standard", "steps", 7, "run"), "gemm", "gemm gives no bus bandwidth, by which runs over several hosts are judged"),
-        (("tiers", "deep", "steps", 11), {"run": "trial", "over": "fabric", "timeout_s": 9}, "steps[11].run: trial gives no bus bandwidth"),
-        (("tiers", "quick", "steps"), [], "is not a list with something in it"),
-        (("checks", 0, "fail"), "quarantin", "'quarantin' is not known | did you mean quarantine?"),
-        (("checks", 2, "unknown_if"), {"no_yardstik": "warn"}, "no_yardstik: no such key | did you mean no_yardstick?"),
+        (("tiers", "quick", "steps", 1, "options"), {"shapes": {"m": 1}}, "tiers.quick.steps[1].options.shapes: expected"),
+        (("tiers", "standard", "steps", 7, "needed"), True, "cannot run a step over several hosts"),
+        (("tiers", "standard", "steps", 7, "run"), "gemm", "steps[7].run: gemm measures no bus bandwidth"),
+        (
+            ("tiers", "deep", "steps", 11),
+            {"run": "trial", "over": "fabric", "timeout_s": 9},
+            "steps[11].run: trial measures no bus bandwidth",
+        ),
+        (("tiers", "quick", "steps"), [], "tiers.quick.steps: expected at least one entry"),
+        (("checks", 0, "fail"), "quarantin", "found 'quarantin' | did you mean quarantine?"),
+        (("checks", 2, "unknown_if"), {"no_yardstik": "warn"}, "no_yardstik' | did you mean no_yardstick?"),
         (("checks", 2, "match", 0), "bench_gem", "matches no benchmark | did you mean gemm?"),
-        (("checks", 2, "match", 0), "gemm", "is no check's name"),
+        (("checks", 2, "match", 0), "gemm", "is not the name of a check"),
         (("checks", 6, "match"), ["bench_gemm"], "does not match everything"),
     ],
 )

@@ -1,17 +1,20 @@
-"""A bench is written and read back whole, and its rows lose no verdict."""
+"""A bench is written and read without loss, and its rows contain every verdict."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 
-from primus_bootstrap.bench.report.bench_report import BenchRun, Point, read_run, run_from_json
-from primus_bootstrap.bench.report.report_input import report_history, report_values
-from primus_bootstrap.bench.report.rows import all_verdicts, findings, host_rows, natural, summary, totals, verdict_rows, worst_of
+from primus_bootstrap.bench.judging.verdicts import EvaluatedValue, worst_of
+from primus_bootstrap.bench.report.bench_report import BenchRun, HistoryPoint, read_run, run_from_json
+from primus_bootstrap.bench.report.build import device_histories, reported_values
+from primus_bootstrap.bench.report.rows import all_verdicts, findings, host_rows, natural, summary, totals, verdict_rows
+from primus_bootstrap.bench.results.history import DeviceRecord, Fingerprint, PastValue
+from primus_bootstrap.bench.results.reader import Series, canonical
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.core.verdicts import OUTCOMES
 from tests.unit.bench_report_rig import RUNS, SERIES, bench_run, full_run, verdict
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Outcome
 
 
-def test_a_bench_is_read_back_as_it_was(tmp_path: Path) -> None:
-    """Everything that a bench holds is in its JSON."""
+def test_a_bench_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """bench.json contains everything."""
     path = tmp_path / "bench.json"
     path.write_text(json.dumps(full_run().to_json()))
 
@@ -33,11 +36,11 @@ def test_a_bench_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 @given(run=RUNS)
 @settings(max_examples=60, deadline=None)
-def test_no_verdict_is_lost_on_the_way(run: BenchRun) -> None:
-    """Whatever a bench holds, its JSON has every verdict, the rows have each once, and the hosts' counts add up to them."""
+def test_no_verdict_is_lost(run: BenchRun) -> None:
+    """JSON and rows contain every verdict once, and the counts of the hosts add up to them."""
     rows = Counter((row.host, row.device, row.check, row.verdict) for row in verdict_rows(run))
     expected = Counter((each.host or "(cluster)", each.device, each.check, each.verdict) for each in all_verdicts(run))
-    sums = tuple(sum(row.counts[place] for row in host_rows(run)) for place in range(len(OUTCOMES)))
+    sums = tuple(sum(row.counts[index] for row in host_rows(run)) for index in range(len(OUTCOMES)))
     shown = findings(run, OUTCOMES)
 
     assert [(each["host"], each["check"], each["verdict"]) for each in run.to_json()["verdicts"]] == [
@@ -57,39 +60,39 @@ def _without(name: str) -> Callable[[dict[str, Any]], Any]:
     [
         pytest.param(lambda data: data.update(schema="primus.bench/9"), "schema is 'primus.bench/9'", id="schema"),
         pytest.param(_without("verdicts"), "verdicts is missing", id="missing"),
-        pytest.param(lambda data: data["values"][0].update(value="fast"), "'fast' is no finite number", id="text for a number"),
-        pytest.param(lambda data: data["values"][0].update(value=float("nan")), "nan is no finite number", id="no number"),
+        pytest.param(lambda data: data["values"][0].update(value="fast"), "'fast' is not a finite number", id="text for a number"),
+        pytest.param(lambda data: data["values"][0].update(value=float("nan")), "nan is not a finite number", id="no number"),
         pytest.param(lambda data: data["history"][0].update(points=[[1, 2]]), "not enough values to unpack", id="point"),
         pytest.param(lambda data: data["decisions"][0].update(colour="red"), "colour", id="unknown field"),
-        pytest.param(lambda data: data.update(cluster=7), "7 is no text", id="number for a text"),
-        pytest.param(lambda data: data["breaker"].update(since=None), "None is no finite number", id="breaker"),
+        pytest.param(lambda data: data.update(cluster=7), "7 is not text", id="number for a text"),
+        pytest.param(lambda data: data["breaker"].update(since=None), "None is not a finite number", id="breaker"),
     ],
 )
-def test_a_damaged_bench_is_refused_with_its_reason(damage: Callable[[dict[str, Any]], Any], what: str) -> None:
-    """Nothing is guessed: the error names the file, the field and the way out."""
+def test_a_damaged_bench_is_refused_with_the_reason(damage: Callable[[dict[str, Any]], Any], what: str) -> None:
+    """The error names the file and the field."""
     data = json.loads(json.dumps(full_run().to_json()))
     damage(data)
 
     with pytest.raises(RunError) as caught:
         run_from_json(data, name="x.json")
 
-    assert caught.value.what.startswith("x.json: is no primus.bench/1: ")
+    assert caught.value.what.startswith("x.json does not follow primus.bench/1: ")
     assert what in caught.value.what
 
 
 @pytest.mark.parametrize("content", [None, b'{"schema": "primus.ben', b"\xff", b"[]", b"3"])
-def test_a_file_that_holds_no_bench_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    """A missing, torn or foreign file is an error with a fix, not a bench without verdicts."""
+def test_a_file_without_a_bench_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    """A missing, incomplete or foreign file is an error with a fix."""
     path = tmp_path / "bench.json"
     if content is not None:
         path.write_bytes(content)
 
-    with pytest.raises(RunError, match=r"bench\.json: (cannot be read|is no)"):
+    with pytest.raises(RunError, match=r"(cannot read .*bench\.json|bench\.json (is damaged|does not follow))"):
         read_run(path)
 
 
-def test_a_verdict_word_that_is_not_known_is_unknown() -> None:
-    """A file of a later version does not turn a word into a pass."""
+def test_a_verdict_of_a_later_version_is_unknown() -> None:
+    """An unknown word never becomes a pass."""
     data = json.loads(json.dumps(full_run().to_json()))
     data["verdicts"][0]["verdict"] = "excellent"
     data["hosts"]["node2"] = "excellent"
@@ -100,14 +103,14 @@ def test_a_verdict_word_that_is_not_known_is_unknown() -> None:
 
 
 def test_a_host_without_a_verdict_counts_as_unknown() -> None:
-    """Also where the host itself was said to pass."""
+    """Even if the host's own outcome is a pass."""
     run = bench_run((("node1", "pass"),), ())
 
     assert [(row.host, row.verdict, row.counts, row.worst) for row in host_rows(run)] == [("node1", "unknown", (0, 0, 1, 0), ("bench",))]
 
 
-def test_a_host_is_what_the_bench_says_of_it() -> None:
-    """The policy only warns of some checks; of a host of which nothing was said, the worst verdict counts."""
+def test_the_outcome_of_a_host_counts_before_its_verdicts() -> None:
+    """The policy only warns about some checks. Without an outcome, the worst verdict counts."""
     warned = bench_run((("node1", "pass"),), (verdict("node1", "fail"),))
     unsaid = bench_run((), (verdict("node1", "fail"), verdict("node1", "pass")))
 
@@ -116,7 +119,7 @@ def test_a_host_is_what_the_bench_says_of_it() -> None:
 
 
 def test_the_worst_hosts_come_first_and_paths_last() -> None:
-    """Failing ones by how many failures they have, then by name as people count; a path between hosts is no host."""
+    """Hosts are ordered by verdict, number of failures and name; paths between hosts come last."""
     verdicts = (
         verdict("node1", "pass"),
         verdict("node10", "fail"),
@@ -132,8 +135,8 @@ def test_the_worst_hosts_come_first_and_paths_last() -> None:
     assert totals(run)[0] == {"fail": 3, "unknown": 1, "pass": 1}
 
 
-def test_a_cause_is_named_once_with_every_place() -> None:
-    """Reasons that differ in their figures are one cause; another sentence, another fix or another check is another."""
+def test_equal_causes_are_one_finding() -> None:
+    """Reasons that differ only in their figures are one finding; another reason, fix or check is another."""
     found = [(each.verdict, each.check, len(each.places), len(each.reasons)) for each in findings(full_run())]
 
     assert found == [
@@ -145,82 +148,55 @@ def test_a_cause_is_named_once_with_every_place() -> None:
     ]
 
 
-def test_the_summary_says_how_it_ended() -> None:
-    """One line: hosts by verdict, how many verdicts, and that the breaker is open."""
-    assert summary(full_run()) == "bench lab, tier standard: 2 fail, 2 unknown; 10 verdicts; breaker open: nothing is quarantined"
+def test_the_summary_is_one_line() -> None:
+    """It counts hosts and verdicts, and names an open breaker."""
+    assert summary(full_run()) == "bench lab, tier standard: 2 fail, 2 unknown; 10 verdicts; breaker open: no host is quarantined"
 
 
 @pytest.mark.parametrize(
     ("outcomes", "expected"),
     [(("pass", "fail", "unknown"), "fail"), (("pass", "unknown", "skipped"), "unknown"), (("pass", "skipped"), "pass"), ((), "unknown")],
 )
-def test_the_worst_word_counts(outcomes: tuple[Outcome, ...], expected: Outcome) -> None:
-    """Fail before unknown before pass before skipped; nothing at all is unknown."""
+def test_the_worst_outcome(outcomes: tuple[Outcome, ...], expected: Outcome) -> None:
+    """Fail comes before unknown, pass and skipped; without an outcome the result is unknown."""
     assert worst_of(outcomes) == expected
 
 
 @pytest.mark.parametrize("names", [["node2", "node10"], ["1", "a"], ["", "0"], ["gpu1-b2", "gpu1-b10", "gpu2-a"]])
-def test_names_are_in_the_order_of_people(names: list[str]) -> None:
-    """Numbers in names count as numbers."""
+def test_numbers_in_names_are_ordered_as_numbers(names: list[str]) -> None:
+    """node2 comes before node10."""
     assert sorted(names, key=natural) == names
 
 
-class _Series(NamedTuple):
-    benchmark: str = "gemm"
-
-    def text(self) -> str:
-        return SERIES
+GEMM = Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192, "dtype": "bf16"}), 1)
 
 
-class _Judged(NamedTuple):
-    series: _Series
-    unit: str
-    model: str
-    stack: tuple[str, ...]
-    host: str
-    device: str
-    serial: str
-    value: float
-    error: float
-    repeats: int
-    floor: float | None
-    verdict: Outcome
+def _value(serial: str) -> EvaluatedValue:
+    stack = ("2.13", "", "7.0", "")
+    return EvaluatedValue(GEMM, "TFLOP/s", "higher", "MI300X", stack, "node1", "3", serial, 612.5, 0.01, 20, 426.0, "pass")
 
 
-class _Earlier(NamedTuple):
-    series: _Series
-    unit: str
-    value: float
+def _record(time: float, verdict: Outcome, *values: PastValue) -> DeviceRecord:
+    return DeviceRecord("", "node1", "3", "MI300X", (), time, verdict, Fingerprint(), values)
 
 
-class _Record(NamedTuple):
-    time: float
-    verdict: Outcome
-    values: tuple[_Earlier, ...]
+def test_evaluated_values_become_reported_values() -> None:
+    """The report has series and versions as text, and the better direction."""
+    (value,) = reported_values([_value("SN1")])
 
-
-def _judged(serial: str) -> _Judged:
-    return _Judged(_Series(), "TFLOP/s", "MI300X", ("2.13", "", "7.0", ""), "node1", "3", serial, 612.5, 0.01, 20, 426.0, "pass")
-
-
-def test_judged_values_become_those_of_the_report() -> None:
-    """With the versions by name, and which way is better where it was said."""
-    known = report_values([_judged("SN1")], {("gemm", SERIES): "higher"})[0]
-    unsaid = report_values([_judged("SN1")], {})[0]
-
-    assert (known.series, known.stack, known.better, known.floor) == (SERIES, "torch 2.13, rocm 7.0", "higher", 426.0)
-    assert unsaid.better == ""
+    assert (value.series, value.stack, value.better, value.floor) == (SERIES, "torch 2.13, rocm 7.0", "higher", 426.0)
 
 
 @pytest.mark.parametrize(("serial", "key"), [("SN1", "SN1"), ("", "node1:3")])
 def test_the_history_follows_the_device(serial: str, key: str) -> None:
-    """Found by serial wherever the device was, by place where it has none; oldest first, and only the same series and unit."""
-    values = report_values([_judged(serial)], {})
-    newer = _Record(20.0, "pass", (_Earlier(_Series(), "TFLOP/s", 600.0),))
-    older = _Record(10.0, "fail", (_Earlier(_Series(), "TFLOP/s", 500.0),))
-    other = _Record(15.0, "pass", (_Earlier(_Series(), "GB/s", 1.0), _Earlier(_Series("memory"), "TFLOP/s", 2.0)))
+    """Records are found by serial number, or by host and device without one; only the same series and unit count, oldest first."""
+    values = reported_values([_value(serial)])
+    newer = _record(20.0, "pass", PastValue(GEMM, "TFLOP/s", 600.0, 0.01))
+    older = _record(10.0, "fail", PastValue(GEMM, "TFLOP/s", 500.0, 0.01))
+    other_series = PastValue(GEMM._replace(benchmark="memory"), "TFLOP/s", 2.0, 0.01)
+    other = _record(15.0, "pass", PastValue(GEMM, "GB/s", 1.0, 0.01), other_series)
 
-    found = report_history(values, {key: (newer, older, other), "SN9": (newer,)})
+    histories = device_histories(values, {key: (newer, older, other), "SN9": (newer,)})
 
-    points = (Point(10.0, 500.0, "fail"), Point(20.0, 600.0, "pass"))
-    assert [(each.host, each.device, each.points) for each in found] == [("node1", "3", points)]
+    points = (HistoryPoint(10.0, 500.0, "fail"), HistoryPoint(20.0, 600.0, "pass"))
+    assert [(history.host, history.device, history.points) for history in histories] == [("node1", "3", points)]

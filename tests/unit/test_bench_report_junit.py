@@ -1,4 +1,4 @@
-"""The JUnit file of a bench holds every verdict once, in the form that readers of such files expect."""
+"""The JUnit file of a bench contains every verdict once, in the published format."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from primus_bootstrap.bench.report.junit import junit_text
 from primus_bootstrap.bench.report.rows import all_verdicts
 from tests.unit.bench_report_rig import RUNS, bench_run, full_run, hostile_run, verdict
 
-# Which attributes an element must have (True) or may have, and what it may contain: junit-10.xsd of Jenkins' xUnit plugin,
+# Required (True) and optional attributes of each element, and its children: junit-10.xsd of Jenkins' xUnit plugin,
 # https://github.com/jenkinsci/xunit-plugin/blob/master/src/main/resources/org/jenkinsci/plugins/xunit/types/model/xsd/junit-10.xsd
 _SUITE = {
     "name": True,
@@ -26,18 +26,18 @@ _SUITE = {
     "timestamp": False,
     "hostname": False,
 }
-_END = {"type": False, "message": False}
-_FORM: dict[str, tuple[dict[str, bool], set[str]]] = {
+_RESULT = {"type": False, "message": False}
+_FORMAT: dict[str, tuple[dict[str, bool], set[str]]] = {
     "testsuites": ({"name": False, "time": False, "tests": False, "failures": False, "errors": False}, {"testsuite"}),
     "testsuite": (_SUITE, {"testcase"}),
     "testcase": ({"name": True, "time": False, "classname": False}, {"skipped", "error", "failure", "system-out"}),
-    "failure": (_END, set()),
-    "error": (_END, set()),
-    "skipped": (_END, set()),
+    "failure": (_RESULT, set()),
+    "error": (_RESULT, set()),
+    "skipped": (_RESULT, set()),
     "system-out": ({}, set()),
 }
 _TIME = re.compile(r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?")
-_WORDS = {"failure": "fail", "error": "unknown", "skipped": "skipped", "system-out": "pass"}
+_OUTCOMES = {"failure": "fail", "error": "unknown", "skipped": "skipped", "system-out": "pass"}
 
 
 def _parsed(text: str) -> ET.Element:
@@ -45,8 +45,8 @@ def _parsed(text: str) -> ET.Element:
 
 
 def _problems(element: ET.Element) -> list[str]:
-    """Return where an element and what it contains leave the form."""
-    attributes, children = _FORM[element.tag]
+    """Return where an element and its children violate the format."""
+    attributes, children = _FORMAT[element.tag]
     found = [f"{element.tag}: {name} is missing" for name, must in attributes.items() if must and name not in element.attrib]
     found += [f"{element.tag}: {name}" for name in element.attrib.keys() - attributes.keys()]
     found += [f"{element.tag}: time {element.get('time')}" for _ in [0] if not _TIME.fullmatch(element.get("time", "0"))]
@@ -56,14 +56,14 @@ def _problems(element: ET.Element) -> list[str]:
 
 @given(run=RUNS)
 @settings(max_examples=60, deadline=None)
-def test_every_verdict_is_one_case_of_the_form(run: BenchRun) -> None:
-    """Whatever a bench holds, the file is XML of the published form with one case a verdict, no two of one name, and right counts."""
+def test_every_verdict_is_one_test_case(run: BenchRun) -> None:
+    """The file is valid XML of the format, with one test case for each verdict, unique names and correct counts."""
     root = _parsed(junit_text(run))
     suites = root.findall("testsuite")
     names = [(suite.get("name"), case.get("name")) for suite in suites for case in suite]
 
     assert _problems(root) == []
-    assert Counter(_WORDS[case[0].tag] for case in root.iter("testcase")) == Counter(each.verdict for each in all_verdicts(run))
+    assert Counter(_OUTCOMES[case[0].tag] for case in root.iter("testcase")) == Counter(verdict.verdict for verdict in all_verdicts(run))
     assert len(set(names)) == len(names) == len(all_verdicts(run))
     for name, tag in (("tests", "testcase"), ("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
         assert [int(suite.attrib[name]) for suite in suites] == [len(list(suite.iter(tag))) for suite in suites]
@@ -71,15 +71,15 @@ def test_every_verdict_is_one_case_of_the_form(run: BenchRun) -> None:
 
 
 def test_each_host_is_a_suite_in_natural_order() -> None:
-    """One suite a host and one a path; a host that nothing is known of has an error, and what belongs to no host a suite of its own."""
+    """Hosts, paths, and verdicts without a host are suites; a host without a verdict has an error."""
     root = _parsed(junit_text(full_run()))
 
     assert [suite.get("name") for suite in root] == ["(cluster)", "lost1", "node2", "node2,node10", "node10"]
     assert [case[0].tag for case in root.findall("testsuite[@name='lost1']/testcase")] == ["error"]
 
 
-def test_a_case_says_all_that_the_verdict_says() -> None:
-    """Reason as message; found, expected, source, fix and serial as text."""
+def test_a_test_case_contains_the_whole_verdict() -> None:
+    """The reason is the message; found, expected, source, fix and serial number are the text."""
     case = _parsed(junit_text(full_run())).find("testsuite[@name='node10']/testcase/failure")
 
     assert case is not None
@@ -88,24 +88,24 @@ def test_a_case_says_all_that_the_verdict_says() -> None:
         assert expected in str(case.text)
 
 
-def test_a_name_stays_the_same_where_only_figures_change() -> None:
-    """A limit that moves from bench to bench is no part of the name, or the reader could not follow a case; a second one is numbered."""
+def test_names_do_not_contain_limits() -> None:
+    """A reader can follow a test case over many benches; a duplicate gets a number."""
     names = [case.get("name") for case in _parsed(junit_text(full_run())).findall("testsuite[@name='node2']/testcase")]
 
     assert names[0] == "bench_gemm device 0 tflop_per_s dtype=bf16 k=8192 m=8192 n=8192"
     assert names[-1] == f"{names[0]} #2"
 
 
-def test_texts_that_xml_cannot_hold_are_replaced() -> None:
-    """Control characters and half surrogates do not make a file that no reader opens."""
+def test_invalid_characters_are_replaced() -> None:
+    """The file stays readable with control characters and surrogates in the texts."""
     root = _parsed(junit_text(hostile_run()))
 
     assert [case[0].tag for case in root.iter("testcase")] == ["failure"]
     assert "<script>" in str(root[0].get("name"))
 
 
-def test_an_impossible_time_is_no_time() -> None:
-    """A verdict that started at the end of all time, or took less than nothing, does not break the reader."""
+def test_impossible_times_are_replaced() -> None:
+    """A time outside the calendar or a negative duration does not break the file."""
     run = bench_run((), (verdict("node1", "pass"),))
 
     assert 'timestamp="2027-01-15T08:00:00"' in junit_text(run)

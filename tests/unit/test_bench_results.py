@@ -73,12 +73,12 @@ def test_a_device_without_a_serial_is_known_by_its_place() -> None:
         ({"schema": "primus.result/2"}, "schema is 'primus.result/2', not primus.result/1"),
         ({"value": "fast"}, "value is 'fast', not a number"),
         ({"value": True}, "value is True, not a number"),
-        ({"value": 0}, "value is 0.0, or a sample is, what cannot be measured in TFLOP/s"),
-        ({"value": 7.0}, "value is 7.0, but the median of its samples 2"),
+        ({"value": 0}, "value 0.0, or a sample, is not possible in TFLOP/s"),
+        ({"value": 7.0}, "value is 7.0, but the median of its samples is 2"),
         ({"value": None}, "has neither a value nor an error"),
         ({"error": "out of memory"}, "has a value and an error (out of memory)"),
-        ({"samples": [1.0, -1.0, 2.0], "value": 1.0}, "value is 1.0, or a sample is, what cannot be measured in TFLOP/s"),
-        ({"samples": [2.0] * 4}, "has 4 samples of 3 repeats"),
+        ({"samples": [1.0, -1.0, 2.0], "value": 1.0}, "value 1.0, or a sample, is not possible in TFLOP/s"),
+        ({"samples": [2.0] * 4}, "has 4 samples, but 3 repeats"),
         ({"samples": [2.0] * 201, "repeats": 201}, "samples: 201, more than 200"),
         ({"repeats": True}, "repeats is True, not a whole number from 0"),
         ({"ranks": 0}, "ranks is 0, not a whole number from 1"),
@@ -131,8 +131,8 @@ def test_a_file_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:
     missing, empty = (read_results(tmp_path / name, host="node1") for name in ("missing", "empty"))
 
     assert [each.problems[0].verdict for each in (missing, empty)] == ["unknown", "unknown"]
-    assert missing.problems[0].reason.endswith("cannot be read: No such file or directory")
-    assert empty.problems[0].reason.endswith("holds no result")
+    assert missing.problems[0].reason.endswith("cannot read it: No such file or directory")
+    assert empty.problems[0].reason.endswith("it contains no result")
 
 
 @given(st.lists(st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")), max_size=8))

@@ -1,6 +1,6 @@
-"""What runs over a fabric say of hosts and of the paths between them, as verdicts named `fabric_…`.
+"""Turn the results of runs over a fabric into verdicts on hosts and paths, named `fabric_…`.
 
-A path's verdict bears both names (`gpu1,gpu2`), is never `fail`, and is nobody's alone.
+A verdict on a path contains both host names (`gpu1,gpu2`). It is never `fail`, and counts for neither host alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.fabric.pair_rounds import Pair
     from primus_bootstrap.bench.judging.reason_codes import Code
 
-_SAID: dict[State, tuple[Outcome, Code | None]] = {
+_OUTCOMES: dict[State, tuple[Outcome, Code | None]] = {
     "pass": ("pass", None),
     "fail": ("fail", None),
     "suspect": ("unknown", "suspect"),
@@ -27,24 +27,26 @@ _SAID: dict[State, tuple[Outcome, Code | None]] = {
     "large": ("unknown", "large"),
     "unknown": ("unknown", None),
 }
-_FIX_HOST = "look at its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
-_FIX_PATH = "look at the cables and switches between the two; each of them passes with others"
-_FIX_AGAIN = "bench it again"
-FIX_MORE = "bench more hosts together: 4 have enough pairs to be compared"
-_FIX_LARGE = "compare the bus bandwidth of groups by their size: latency of the ring, TCP instead of RDMA, or uplinks that too many share"
-_LEAST_FAILED = 2
-_NOT_SAID: Mapping[Pair, GroupVerdict] = MappingProxyType({})
+_FIX_HOST = "check its network ports, cables and switch ports (`primus-cli preflight --checks network`), then bench it again"
+_FIX_PATH = "check the cables and switches between the two hosts; each of them passes with others"
+FIX_RERUN = "bench it again"
+FIX_MORE = "bench more hosts together: 4 hosts have enough pairs to compare"
+_FIX_LARGE = (
+    "compare the bus bandwidth of groups by size; common causes: ring latency, TCP instead of RDMA, uplinks that too many hosts share"
+)
+_MIN_FAILED = 2
+_NO_VERDICTS: Mapping[Pair, GroupVerdict] = MappingProxyType({})
 
 
 class FabricVerdicts(NamedTuple):
-    """Verdicts, and the codes of those that are unknown and have one."""
+    """Verdicts, and the codes of unknown ones."""
 
     verdicts: tuple[Verdict, ...]
     codes: Mapping[Verdict, Code]
 
 
-class _Stated(NamedTuple):
-    """What is said of a host or a path."""
+class _Finding(NamedTuple):
+    """The result for a host or a path."""
 
     outcome: Outcome
     reason: str
@@ -52,30 +54,30 @@ class _Stated(NamedTuple):
     code: Code | None
 
 
-def bisection_verdicts(found: BisectionResult, *, started: float, seconds: float) -> FabricVerdicts:
-    """Return what a bisection found: a verdict a host, one a path that is suspect, and one of no host where large groups fail.
+def bisection_verdicts(result: BisectionResult, *, started: float, seconds: float) -> FabricVerdicts:
+    """Return a verdict for each host and each suspect path, and one without a host if large groups fail.
 
-    One host alone is skipped: it has no fabric.
+    A single host is skipped, because it has no fabric.
     """
-    source = f"bisection of {len(found.hosts)} hosts in {found.runs} runs"
-    alone = len(found.hosts) == 1
-    made = [_verdict(each, source, started, seconds, alone=alone) for each in (*found.hosts, *found.paths)]
-    if found.largest is not None:
-        made.append((_too_large(found, source, started, seconds), "large"))
-    return FabricVerdicts(tuple(verdict for verdict, _ in made), {verdict: code for verdict, code in made if code})
+    source = f"bisection of {len(result.hosts)} hosts in {result.runs} runs"
+    single = len(result.hosts) == 1
+    verdicts = [_verdict(state, source, started, seconds, single=single) for state in (*result.hosts, *result.paths)]
+    if result.largest is not None:
+        verdicts.append((_large_group_verdict(result, source, started, seconds), "large"))
+    return FabricVerdicts(tuple(verdict for verdict, _ in verdicts), {verdict: code for verdict, code in verdicts if code})
 
 
-def _verdict(found: PathState, source: str, started: float, seconds: float, *, alone: bool) -> tuple[Verdict, Code | None]:
-    outcome, code = ("skipped", None) if alone else _SAID[found.state]
-    fix = _FIX_PATH if len(found.hosts) > 1 else _FIX_HOST if found.state in ("fail", "suspect") else _FIX_AGAIN
+def _verdict(state: PathState, source: str, started: float, seconds: float, *, single: bool) -> tuple[Verdict, Code | None]:
+    outcome, code = ("skipped", None) if single else _OUTCOMES[state.state]
+    fix = _FIX_PATH if len(state.hosts) > 1 else _FIX_HOST if state.state in ("fail", "suspect") else FIX_RERUN
     verdict = Verdict(
         check="fabric_bisection",
-        host=",".join(found.hosts),
+        host=",".join(state.hosts),
         verdict=outcome,
-        expected="groups pass with it as they pass without it" if len(found.hosts) == 1 else "the two pass together",
-        found=found.state,
+        expected="groups pass with it as they pass without it" if len(state.hosts) == 1 else "the two hosts pass together",
+        found=state.state,
         source=source,
-        reason=f"suspect: {found.reason}" if code == "suspect" else found.reason,
+        reason=f"suspect: {state.reason}" if code == "suspect" else state.reason,
         fix="" if outcome in ("pass", "skipped") else fix,
         started=started,
         seconds=seconds,
@@ -83,16 +85,16 @@ def _verdict(found: PathState, source: str, started: float, seconds: float, *, a
     return verdict, code
 
 
-def _too_large(found: BisectionResult, source: str, started: float, seconds: float) -> Verdict:
+def _large_group_verdict(result: BisectionResult, source: str, started: float, seconds: float) -> Verdict:
     return Verdict(
         check="fabric_bisection",
         host="",
         verdict="unknown",
-        expected=f"groups of up to {len(found.hosts)} hosts pass",
-        found=f"{found.largest}",
+        expected=f"groups of up to {len(result.hosts)} hosts pass",
+        found=f"{result.largest}",
         unit="hosts",
         source=source,
-        reason=f"groups of more than {found.largest} hosts fail, whoever is in them; smaller ones were run instead",
+        reason=f"groups of more than {result.largest} hosts fail, whichever hosts are in them; smaller groups were run instead",
         fix=_FIX_LARGE,
         started=started,
         seconds=seconds,
@@ -100,33 +102,34 @@ def _too_large(found: BisectionResult, source: str, started: float, seconds: flo
 
 
 def pair_verdicts(
-    outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float, said: Mapping[Pair, GroupVerdict] = _NOT_SAID
+    outcomes: Mapping[Pair, Outcome], *, started: float, seconds: float, group_verdicts: Mapping[Pair, GroupVerdict] = _NO_VERDICTS
 ) -> FabricVerdicts:
-    """Return what pairs say of hosts: `fail` for one that fails with all of its partners, who pass with others.
+    """Return verdicts on hosts and paths from the outcomes of pairs.
 
-    A pair that fails between hosts that pass with others is a path that is suspect; one that fails and passes is unsteady. A host all of
-    whose pairs are unknown, or whose partners are no better than itself, is unknown.
+    A host fails if it fails with all of its partners, and they pass with others. If a pair fails although both hosts pass with others,
+    the path is suspect; if it failed once and passed once, the path is unsteady. A host without a known outcome, or with partners that
+    pass with nobody, is unknown.
 
     Args:
-        outcomes: What each pair's runs say together.
-        started: When the first run began (epoch, s).
-        seconds: How long all took.
-        said: The reason of what did not pass, and where a word says why it is not known.
+        outcomes: The outcome of each pair, all its runs together.
+        started: Start of the first run (seconds since the epoch).
+        seconds: Duration of all runs.
+        group_verdicts: Reasons and codes of pairs.
     """
     by_host: dict[str, dict[str, Outcome]] = defaultdict(dict)
-    told: dict[str, list[GroupVerdict]] = defaultdict(list)
+    verdicts_of: dict[str, list[GroupVerdict]] = defaultdict(list)
     for (one, other), outcome in outcomes.items():
         by_host[one][other] = by_host[other][one] = outcome
         for host in (one, other):
-            told[host] += [said[one, other]] if (one, other) in said else []
-    proven = {host for host, partners in by_host.items() if "pass" in partners.values()}
-    states = {host: _host_state(partners, told[host], proven) for host, partners in by_host.items()}
+            verdicts_of[host] += [group_verdicts[one, other]] if (one, other) in group_verdicts else []
+    good = {host for host, partners in by_host.items() if "pass" in partners.values()}
+    findings = {host: _host_finding(partners, verdicts_of[host], good) for host, partners in by_host.items()}
     for (one, other), outcome in outcomes.items():
-        if {one, other} <= proven and (path := _path_state(outcome, said.get((one, other)))):
-            states[f"{one},{other}"] = path
+        if {one, other} <= good and (path := _path_finding(outcome, group_verdicts.get((one, other)))):
+            findings[f"{one},{other}"] = path
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
-    for host, (outcome, reason, fix, code) in states.items():
+    for host, (outcome, reason, fix, code) in findings.items():
         verdict = Verdict(
             check="fabric_pairs",
             host=host,
@@ -144,40 +147,39 @@ def pair_verdicts(
     return FabricVerdicts(tuple(verdicts), codes)
 
 
-def _host_state(partners: Mapping[str, Outcome], told: Sequence[GroupVerdict], proven: set[str]) -> _Stated:
-    """Return what a host's pairs say of it."""
-    outcome, reason, fix = _pair_state(partners, proven)
-    telling = [each for each in told if (each.answer == "pass") == (outcome == "pass")]
-    code = kube_common_code(telling)
+def _host_finding(partners: Mapping[str, Outcome], verdicts: Sequence[GroupVerdict], good: set[str]) -> _Finding:
+    outcome, reason, fix = _host_outcome(partners, good)
+    relevant = [verdict for verdict in verdicts if (verdict.answer == "pass") == (outcome == "pass")]
+    code = _common_code(relevant)
     if outcome == "pass" and code == "no_yardstick":
-        return _Stated("unknown", f"it works with {len(telling)} partners; {telling[0].reason}", FIX_MORE, code)
-    if outcome != "pass" and telling:
-        reason = f"{reason}; {telling[0].reason}"
-    return _Stated(outcome, reason, fix, code if outcome == "unknown" else None)
+        return _Finding("unknown", f"it works with {len(relevant)} partners; {relevant[0].reason}", FIX_MORE, code)
+    if outcome != "pass" and relevant:
+        reason = f"{reason}; {relevant[0].reason}"
+    return _Finding(outcome, reason, fix, code if outcome == "unknown" else None)
 
 
-def _path_state(outcome: Outcome, said: GroupVerdict | None) -> _Stated | None:
-    """Return what is wrong with the path between two hosts that pass with others."""
+def _path_finding(outcome: Outcome, verdict: GroupVerdict | None) -> _Finding | None:
+    """Return the fault of the path between two hosts that pass with others; None if there is none."""
     if outcome == "fail":
-        return _Stated("unknown", "suspect: they fail together, and each passes with others", _FIX_PATH, "suspect")
-    if said and said.code == "unsteady":
-        return _Stated("unknown", f"unsteady: {said.reason}", _FIX_PATH, "unsteady")
+        return _Finding("unknown", "suspect: the two hosts fail together, and each passes with others", _FIX_PATH, "suspect")
+    if verdict and verdict.code == "unsteady":
+        return _Finding("unknown", f"unsteady: {verdict.reason}", _FIX_PATH, "unsteady")
     return None
 
 
-def kube_common_code(said: Sequence[GroupVerdict]) -> Code | None:
-    """Return the code that all of a host's pairs bear; None where one of them is known, or they differ."""
-    codes = {each.code for each in said}
+def _common_code(verdicts: Sequence[GroupVerdict]) -> Code | None:
+    """Return the code that all pairs of a host have; None if they differ or one has none."""
+    codes = {verdict.code for verdict in verdicts}
     return codes.pop() if len(codes) == 1 else None
 
 
-def _pair_state(partners: Mapping[str, Outcome], proven: set[str]) -> tuple[Outcome, str, str]:
-    """Return what a host's pairs say of it: verdict, reason, fix."""
+def _host_outcome(partners: Mapping[str, Outcome], good: set[str]) -> tuple[Outcome, str, str]:
+    """Return outcome, reason and fix."""
     if "pass" in partners.values():
         return "pass", "", ""
     failed = [partner for partner, outcome in partners.items() if outcome == "fail"]
-    good = [partner for partner in failed if partner in proven]
-    if len(good) >= _LEAST_FAILED and len(failed) == len(partners):
-        return "fail", f"it fails with all of {len(failed)} partners, {len(good)} of whom pass with others", _FIX_HOST
-    known = f"{len(failed)} of {len(partners)} pairs fail, {len(good)} of them with partners who pass with others"
-    return "unknown", f"no pair with it passes: {known}; {_LEAST_FAILED} such partners and no other answer would prove it", _FIX_AGAIN
+    good_failed = [partner for partner in failed if partner in good]
+    if len(good_failed) >= _MIN_FAILED and len(failed) == len(partners):
+        return "fail", f"it fails with all of its {len(failed)} partners, and {len(good_failed)} of them pass with others", _FIX_HOST
+    counts = f"{len(failed)} of {len(partners)} pairs fail, {len(good_failed)} of them with partners that pass with others"
+    return "unknown", f"no pair with it passes: {counts}; at least {_MIN_FAILED} such partners and no other answer are a proof", FIX_RERUN

@@ -1,8 +1,8 @@
-"""One program on several hosts at once: which hosts run together, and whether it went well. Pure functions and plain data.
+"""Decide whether a run over several hosts passed, failed, or gave no answer. Pure functions.
 
-pass     every host ended well, and what was computed is right
-fail     a wrong result, or a run that failed
-unknown  a host was lost, took a job or could not start, the run hung or was ended by somebody: nothing is held against anybody
+pass     the program ended well on every host, and the result is right
+fail     the result is wrong, or the program failed
+unknown  a host was lost, runs a job or could not start; or the run hung or was ended from outside
 """
 
 from __future__ import annotations
@@ -11,38 +11,78 @@ import signal
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from primus_bootstrap.bench.results.host_answers import parse_step
 from primus_bootstrap.bench.results.reader import parse_lines
-from primus_bootstrap.bench.results.store import jobs_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.bench.fabric.bisection import Answer
+    from primus_bootstrap.bench.results.host_answers import StepOutput
     from primus_bootstrap.bench.results.reader import Result
 
 METRIC = "bus_gb_per_s"
 # workloads/common/errors.py: StalledError.
-_STALLED = 77
-# primus-cli could not start it: its UsageError, PlanError and StepError, and what shells and container engines say of programs.
-_NOT_STARTED = (2, 3, 4, 125, 126, 127)
-# Ended by somebody (or by the kernel, for memory), seen by a shell or by the parent.
-_ENDED = (*(128 + number for number in (signal.SIGTERM, signal.SIGKILL)), -signal.SIGTERM, -signal.SIGKILL)
-# How torch says that the port of the meeting is another program's.
-_PORT_TAKEN = ("EADDRINUSE", "address already in use")
-_SAID_CHARS = 200
+_EXIT_STALLED = 77
+# primus-cli could not start the program (UsageError, PlanError, StepError), or a shell or container engine could not.
+_EXITS_NOT_STARTED = (2, 3, 4, 125, 126, 127)
+# Ended by a signal from outside (or by the kernel, for memory), as a shell or the parent process reports it.
+_EXITS_KILLED = (*(128 + number for number in (signal.SIGTERM, signal.SIGKILL)), -signal.SIGTERM, -signal.SIGKILL)
+# Messages of torch when another program uses the master port.
+_PORT_IN_USE = ("EADDRINUSE", "address already in use")
+_MAX_PRINTED_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRun:
-    """A group that runs together. `step` is the number of its step in the tier; hosts are in the order of their ranks."""
+    """Hosts that run a step together, in the order of their ranks; `step` is its number in the tier."""
 
     step: int
     hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class GroupAnswer:
+    """A host's answer to its part of a group run.
+
+    Attributes:
+        number: Number of the round.
+        started: Whether the part started.
+        absent: Why it did not start.
+        step: Its output.
+        cut: Why there is no output although it started.
+    """
+
+    number: int = 0
+    started: bool = False
+    absent: str = ""
+    step: StepOutput | None = None
+    cut: str = ""
+
+
+def parse_group_answer(data: Mapping[str, Any]) -> GroupAnswer:
+    """Read a host's answer as the module `bench_node` returns it."""
+    return GroupAnswer(
+        number=int(data.get("number") or 0),
+        started=bool(data.get("started")),
+        absent=str(data.get("absent") or ""),
+        step=parse_step(data["step"]) if "step" in data else None,
+        cut=str(data.get("cut") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class GroupRunResult:
-    """A run that has ended. `lines` are its results of bus bandwidth; `starts` when it began, each by the host's own clock (epoch, s)."""
+    """A finished group run.
+
+    Attributes:
+        run: The group.
+        answer: Whether it passed.
+        reason: Why it did not pass.
+        lines: Result lines with the bus bandwidth.
+        starts: Start time by each host's own clock (seconds since the epoch).
+        seconds: Duration.
+    """
 
     run: GroupRun
     answer: Answer
@@ -52,11 +92,11 @@ class GroupRunResult:
     seconds: float = 0.0
 
     def results(self) -> tuple[Result, ...]:
-        """Return the bus bandwidths, as results of the whole group."""
+        """Return the bus bandwidths as results of the whole group."""
         return parse_lines([line.encode() for line in self.lines], name=",".join(self.run.hosts)).results if self.lines else ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the run as plain data for `json.dumps`."""
+        """Return plain data for `json.dumps`."""
         return {
             "step": self.run.step,
             "hosts": list(self.run.hosts),
@@ -68,73 +108,66 @@ class GroupRunResult:
         }
 
 
-def parse_ran(data: Mapping[str, Any]) -> GroupRunResult:
-    """Return a run from what `to_json` wrote."""
+def parse_group_run(data: Mapping[str, Any]) -> GroupRunResult:
+    """Read what `GroupRunResult.to_json` wrote."""
     run = GroupRun(int(data["step"]), tuple(data["hosts"]))
     return GroupRunResult(run, data["answer"], data["reason"], tuple(data["lines"]), data["starts"], float(data["seconds"]))
 
 
-def read_ran(run: GroupRun, said: Mapping[str, Mapping[str, Any]]) -> GroupRunResult:
-    """Return how a run went.
-
-    Args:
-        run: The run.
-        said: By host `{"step": what the step gave}`, or why it gave nothing: `{"absent": …}` where it could not begin, `{"cut": …}` where
-            it was ended. A host that is missing was lost.
-    """
-    steps = {host: said[host]["step"] for host in run.hosts if "step" in said.get(host, {})}
-    starts = {host: float(step["started"]) for host, step in steps.items()}
-    seconds = max((float(step["seconds"]) for step in steps.values()), default=0.0)
-    lines = [line for step in steps.values() for line in step["results"]]
-    reading = parse_lines([line.encode() for line in lines], name=",".join(run.hosts)) if lines else None
-    results = reading.results if reading else ()
-    answer, reason = _answer(run.hosts, said, steps, results)
-    kept = tuple(line for line in lines if f'"{METRIC}"' in line) if answer == "pass" else ()
-    return GroupRunResult(run, answer, reason, kept, starts, seconds)
+def evaluate_group_run(run: GroupRun, answers: Mapping[str, GroupAnswer]) -> GroupRunResult:
+    """Return the result of a group run; a host without an answer was lost."""
+    steps = {host: step for host in run.hosts if host in answers and (step := answers[host].step)}
+    lines = [line for step in steps.values() for line in step.results]
+    results = parse_lines([line.encode() for line in lines], name=",".join(run.hosts)).results if lines else ()
+    answer, reason = _evaluate(run.hosts, answers, steps, results)
+    return GroupRunResult(
+        run,
+        answer,
+        reason,
+        lines=tuple(line for line in lines if f'"{METRIC}"' in line) if answer == "pass" else (),
+        starts={host: step.started for host, step in steps.items()},
+        seconds=max((step.seconds for step in steps.values()), default=0.0),
+    )
 
 
-def _answer(
-    hosts: Sequence[str], said: Mapping[str, Mapping[str, Any]], steps: Mapping[str, Mapping[str, Any]], results: Sequence[Result]
+def _evaluate(
+    hosts: Sequence[str], answers: Mapping[str, GroupAnswer], steps: Mapping[str, StepOutput], results: Sequence[Result]
 ) -> tuple[Answer, str]:
-    busy = next((host for host, step in steps.items() if step["jobs"]), None)
+    busy = next((host for host, step in steps.items() if step.jobs), None)
     if busy is not None:
-        return "unknown", f"{busy}: {jobs_beside(steps[busy])}"
+        return "unknown", f"{busy}: {busy_reason(steps[busy])}"
     wrong = next((result for result in results if result.correct is False), None)
     if wrong is not None:
         return "fail", f"the result is wrong: {wrong.series.text()}"
-    gave = {host: said.get(host, {}) for host in hosts}
-    # Whoever was missing comes before those who were ended because of it.
-    for host in sorted(hosts, key=lambda host: "cut" in gave[host] or host in steps):
-        why = _no_answer(steps[host]) if host in steps else str(gave[host].get("absent") or gave[host].get("cut") or "it was lost")
-        if why:
-            return "unknown", f"{host}: {why}"
+    given = {host: answers.get(host, GroupAnswer()) for host in hosts}
+    # A host that did not start comes before those that were ended because of it.
+    for host in sorted(hosts, key=lambda host: bool(given[host].cut) or host in steps):
+        reason = _no_answer(steps[host]) if host in steps else given[host].absent or given[host].cut or "it was lost"
+        if reason:
+            return "unknown", f"{host}: {reason}"
     for host, step in steps.items():
-        if step["code"]:
-            error = next((result.error for result in results if result.error), "") or _last_words(step)
-            return "fail", f"{host}: exit {step['code']}: {error}"
+        if step.code:
+            error = next((result.error for result in results if result.error), "") or step.last_words(_MAX_PRINTED_CHARS)
+            return "fail", f"{host}: exit code {step.code}: {error}"
     if not any(result.series.metric == METRIC and result.value is not None for result in results):
-        return "unknown", "it ended well and left no bus bandwidth"
+        return "unknown", "it ended well, but wrote no bus bandwidth"
     return "pass", ""
 
 
-def jobs_beside(step: Mapping[str, Any]) -> str:
-    """Return in words what jobs ran beside a host's part."""
-    return f"jobs run on it: {jobs_in_words(step['jobs'])}"
+def busy_reason(step: StepOutput) -> str:
+    """Return which jobs ran beside a host's part."""
+    return f"jobs run on it: {step.jobs_text()}"
 
 
-def _no_answer(step: Mapping[str, Any]) -> str:
-    """Return why a host's part says nothing of the fabric; empty where it does."""
-    if step["error"]:
-        return str(step["error"])
-    if step["code"] == _STALLED:
-        return "it took longer than its limit"
-    if step["code"] in _NOT_STARTED:
-        return f"it could not start (exit {step['code']}): {_last_words(step)}"
-    if step["code"] in _ENDED:
-        return f"somebody ended it (exit {step['code']})"
-    printed = f"{step['stdout']}\n{step['stderr']}"
-    return "the port of the meeting was taken" if step["code"] and any(words in printed for words in _PORT_TAKEN) else ""
-
-
-def _last_words(step: Mapping[str, Any]) -> str:
-    return " ".join((step["stderr"] or step["stdout"])[-_SAID_CHARS:].split())
+def _no_answer(step: StepOutput) -> str:
+    """Return why a host's part gives no information about the fabric; empty if it does."""
+    if step.error:
+        return step.error
+    if step.code == _EXIT_STALLED:
+        return "it exceeded its time limit"
+    if step.code in _EXITS_NOT_STARTED:
+        return f"it could not start (exit code {step.code}): {step.last_words(_MAX_PRINTED_CHARS)}"
+    if step.code in _EXITS_KILLED:
+        return f"it was killed from outside (exit code {step.code})"
+    printed = f"{step.stdout}\n{step.stderr}"
+    return "another program used the master port" if step.code and any(words in printed for words in _PORT_IN_USE) else ""

@@ -1,6 +1,7 @@
-"""Is a group slow? Pairs are held against the floor of their model and against the other pairs; larger groups against the pairs' median.
+"""Decide whether a group is slow. Pure functions.
 
-Pure functions. Where too few pairs were measured, nothing is said of speed.
+Pairs are compared with the floor of their model and with the other pairs, larger groups with the median of the pairs. With too few
+pairs, speed is not evaluated.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.fabric.group_runs import METRIC
-from primus_bootstrap.bench.judging.criteria import CriterionResult, NotApplicable, by_floor, by_peers
-from primus_bootstrap.bench.judging.samples import GroupKey, make_members
+from primus_bootstrap.bench.judging.criteria import CriterionResult, NotApplicable, floor_criterion, peer_criterion
+from primus_bootstrap.bench.judging.samples import GroupKey, make_samples
 from primus_bootstrap.bench.results.history import History
 
 if TYPE_CHECKING:
@@ -26,121 +27,118 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.results.reader import Result
 
-# What makes bus bandwidths of groups of any size comparable: the collective, the type, and the size but for what a rank's share rounds off.
+# Bus bandwidths of groups of any size are comparable with the same collective, data type and log2 of the message size. Rounding the
+# logarithm ignores the bytes that a rank's share rounds off.
 Kind = tuple[str, str, float]
 
 
 class GroupVerdict(NamedTuple):
-    """What a pair's run says in the end; `code` is why it is not known to be fast enough, where a word says it."""
+    """The verdict on a group; `code` says why its speed is unknown."""
 
     answer: Answer
     reason: str = ""
     code: Code | None = None
 
 
-def judge_pairs(
-    ran: Iterable[GroupRunResult], alike: Callable[[tuple[str, ...]], str], floors: Floors, settings: JudgingSettings
+def evaluate_pairs(
+    runs: Iterable[GroupRunResult], comparable: Callable[[tuple[str, ...]], str], floors: Floors, settings: JudgingSettings
 ) -> Mapping[tuple[str, ...], GroupVerdict]:
-    """Judge pairs by all the runs that each has made.
-
-    One that ran well and that nothing can be held against is a pass with the code `no_yardstick`: it proves that the two work.
+    """Evaluate pairs by all their runs. A pair that works, but has nothing to compare with, passes with the code `no_yardstick`.
 
     Args:
-        ran: The runs of one step.
-        alike: Returns the same text for pairs that may be compared: the same models, the same kind of path.
+        runs: The runs of one step.
+        comparable: Returns the same text for pairs with the same models and the same kind of path.
         floors: The floors of models.
-        settings: The minimums and limits.
+        settings: The limits.
     """
-    runs: dict[tuple[str, ...], list[GroupRunResult]] = defaultdict(list)
-    said: dict[tuple[str, ...], list[CriterionResult | NotApplicable]] = defaultdict(list)
-    series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
-    for each in ran:
-        runs[each.run.hosts].append(each)
-        for result in each.results() if each.answer == "pass" else ():
+    by_pair: dict[tuple[str, ...], list[GroupRunResult]] = defaultdict(list)
+    by_series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        by_pair[run.run.hosts].append(run)
+        for result in run.results() if run.answer == "pass" else ():
             key = GroupKey(result.series, result.unit, result.better, result.model, result.stack)
-            series[alike(each.run.hosts), key][each.run.hosts].append(result)
-    chance = settings.false_flag_percent / 100 / max(1, len({key.series for _, key in series}))
-    most = 0
-    for (_, key), results in series.items():
-        most = max(most, len(results))
-        for pair, outcomes in _say(key, results, chance, floors, settings).items():
-            said[pair] += outcomes
-    return {pair: _judged(each, said[pair], most, settings) for pair, each in runs.items()}
+            by_series[comparable(run.run.hosts), key][run.run.hosts].append(result)
+    chance = settings.false_flag_percent / 100 / max(1, len({key.series for _, key in by_series}))
+    criteria: dict[tuple[str, ...], list[CriterionResult | NotApplicable]] = defaultdict(list)
+    for (_, key), results in by_series.items():
+        for pair, outcomes in _apply_criteria(key, results, chance, floors, settings).items():
+            criteria[pair] += outcomes
+    most = max((len(results) for results in by_series.values()), default=0)
+    return {pair: _pair_verdict(pair_runs, criteria[pair], most, settings) for pair, pair_runs in by_pair.items()}
 
 
-def in_doubt(ran: Iterable[GroupRunResult], judged: Mapping[tuple[str, ...], GroupVerdict]) -> tuple[tuple[str, ...], ...]:
-    """Return the pairs that one more run may settle: they failed or gave no clear answer, and have run once.
-
-    What most pairs share is not among them: more of the same would not settle it.
-    """
-    times = Counter(each.run.hosts for each in ran)
-    return tuple(pair for pair, said in judged.items() if times[pair] == 1 and said.answer != "pass" and said.code != "shared")
+def undecided_pairs(runs: Iterable[GroupRunResult], verdicts: Mapping[tuple[str, ...], GroupVerdict]) -> tuple[tuple[str, ...], ...]:
+    """Return the pairs that ran once and did not pass, so that a second run may decide. A cause that most pairs share is not repeated."""
+    counts = Counter(run.run.hosts for run in runs)
+    return tuple(pair for pair, verdict in verdicts.items() if counts[pair] == 1 and verdict.answer != "pass" and verdict.code != "shared")
 
 
-def _say(
+def _apply_criteria(
     key: GroupKey, results: Mapping[tuple[str, ...], Sequence[Result]], chance: float, floors: Floors, settings: JudgingSettings
 ) -> Mapping[tuple[str, ...], list[CriterionResult | NotApplicable]]:
-    """Return what floor and peers say of each pair in one series."""
-    names = {",".join(pair): pair for pair in results}
-    members = {member.host: member for member in make_members(key, {(name, ""): results[pair] for name, pair in names.items()})}
+    """Compare each pair with the floor and with the other pairs in one series."""
+    pairs = {",".join(pair): pair for pair in results}
+    samples = {sample.host: sample for sample in make_samples(key, {(name, ""): results[pair] for name, pair in pairs.items()})}
     floor = floors.find(key.series, key.model)
-    peers = by_peers(key, tuple(members.values()), History(), dict.fromkeys(members, chance), settings, "pairs")
-    sticks = [by_floor(floor, key.better), peers] if floor else [peers]
-    return {names[name]: [stick(member) for stick in sticks] for name, member in members.items()}
+    peers = peer_criterion(key, tuple(samples.values()), History(), dict.fromkeys(samples, chance), settings, "pairs")
+    criteria = [floor_criterion(floor, key.better), peers] if floor else [peers]
+    return {pairs[name]: [criterion(sample) for criterion in criteria] for name, sample in samples.items()}
 
 
-def _judged(
-    ran: Sequence[GroupRunResult], said: Sequence[CriterionResult | NotApplicable], most: int, settings: JudgingSettings
+def _pair_verdict(
+    runs: Sequence[GroupRunResult], criteria: Sequence[CriterionResult | NotApplicable], most: int, settings: JudgingSettings
 ) -> GroupVerdict:
-    """Return what a pair's runs say together: one without an answer says nothing beside one that has one."""
-    answered = [each for each in ran if each.answer != "unknown"]
-    bad = [each for each in answered if each.answer == "fail"]
+    """Return the verdict on a pair. Runs without an answer are ignored if another run gave one."""
+    answered = [run for run in runs if run.answer != "unknown"]
+    failed = [run for run in answered if run.answer == "fail"]
     if not answered:
-        return GroupVerdict("unknown", ran[-1].reason)
-    if bad and len(bad) < len(answered):
-        return GroupVerdict("unknown", f"{len(bad)} of {len(answered)} runs failed ({bad[0].reason}), and the other passed", "unsteady")
-    if bad:
-        return GroupVerdict("fail", bad[0].reason)
-    spoken = [each for each in said if isinstance(each, CriterionResult)]
+        return GroupVerdict("unknown", runs[-1].reason)
+    if failed and len(failed) < len(answered):
+        return GroupVerdict(
+            "unknown", f"{len(failed)} of {len(answered)} runs failed ({failed[0].reason}), and the other passed", "unsteady"
+        )
+    if failed:
+        return GroupVerdict("fail", failed[0].reason)
+    applied = [result for result in criteria if isinstance(result, CriterionResult)]
     for outcome in ("fail", "unknown"):
-        for each in spoken:
-            if each.outcome == outcome:
-                return GroupVerdict(outcome, f"{each.source}: {each.reason}", each.code)
-    if not spoken:
-        few = f"{most} pairs are alike, and {settings.minimum_hosts} are needed to compare their speed"
-        quiet = [each.reason for each in said if isinstance(each, NotApplicable) and each.notable]
-        return GroupVerdict("pass", quiet[0] if quiet else few, "no_yardstick")
+        for result in applied:
+            if result.outcome == outcome:
+                return GroupVerdict(outcome, f"{result.source}: {result.reason}", result.code)
+    if not applied:
+        too_few = f"{most} pairs are comparable, and {settings.minimum_hosts} are needed to evaluate their speed"
+        notable = [result.reason for result in criteria if isinstance(result, NotApplicable) and result.notable]
+        return GroupVerdict("pass", notable[0] if notable else too_few, "no_yardstick")
     return GroupVerdict("pass")
 
 
-def reference(ran: Iterable[GroupRunResult], settings: JudgingSettings) -> Mapping[Kind, float]:
-    """Return the median bus bandwidth of pairs (GB/s) by kind; a kind of which too few pairs were measured has none."""
-    found: dict[Kind, list[float]] = defaultdict(list)
-    for each in ran:
-        if len(each.run.hosts) == 2 and each.answer == "pass":
-            for kind, value in _speeds(each):
-                found[kind].append(value)
-    return {kind: median(values) for kind, values in found.items() if len(values) >= settings.minimum_hosts}
+def pair_medians(runs: Iterable[GroupRunResult], settings: JudgingSettings) -> Mapping[Kind, float]:
+    """Return the median bus bandwidth of pairs (GB/s) by kind; a kind with too few pairs is left out."""
+    values: dict[Kind, list[float]] = defaultdict(list)
+    for run in runs:
+        if len(run.run.hosts) == 2 and run.answer == "pass":
+            for kind, value in _bandwidths(run):
+                values[kind].append(value)
+    return {kind: median(found) for kind, found in values.items() if len(found) >= settings.minimum_hosts}
 
 
-def hold_against(ran: GroupRunResult, medians: Mapping[Kind, float], settings: JudgingSettings) -> GroupVerdict:
-    """Return what a group's run says: one that ran well is bad where it is far slower than pairs are."""
-    if ran.answer != "pass":
-        return GroupVerdict(ran.answer, ran.reason)
-    known = [(kind, value) for kind, value in _speeds(ran) if kind in medians]
-    for kind, value in known:
+def evaluate_group(run: GroupRunResult, medians: Mapping[Kind, float], settings: JudgingSettings) -> GroupVerdict:
+    """Return the verdict on a group: a run that passed fails if it is much slower than pairs are."""
+    if run.answer != "pass":
+        return GroupVerdict(run.answer, run.reason)
+    comparable = [(kind, value) for kind, value in _bandwidths(run) if kind in medians]
+    for kind, value in comparable:
         if 100 * value < settings.group_share_percent * medians[kind]:
             return GroupVerdict(
                 "fail", f"{kind[0]} {value:.4g} GB/s, less than {settings.group_share_percent:g} % of the pairs' {medians[kind]:.4g}"
             )
-    return GroupVerdict("pass", "" if known else "no pairs to compare its speed with", None if known else "no_yardstick")
+    return GroupVerdict("pass", "" if comparable else "no pairs to compare its speed with", None if comparable else "no_yardstick")
 
 
-def _speeds(ran: GroupRunResult) -> list[tuple[Kind, float]]:
-    """Return each kind once with its bus bandwidth (GB/s)."""
-    found: dict[Kind, float] = {}
-    for result in ran.results():
+def _bandwidths(run: GroupRunResult) -> list[tuple[Kind, float]]:
+    """Return the bus bandwidth (GB/s) of each kind."""
+    values: dict[Kind, float] = {}
+    for result in run.results():
         sizes = json.loads(result.series.sizes)
         if result.series.metric == METRIC and result.value:
-            found[str(sizes["collective"]), str(sizes["dtype"]), round(math.log2(sizes["bytes"]), 2)] = result.value
-    return list(found.items())
+            values[str(sizes["collective"]), str(sizes["dtype"]), round(math.log2(sizes["bytes"]), 2)] = result.value
+    return list(values.items())

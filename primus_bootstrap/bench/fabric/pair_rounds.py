@@ -1,4 +1,4 @@
-"""Who talks to whom when paths are measured in pairs: rounds of pairs in which every host is at most once, so that all may run at once."""
+"""Arrange pairs of hosts in rounds. A host is in at most one pair of a round, so all pairs of a round can run at the same time."""
 
 from __future__ import annotations
 
@@ -14,49 +14,48 @@ Round = tuple[Pair, ...]
 
 
 def round_robin(hosts: Sequence[str]) -> Iterator[Round]:
-    """Yield rounds in which every pair comes once: N - 1 of them for an even number of hosts, N for an odd one, where one host rests.
+    """Yield rounds with every pair once: N - 1 rounds for an even number of hosts, N for an odd number, where one host pauses.
 
-    The circle method: one host stays, the others move on by a place a round
-    (https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method).
+    The circle method: one host is fixed, the others rotate (https://en.wikipedia.org/wiki/Round-robin_tournament#Circle_method).
     """
     count = len(hosts) + len(hosts) % 2
     for turn in range(count - 1):
-        places = [0, *(1 + (place - turn) % (count - 1) for place in range(count - 1))]
-        pairs = ((places[left], places[count - 1 - left]) for left in range(count // 2))
+        order = [0, *(1 + (index - turn) % (count - 1) for index in range(count - 1))]
+        pairs = ((order[left], order[count - 1 - left]) for left in range(count // 2))
         yield tuple((hosts[min(pair)], hosts[max(pair)]) for pair in pairs if max(pair) < len(hosts))
 
 
-def chosen_rounds(hosts: Sequence[str], place_of: Mapping[str, str], *, inside: int, across: int) -> tuple[Round, ...]:
-    """Return a few rounds that tell most: within each rack, and between racks; no pair comes twice.
+def chosen_rounds(hosts: Sequence[str], location_of: Mapping[str, str], *, inside: int, across: int) -> tuple[Round, ...]:
+    """Return a few rounds inside locations and between locations; no pair occurs twice.
 
     Args:
-        hosts: Who takes part.
-        place_of: Each host's rack, or on a rail-optimised fabric its group of leaf switches: a path inside goes over one switch, a path
-            across goes over the spine. A host without a place is in one of its own.
-        inside: Rounds within the places; all places have theirs at once. A place with fewer possible rounds has those.
-        across: Rounds between places: the first half of the places with the second, with partners spread over all of that. Where one
-            place has more than half of the hosts, some of them rest.
+        hosts: The hosts.
+        location_of: Each host's rack, or on a rail-optimised fabric its group of leaf switches. A path inside a location uses one
+            switch, a path across locations uses the spine. A host without a location has one of its own.
+        inside: Rounds inside the locations, in all of them at once. A location with fewer possible rounds runs those.
+        across: Rounds that pair the first half of the locations with the second half, with another offset each time. If one location
+            has more than half of the hosts, some of them pause.
     """
-    places: dict[str, list[str]] = defaultdict(list)
+    locations: dict[str, list[str]] = defaultdict(list)
     for host in hosts:
-        places[place_of.get(host) or f"\0{host}"].append(host)
-    rounds = [*_inside(list(places.values()), inside), *_across(list(places.values()), across)]
-    return tuple(each for each in rounds if each)
+        locations[location_of.get(host) or f"\0{host}"].append(host)
+    rounds = [*_inside(list(locations.values()), inside), *_across(list(locations.values()), across)]
+    return tuple(pairs for pairs in rounds if pairs)
 
 
-def _inside(places: Sequence[Sequence[str]], count: int) -> Iterator[Round]:
-    wanted = ([each for each, _ in zip(round_robin(place), range(count), strict=False)] for place in places)
-    for together in zip_longest(*wanted, fillvalue=()):
-        yield tuple(pair for each in together for pair in each)
+def _inside(locations: Sequence[Sequence[str]], count: int) -> Iterator[Round]:
+    rounds = ([pairs for pairs, _ in zip(round_robin(hosts), range(count), strict=False)] for hosts in locations)
+    for simultaneous in zip_longest(*rounds, fillvalue=()):
+        yield tuple(pair for pairs in simultaneous for pair in pairs)
 
 
-def _across(places: Sequence[Sequence[str]], count: int) -> Iterator[Round]:
-    """Yield rounds between the first half of all hosts, place by place, and the second, shifted by another amount each time."""
-    ordered = [(host, number) for number, place in enumerate(sorted(places, key=len, reverse=True)) for host in place]
+def _across(locations: Sequence[Sequence[str]], count: int) -> Iterator[Round]:
+    """Yield rounds between the first half of all hosts, ordered by location, and the second half, with another offset each time."""
+    ordered = [(host, number) for number, hosts in enumerate(sorted(locations, key=len, reverse=True)) for host in hosts]
     half = len(ordered) // 2
     rest = len(ordered) - half
     rounds = min(count, rest)
     for turn in range(rounds):
         shift = turn * rest // rounds
         pairs = ((ordered[left], ordered[half + (left + shift) % rest]) for left in range(half))
-        yield tuple((one, other) for (one, here), (other, there) in pairs if here != there)
+        yield tuple((one, other) for (one, location), (other, other_location) in pairs if location != other_location)

@@ -1,7 +1,7 @@
-"""The course of a bench over several hosts: which groups run next, and what all runs together say. Pure functions over what has run.
+"""Choose the groups of the next round, and evaluate all runs over several hosts. Pure functions over the finished runs.
 
-Pairs come first, in rounds; then the fabric by bisection, which is played again from the answers so far each time: the first group
-that has not run yet is the next one. A host that leaves (lost, or jobs came) takes no further part, and nobody else is blamed for it.
+Pairs run first, in rounds. The bisection follows: it is replayed from the answers so far, and the first group without an answer runs
+next. A host that is lost or gets a job takes no further part.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.fabric.bisection import bisect_fabric
-from primus_bootstrap.bench.fabric.fabric_verdicts import FIX_MORE, FabricVerdicts, bisection_verdicts, pair_verdicts
+from primus_bootstrap.bench.fabric.fabric_verdicts import FIX_MORE, FIX_RERUN, FabricVerdicts, bisection_verdicts, pair_verdicts
 from primus_bootstrap.bench.fabric.group_runs import GroupRun, GroupRunResult
-from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict, hold_against, in_doubt, judge_pairs, reference
+from primus_bootstrap.bench.fabric.group_speeds import GroupVerdict, evaluate_group, evaluate_pairs, pair_medians, undecided_pairs
 from primus_bootstrap.bench.fabric.pair_rounds import chosen_rounds, round_robin
 from primus_bootstrap.core.verdicts import Verdict
 
@@ -29,50 +29,54 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.quarantine.policy import Step
 
-_FIX_AGAIN = "bench it again"
-
 
 @dataclass(frozen=True, slots=True)
 class FabricSchedule:
-    """What is known so far.
+    """The runs so far, and what the next round depends on.
 
-    `steps` are those over several hosts, by their number in the tier. `hosts` took part from the start; `left` says why one does no
-    longer. `places` are racks or leaf switches, `models` what devices a host has. `at_once`: so many hosts may run at the same time, 0
-    for any number. `given_up` says why nothing more is run.
+    Attributes:
+        steps: The steps over several hosts, by their number in the tier.
+        hosts: The hosts that took part at the start.
+        locations: Rack or leaf switch of each host.
+        models: Device models of each host.
+        dropped: Why a host no longer takes part.
+        runs: The finished runs.
+        at_once: Number of hosts that may run at the same time; 0 for any number.
+        given_up: Why no further groups run; empty if they do.
     """
 
     steps: Mapping[int, Step]
     hosts: tuple[str, ...]
-    places: Mapping[str, str] = field(default_factory=dict)
+    locations: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
-    left: Mapping[str, str] = field(default_factory=dict)
-    ran: tuple[GroupRunResult, ...] = ()
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[GroupRunResult, ...] = ()
     at_once: int = 0
     given_up: str = ""
 
     @property
     def present(self) -> tuple[str, ...]:
-        """Who still takes part."""
-        return tuple(host for host in self.hosts if host not in self.left)
+        """The hosts that still take part."""
+        return tuple(host for host in self.hosts if host not in self.dropped)
 
-    def of(self, number: int) -> tuple[GroupRunResult, ...]:
+    def runs_of(self, number: int) -> tuple[GroupRunResult, ...]:
         """Return the runs of one step."""
-        return tuple(each for each in self.ran if each.run.step == number)
+        return tuple(run for run in self.runs if run.run.step == number)
 
 
-class _NotYetError(Exception):
-    """The answer of a group is needed that has not run."""
+class _MissingAnswerError(Exception):
+    """The bisection needs the answer of a group that has not run."""
 
     def __init__(self, group: tuple[str, ...]) -> None:
         super().__init__(group)
         self.group = group
 
 
-def places_of(facts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """Return where each host is, as Slurm's topology has it: by switches where one is stated, else by racks, else by subnets.
+def find_locations(facts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the location of each host, as Slurm's topology uses it: its switch if any host states one, else its rack, else its subnet.
 
     Args:
-        facts: By host `switch`, `rack` and `address`, empty where they are not stated.
+        facts: `switch`, `rack` and `address` by host; empty if not stated.
     """
     for name in ("switch", "rack"):
         if any(fact[name] for fact in facts.values()):
@@ -81,7 +85,7 @@ def places_of(facts: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
 
 
 def _subnet(address: str) -> str:
-    """Return the /24 (IPv6: /64) of an address; one place for all host names."""
+    """Return the /24 (IPv6: /64) of an address; all host names share one location."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -89,141 +93,149 @@ def _subnet(address: str) -> str:
     return str(ipaddress.ip_network(f"{parsed}/{24 if parsed.version == 4 else 64}", strict=False))
 
 
-def next_runs(course: FabricSchedule, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
-    """Return the runs of the next round, no host in two of them; nothing where all is known that can be.
+def next_runs(schedule: FabricSchedule, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
+    """Return the groups of the next round, with no host in two of them; nothing if all steps are finished.
 
-    Pairs that are in doubt when all have run are measured once more.
+    When all pairs have run, undecided ones run once more.
     """
-    if course.given_up or len(course.present) < 2:
+    if schedule.given_up or len(schedule.present) < 2:
         return ()
-    for number, step in course.steps.items():
-        pairs = _planned(course, step) if step.over == "pairs" else _to_compare(course, number, settings)
-        runs = _round(course, number, pairs) or (_once_more(course, number, floors, settings) if step.over == "pairs" else ())
+    for number, step in schedule.steps.items():
+        pairs = _planned_pairs(schedule, step) if step.over == "pairs" else _comparison_pairs(schedule, number, settings)
+        runs = _first_open_round(schedule, number, pairs)
+        if not runs and step.over == "pairs":
+            runs = _second_runs(schedule, number, floors, settings)
         if runs:
             return runs
         if step.over == "fabric":
             try:
-                bisect_fabric(course.present, _Answers(course, number, settings).probe)
-            except _NotYetError as wanted:
-                return (GroupRun(number, wanted.group),)
+                bisect_fabric(schedule.present, _Answers(schedule, number, settings).probe)
+            except _MissingAnswerError as missing:
+                return (GroupRun(number, missing.group),)
     return ()
 
 
-def _planned(course: FabricSchedule, step: Step) -> Iterator[tuple[Pair, ...]]:
-    yield from chosen_rounds(course.hosts, course.places, inside=step.inside, across=step.across)
+def _planned_pairs(schedule: FabricSchedule, step: Step) -> Iterator[tuple[Pair, ...]]:
+    yield from chosen_rounds(schedule.hosts, schedule.locations, inside=step.inside, across=step.across)
 
 
-def _to_compare(course: FabricSchedule, number: int, settings: JudgingSettings) -> Iterator[tuple[Pair, ...]]:
-    """Yield the pairs whose speed larger groups are held against: enough of them, and as many again where some give none.
+def _comparison_pairs(schedule: FabricSchedule, number: int, settings: JudgingSettings) -> Iterator[tuple[Pair, ...]]:
+    """Yield rounds of pairs until enough of them passed to compare larger groups with; at most twice as many as are needed.
 
-    Nothing where there are too few hosts for enough pairs.
+    Yields nothing if there are too few hosts for enough pairs.
     """
-    hosts, enough = course.present, settings.minimum_hosts
+    hosts, enough = schedule.present, settings.minimum_hosts
     if len(hosts) * (len(hosts) - 1) // 2 < enough:
         return
-    good = {frozenset(each.run.hosts) for each in course.of(number) if each.answer == "pass"}
+    passed = {frozenset(run.run.hosts) for run in schedule.runs_of(number) if run.answer == "pass"}
     planned: list[Pair] = []
-    for each in round_robin(hosts):
-        if len(planned) >= 2 * enough or sum(frozenset(pair) in good for pair in planned) >= enough:
+    for pairs in round_robin(hosts):
+        if len(planned) >= 2 * enough or sum(frozenset(pair) in passed for pair in planned) >= enough:
             return
-        yield each
-        planned += each
+        yield pairs
+        planned += pairs
 
 
-def _round(course: FabricSchedule, number: int, rounds: Iterator[tuple[Pair, ...]]) -> tuple[GroupRun, ...]:
-    """Return the first pairs that have not run and still can, as many as may run at the same time."""
-    done = {frozenset(each.run.hosts) for each in course.of(number)}
+def _first_open_round(schedule: FabricSchedule, number: int, rounds: Iterator[tuple[Pair, ...]]) -> tuple[GroupRun, ...]:
+    """Return the pairs of the first round that have not run and still can."""
+    done = {frozenset(run.run.hosts) for run in schedule.runs_of(number)}
     for pairs in rounds:
-        open_ = [pair for pair in pairs if frozenset(pair) not in done and not course.left.keys() & set(pair)]
-        if open_:
-            return _at_once(course, number, open_)
+        open_pairs = [pair for pair in pairs if frozenset(pair) not in done and not schedule.dropped.keys() & set(pair)]
+        if open_pairs:
+            return _limit(schedule, number, open_pairs)
     return ()
 
 
-def _at_once(course: FabricSchedule, number: int, pairs: Sequence[tuple[str, ...]]) -> tuple[GroupRun, ...]:
-    """Return the first of these pairs, as many as may run at the same time."""
-    return tuple(GroupRun(number, pair) for pair in pairs[: max(1, course.at_once // 2) if course.at_once else None])
+def _limit(schedule: FabricSchedule, number: int, pairs: Sequence[tuple[str, ...]]) -> tuple[GroupRun, ...]:
+    """Return as many of the pairs as may run at the same time."""
+    return tuple(GroupRun(number, pair) for pair in pairs[: max(1, schedule.at_once // 2) if schedule.at_once else None])
 
 
-def _once_more(course: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
-    """Return pairs in doubt that still can run, no host in two of them."""
-    ran = course.of(number)
-    taken = set(course.left)
+def _second_runs(schedule: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
+    """Return undecided pairs that still can run, with no host in two of them."""
+    runs = schedule.runs_of(number)
+    used = set(schedule.dropped)
     chosen: list[tuple[str, ...]] = []
-    for pair in in_doubt(ran, _judge(course, ran, floors, settings)):
-        if taken.isdisjoint(pair):
+    for pair in undecided_pairs(runs, _pair_group_verdicts(schedule, runs, floors, settings)):
+        if used.isdisjoint(pair):
             chosen.append(pair)
-            taken.update(pair)
-    return _at_once(course, number, chosen)
+            used.update(pair)
+    return _limit(schedule, number, chosen)
 
 
-def _judge(
-    course: FabricSchedule, ran: Sequence[GroupRunResult], floors: Floors, settings: JudgingSettings
+def _pair_group_verdicts(
+    schedule: FabricSchedule, runs: Sequence[GroupRunResult], floors: Floors, settings: JudgingSettings
 ) -> Mapping[tuple[str, ...], GroupVerdict]:
-    return judge_pairs(ran, lambda hosts: _alike(course, hosts), floors, settings)
+    return evaluate_pairs(runs, lambda hosts: _pair_kind(schedule, hosts), floors, settings)
 
 
 class _Answers:
-    """The answers of one step's runs, given out in the order in which each group ran."""
+    """Replays the answers of one step's runs, in the order in which each group ran."""
 
-    def __init__(self, course: FabricSchedule, number: int, settings: JudgingSettings) -> None:
-        # Each pair once: the search runs those again that it doubts, and they must not become the measure.
-        first = {frozenset(each.run.hosts): each for each in reversed(course.of(number))}
-        compared = chain.from_iterable(_to_compare(course, number, settings))
-        self.medians = reference([first[pair] for pair in map(frozenset, compared) if pair in first], settings)
-        self._given_up = course.given_up
-        self._of: dict[frozenset[str], deque[Answer]] = defaultdict(deque)
-        for ran in course.of(number):
-            self._of[frozenset(ran.run.hosts)].append(hold_against(ran, self.medians, settings).answer)
+    def __init__(self, schedule: FabricSchedule, number: int, settings: JudgingSettings) -> None:
+        runs = schedule.runs_of(number)
+        # Only the first run of each pair counts for the median: the bisection repeats those that failed.
+        first = {frozenset(run.run.hosts): run for run in reversed(runs)}
+        pairs = map(frozenset, chain.from_iterable(_comparison_pairs(schedule, number, settings)))
+        self.medians = pair_medians([first[pair] for pair in pairs if pair in first], settings)
+        self._given_up = schedule.given_up
+        self._answers: dict[frozenset[str], deque[Answer]] = defaultdict(deque)
+        for run in runs:
+            self._answers[frozenset(run.run.hosts)].append(evaluate_group(run, self.medians, settings).answer)
 
     def probe(self, group: tuple[str, ...]) -> Answer:
-        """Return the next answer of a group; where nothing more is run, what is missing is unknown."""
-        said = self._of[frozenset(group)]
-        if said:
-            return said.popleft()
+        """Return the next answer of a group; `unknown` for a missing one if no further groups run."""
+        answers = self._answers[frozenset(group)]
+        if answers:
+            return answers.popleft()
         if self._given_up:
             return "unknown"
-        raise _NotYetError(group)
+        raise _MissingAnswerError(group)
 
 
-def conclude(course: FabricSchedule, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
-    """Return what all runs say of the hosts that took part, and of paths. To be called when there is no next round."""
-    found = [_of_pairs(course, number, floors, settings) if step.over == "pairs" else _of_fabric(course, number, settings)
-             for number, step in course.steps.items()]  # fmt: skip
-    verdicts = tuple(chain.from_iterable(each.verdicts for each in found))
-    return FabricVerdicts(verdicts, {verdict: code for each in found for verdict, code in each.codes.items()})
+def evaluate_fabric(schedule: FabricSchedule, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
+    """Return the verdicts of all finished runs on hosts and paths."""
+    found = [
+        _evaluate_pairs_step(schedule, number, floors, settings)
+        if step.over == "pairs"
+        else _evaluate_bisection(schedule, number, settings)
+        for number, step in schedule.steps.items()
+    ]
+    verdicts = tuple(chain.from_iterable(result.verdicts for result in found))
+    return FabricVerdicts(verdicts, {verdict: code for result in found for verdict, code in result.codes.items()})
 
 
-def _of_pairs(course: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
-    ran = course.of(number)
-    judged: dict[Pair, GroupVerdict] = {(hosts[0], hosts[1]): said for hosts, said in _judge(course, ran, floors, settings).items()}
-    told = pair_verdicts({pair: said.answer for pair, said in judged.items()}, started=0.0, seconds=_seconds(ran), said=judged)
-    return _mend(course, "fabric_pairs", ran, told)
+def _evaluate_pairs_step(schedule: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> FabricVerdicts:
+    runs = schedule.runs_of(number)
+    group_verdicts = {(pair[0], pair[1]): verdict for pair, verdict in _pair_group_verdicts(schedule, runs, floors, settings).items()}
+    outcomes = {pair: verdict.answer for pair, verdict in group_verdicts.items()}
+    result = pair_verdicts(outcomes, started=0.0, seconds=_total_seconds(runs), group_verdicts=group_verdicts)
+    return _complete(schedule, "fabric_pairs", runs, result)
 
 
-def _alike(course: FabricSchedule, hosts: tuple[str, ...]) -> str:
-    """Return what a pair's speed depends on: the models, and whether the path leaves the rack."""
-    inside = len({course.places.get(host) or host for host in hosts}) == 1
-    return f"{'inside' if inside else 'across'} {sorted(course.models.get(host, '') for host in hosts)}"
+def _pair_kind(schedule: FabricSchedule, hosts: tuple[str, ...]) -> str:
+    """Return what a pair's speed depends on: the models, and whether the path leaves the location."""
+    inside = len({schedule.locations.get(host) or host for host in hosts}) == 1
+    return f"{'inside' if inside else 'across'} {sorted(schedule.models.get(host, '') for host in hosts)}"
 
 
-def _of_fabric(course: FabricSchedule, number: int, settings: JudgingSettings) -> FabricVerdicts:
-    ran = course.of(number)
-    if not ran:
-        return _mend(course, "fabric_bisection", ran, FabricVerdicts((), {}))
-    answers = _Answers(replace(course, given_up=course.given_up or "asked for all"), number, settings)
-    found = bisect_fabric(course.present, answers.probe)
-    told = bisection_verdicts(found, started=0.0, seconds=_seconds(ran))
+def _evaluate_bisection(schedule: FabricSchedule, number: int, settings: JudgingSettings) -> FabricVerdicts:
+    runs = schedule.runs_of(number)
+    if not runs:
+        return _complete(schedule, "fabric_bisection", runs, FabricVerdicts((), {}))
+    answers = _Answers(replace(schedule, given_up=schedule.given_up or "all runs are finished"), number, settings)
+    found = bisect_fabric(schedule.present, answers.probe)
+    result = bisection_verdicts(found, started=0.0, seconds=_total_seconds(runs))
     if not answers.medians:
-        told = _without_yardstick(told, len(ran))
-    return _mend(course, "fabric_bisection", ran, told)
+        result = _with_unknown_speed(result, len(runs))
+    return _complete(schedule, "fabric_bisection", runs, result)
 
 
-def _without_yardstick(told: FabricVerdicts, runs: int) -> FabricVerdicts:
-    """Say of passes that nothing is known of their speed."""
+def _with_unknown_speed(result: FabricVerdicts, runs: int) -> FabricVerdicts:
+    """Turn passes into `unknown`, because their speed could not be evaluated."""
     verdicts: list[Verdict] = []
-    codes = dict(told.codes)
-    for verdict in told.verdicts:
+    codes = dict(result.codes)
+    for verdict in result.verdicts:
         if verdict.verdict == "pass":
             reason = f"it works with the others ({runs} runs); there are too few pairs to compare its speed with"
             verdicts.append(replace(verdict, verdict="unknown", found="", reason=reason, fix=FIX_MORE))
@@ -233,43 +245,45 @@ def _without_yardstick(told: FabricVerdicts, runs: int) -> FabricVerdicts:
     return FabricVerdicts(tuple(verdicts), codes)
 
 
-def _mend(course: FabricSchedule, check: str, ran: Sequence[GroupRunResult], told: FabricVerdicts) -> FabricVerdicts:
-    """Give each verdict the time by its host's own clock; say unknown of who left, of who never ran, and of what was given up."""
+def _complete(schedule: FabricSchedule, check: str, runs: Sequence[GroupRunResult], result: FabricVerdicts) -> FabricVerdicts:
+    """Set the start times by the hosts' own clocks, and add `unknown` for hosts that were dropped or never ran."""
     starts: dict[str, float] = {}
-    for each in ran:
-        for host, started in each.starts.items():
+    for run in runs:
+        for host, started in run.starts.items():
             starts[host] = min(started, starts.get(host, started))
     starts[""] = min(starts.values(), default=0.0)
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
-    kept = [verdict for verdict in told.verdicts if verdict.host not in course.left]
-    missing = [host for host in course.present if host not in {verdict.host for verdict in kept}]
-    reasons = {**dict.fromkeys(missing, course.given_up or "no run with it was made"), **course.left}
-    for verdict in kept:
-        code = told.codes.get(verdict)
-        mended = replace(verdict, started=starts.get(verdict.host.split(",")[0], verdict.started))
-        if course.given_up and mended.verdict == "unknown" and code in (None, "unsteady"):
-            # Groups that never ran gave no answer, which looks like a restless fabric.
-            mended, code = replace(mended, reason=f"{course.given_up}; {mended.reason}"), None
-        verdicts.append(mended)
+    evaluated = [verdict for verdict in result.verdicts if verdict.host not in schedule.dropped]
+    missing = {host for host in schedule.present if host not in {verdict.host for verdict in evaluated}}
+    reasons = {host: schedule.given_up or "no run with it was made" for host in schedule.present if host in missing}
+    for original in evaluated:
+        code = result.codes.get(original)
+        verdict = replace(original, started=starts.get(original.host.split(",")[0], original.started))
+        if schedule.given_up and verdict.verdict == "unknown" and code in (None, "unsteady"):
+            # Groups that never ran have no answer, so the fabric looks unsteady.
+            verdict, code = replace(verdict, reason=f"{schedule.given_up}; {verdict.reason}"), None
+        verdicts.append(verdict)
         if code:
-            codes[mended] = code
-    verdicts += [absent(check, host, "unknown", reason, starts.get(host, 0.0)) for host, reason in reasons.items()]
+            codes[verdict] = code
+    verdicts += [
+        absent_verdict(check, host, "unknown", reason, starts.get(host, 0.0)) for host, reason in {**reasons, **schedule.dropped}.items()
+    ]
     return FabricVerdicts(tuple(verdicts), codes)
 
 
-def absent(check: str, host: str, outcome: str, reason: str, started: float = 0.0) -> Verdict:
-    """Return the verdict of a host of which the runs say nothing: `skipped`, or `unknown`."""
+def absent_verdict(check: str, host: str, outcome: str, reason: str, started: float = 0.0) -> Verdict:
+    """Return the verdict on a host without runs: `skipped` or `unknown`."""
     return Verdict(
         check=check,
         host=host,
         verdict="skipped" if outcome == "skipped" else "unknown",
         expected="runs with other hosts",
         reason=reason,
-        fix="" if outcome == "skipped" else _FIX_AGAIN,
+        fix="" if outcome == "skipped" else FIX_RERUN,
         started=started,
     )
 
 
-def _seconds(ran: Sequence[GroupRunResult]) -> float:
-    return round(sum(each.seconds for each in ran), 3)
+def _total_seconds(runs: Sequence[GroupRunResult]) -> float:
+    return round(sum(run.seconds for run in runs), 3)

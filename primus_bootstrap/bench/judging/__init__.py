@@ -1,1 +1,1 @@
-"""From measured values to verdicts: criteria, statistics, and what to measure again."""
+"""Evaluate measured values: compare them, derive verdicts, and choose what to measure again."""

@@ -1,15 +1,14 @@
-"""The three yardsticks of a value: the floor of its model, its peers, and its own history. Each says pass, fail, unknown, or nothing.
+"""Compare a sample with the floor of its model, with its peers and with its own history.
 
-All comparisons are of natural logarithms. A slowdown is how much longer the same work takes: 1 % slower is 0.00995.
+All comparisons use natural logarithms. A slowdown is how much longer the same work takes: 1 % slower is 0.00995.
 
-    pass     the slowdown is below the limit by at least its standard error, and the limit is one that would be seen
-    fail     it is above the limit by at least its standard error, and beyond what a healthy device shows by chance
-    unknown  between the two: below the noise floor. More repeats move the two together
+    pass     the slowdown is below the limit by at least its standard error, and the comparison can detect a relevant slowdown
+    fail     the slowdown is above the limit by at least its standard error, and larger than healthy devices show by chance
+    unknown  between the two; more repeats reduce the standard error
 
-The limit is the largest of: the smallest slowdown that matters; how far healthy devices lie apart; twice the usual standard error.
-Where a slowdown that matters could not be seen, nobody passes by it. If that is because of how a member was measured, it is unknown. If
-it is because devices differ by nature, which no measuring changes, the yardstick says nothing, and the others decide: where hardly anybody
-is that much slower or faster than the rest, only so scattered that one who was would still be among them.
+The limit is the largest of: the smallest relevant slowdown; the natural spread of healthy devices; twice the usual standard error.
+A comparison that cannot detect a relevant slowdown passes no sample. If the measurement is the cause, the result is unknown. If the
+devices differ by nature, the criterion does not apply, and the other criteria decide. Outliers are `unknown` in that case.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from statistics import NormalDist, median
 from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.judging.samples import to_level
-from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR, PLAIN_MOST, Spread, multiplier, spread
+from primus_bootstrap.bench.judging.statistics import MAX_PLAIN_SIZE, MEDIAN_ERROR, Spread, multiplier, spread
 from primus_bootstrap.bench.results.history import Comparable
 
 if TYPE_CHECKING:
@@ -29,24 +28,34 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.judging.floors import Floor
     from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
     from primus_bootstrap.bench.judging.reason_codes import Code
-    from primus_bootstrap.bench.judging.samples import GroupKey, Place, Sample
+    from primus_bootstrap.bench.judging.samples import DeviceId, GroupKey, Sample
     from primus_bootstrap.bench.results.history import History
     from primus_bootstrap.core.verdicts import Outcome
 
-# Among more hosts than this, leaving one out changes the peers' median and spread by less than their own uncertainty.
-_LEAVE_ONE_OUT = 64
-# A value above the published peak by more than its rounding was not measured right.
-_ABOVE_PEAK = 1.02
-# An error of so many times what healthy devices lie apart: below it, no repeats would make their spread seem smaller by more than 3 %.
-_PLAYS_A_PART = 0.25
-# The noise of runs is only known from so many earlier values of all devices of the group together.
-_EARLIER_VALUES = 8
+    Criterion = Callable[[Sample], "CriterionResult | NotApplicable"]
+
+# With more hosts than this, leaving one out changes median and spread by less than their uncertainty.
+_MAX_LEAVE_ONE_OUT = 64
+# A value above the published peak by more than rounding is a wrong measurement.
+_MAX_PEAK_SHARE = 1.02
+# An error of this share of the natural spread. With a smaller one, more repeats reduce the observed spread by 3 % at most.
+_RELEVANT_ERROR_SHARE = 0.25
+# The noise between runs needs this many earlier values, of all devices of the group together.
+_MIN_EARLIER_VALUES = 8
 
 
 class CriterionResult(NamedTuple):
-    """What one yardstick says. `limit` is a level; `gap` how far the member is from it (natural logarithm), `error` the doubt about that.
+    """The result of one criterion.
 
-    `settles` is False where measuring again cannot help. `code` is why it is unknown, where a word says it.
+    Attributes:
+        outcome: `pass`, `fail` or `unknown`.
+        limit: The limit, as a level.
+        source: What the sample was compared with.
+        reason: Why it did not pass.
+        gap: Distance from the limit (natural logarithm).
+        error: Standard error of the distance.
+        rerun_helps: Whether more repeats can decide an unknown result.
+        code: Code of an unknown result.
     """
 
     outcome: Outcome
@@ -55,38 +64,55 @@ class CriterionResult(NamedTuple):
     reason: str = ""
     gap: float = 0.0
     error: float = 0.0
-    settles: bool = True
+    rerun_helps: bool = True
     code: Code | None = None
 
 
 class NotApplicable(NamedTuple):
-    """Why a yardstick says nothing. `notable`: it had enough to compare with, so that a pass without it says this reason."""
+    """Why a criterion does not apply. A pass without a `notable` criterion gets its reason."""
 
     reason: str
     notable: bool = False
 
 
 class Limits(NamedTuple):
-    """What other values say a healthy one is. `limit` is a slowdown; up to `surely` it would be one among however many values too.
+    """The limits for one host, from the values of the others. Slowdowns are natural logarithms.
 
-    `least` would be the limit of values that differ only by how they were measured.
+    Attributes:
+        center: Median level.
+        center_error: Standard error of the median.
+        natural_spread: Standard deviation of healthy devices without the measuring error.
+        sigmas: Number of standard deviations that a healthy value does not exceed.
+        least: The limit if values differed only by the measuring error.
+        limit: Largest slowdown of a healthy device.
+        ideal: The same limit with an infinite number of other values.
+        rerun_helps: Whether more repeats can make a relevant slowdown visible.
     """
 
     center: float
     center_error: float
-    apart: float
-    reach: float
+    natural_spread: float
+    sigmas: float
     least: float
     limit: float
-    surely: float
-    settles: bool
+    ideal: float
+    rerun_helps: bool
 
 
 class Comparison(NamedTuple):
-    """A member against other values: its slowdown, the limit, the doubt, and the outcome.
+    """A sample compared with other values.
 
-    `blind`: a slowdown of `blind_percent` would not be told from a healthy value. `noisy`: how it was measured plays a part in that, and
-    more repeats may mend it. `far`: it is so much slower or faster than they are.
+    Attributes:
+        outcome: `pass`, `fail` or `unknown`.
+        center: Median level of the others.
+        slowdown: Against the median; negative if the sample is faster.
+        limit: Largest slowdown of a healthy device.
+        error: Standard error of the slowdown.
+        fast: Whether the sample is faster than healthy devices are.
+        insensitive: Whether a slowdown of `blind_percent` could not be detected.
+        noisy: Whether the measurement is a cause of that, so that more repeats may help.
+        outlier: Whether the sample is slower or faster by more than `blind_percent`.
+        rerun_helps: Whether more repeats can decide.
     """
 
     outcome: Outcome
@@ -95,203 +121,227 @@ class Comparison(NamedTuple):
     limit: float
     error: float
     fast: bool
-    blind: bool
+    insensitive: bool
     noisy: bool
-    far: bool
-    settles: bool
+    outlier: bool
+    rerun_helps: bool
 
 
 def percent(slowdown: float) -> float:
-    """Return a slowdown as percent: how much longer the same work takes."""
+    """Return a slowdown in percent."""
     return 100 * math.expm1(slowdown)
 
 
 @lru_cache(maxsize=1024)
-def limits(rest: Spread, usual_error: float, chance: float, settings: JudgingSettings) -> Limits:
-    """Return the limits that other values set; `usual_error` is what of their spread is only how they were measured."""
-    apart = math.sqrt(max(0.0, rest.sigma**2 - usual_error**2))
-    reach = multiplier(chance, rest.size)
+def compute_limits(others: Spread, usual_error: float, chance: float, settings: JudgingSettings) -> Limits:
+    """Return the limits.
+
+    Args:
+        others: Spread of the other values.
+        usual_error: The part of that spread that comes from the measurement.
+        chance: Accepted probability that a healthy value fails.
+        settings: The stated limits.
+    """
+    natural_spread = math.sqrt(max(0.0, others.sigma**2 - usual_error**2))
+    sigmas = multiplier(chance, others.size)
     least = max(math.log1p(settings.smallest_slowdown_percent / 100), 2 * usual_error)
-    known = NormalDist().inv_cdf(1 - chance) * apart
+    ideal = NormalDist().inv_cdf(1 - chance) * natural_spread
     return Limits(
-        center=rest.center,
-        center_error=MEDIAN_ERROR * rest.sigma / math.sqrt(rest.size),
-        apart=apart,
-        reach=reach,
+        center=others.center,
+        center_error=MEDIAN_ERROR * others.sigma / math.sqrt(others.size),
+        natural_spread=natural_spread,
+        sigmas=sigmas,
         least=least,
-        limit=max(least, reach * apart),
-        surely=max(least, known),
-        settles=known < math.log1p(settings.blind_percent / 100),
+        limit=max(least, sigmas * natural_spread),
+        ideal=max(least, ideal),
+        rerun_helps=ideal < math.log1p(settings.blind_percent / 100),
     )
 
 
-def see(member: Sample, known: Limits, settings: JudgingSettings) -> Comparison:
-    """Compare a member with other values."""
-    center, limit = known.center, known.limit
-    error = math.hypot(member.error, known.center_error)
-    beyond = max(limit + error, known.reach * math.hypot(error, known.apart))
-    slowdown = center - member.level
-    most = math.log1p(settings.blind_percent / 100)
-    blind = limit + error > most
-    noisy = known.least + member.error > most or member.error > _PLAYS_A_PART * known.apart
-    outcome: Outcome = "fail" if slowdown >= beyond else "unknown" if blind or slowdown > known.surely - error else "pass"
-    return Comparison(outcome, center, slowdown, limit, error, -slowdown >= beyond, blind, noisy, abs(slowdown) > most, known.settles)
+def compare(sample: Sample, limits: Limits, settings: JudgingSettings) -> Comparison:
+    """Compare a sample with other values."""
+    error = math.hypot(sample.error, limits.center_error)
+    fail_from = max(limits.limit + error, limits.sigmas * math.hypot(error, limits.natural_spread))
+    slowdown = limits.center - sample.level
+    relevant = math.log1p(settings.blind_percent / 100)
+    insensitive = limits.limit + error > relevant
+    unclear = insensitive or slowdown > limits.ideal - error
+    return Comparison(
+        outcome="fail" if slowdown >= fail_from else "unknown" if unclear else "pass",
+        center=limits.center,
+        slowdown=slowdown,
+        limit=limits.limit,
+        error=error,
+        fast=-slowdown >= fail_from,
+        insensitive=insensitive,
+        noisy=limits.least + sample.error > relevant or sample.error > _RELEVANT_ERROR_SHARE * limits.natural_spread,
+        outlier=abs(slowdown) > relevant,
+        rerun_helps=limits.rerun_helps,
+    )
 
 
-def by_floor(floor: Floor, better: str) -> Callable[[Sample], CriterionResult]:
-    """Return what the floor of the model, and its peak, say of a member."""
-    level, peak = (math.log(each) if better == "higher" else -math.log(each) for each in (floor.value, floor.peak))
+def floor_criterion(floor: Floor, better: str) -> Callable[[Sample], CriterionResult]:
+    """Return the comparison with the floor and the peak of the model."""
+    level, peak = (math.log(value) if better == "higher" else -math.log(value) for value in (floor.value, floor.peak))
     source = f"floor: {floor.text()}"
-    reached = CriterionResult("pass", level, source)
+    passed = CriterionResult("pass", level, source)
 
-    def say(member: Sample) -> CriterionResult:
-        gap = level - member.level
-        if member.level > peak + math.log(_ABOVE_PEAK):
-            reason = f"above the published peak of {floor.peak:g}: this was not measured right, or the model is another one"
-            return CriterionResult("unknown", level, source, reason, settles=False)
+    def criterion(sample: Sample) -> CriterionResult:
+        gap = level - sample.level
+        if sample.level > peak + math.log(_MAX_PEAK_SHARE):
+            reason = f"above the published peak of {floor.peak:g}: the measurement is wrong, or the model is another one"
+            return CriterionResult("unknown", level, source, reason, rerun_helps=False)
         if gap <= 0:
-            return reached
-        if gap > 2 * member.error:
-            return CriterionResult("fail", level, source, f"{percent(gap):.1f} % below the floor")
-        return CriterionResult(
-            "unknown", level, source, f"{percent(gap):.1f} % below the floor, within the noise", gap, member.error, code="noise"
-        )
+            return passed
+        text = f"{percent(gap):.1f} % below the floor"
+        if gap > 2 * sample.error:
+            return CriterionResult("fail", level, source, text)
+        return CriterionResult("unknown", level, source, f"{text}, within the noise", gap, sample.error, code="noise")
 
-    return say
+    return criterion
 
 
-def by_peers(  # noqa: PLR0913, PLR0917 - the whole of what it rests on
-    key: GroupKey, members: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings, what: str = "hosts"
-) -> Callable[[Sample], CriterionResult | NotApplicable]:
-    """Return what the peers say of each member: hosts of the same model and versions in this run, or earlier passes where those are few.
+def peer_criterion(  # noqa: PLR0913, PLR0917 - all inputs of the comparison
+    key: GroupKey, samples: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings, unit: str = "hosts"
+) -> Criterion:
+    """Return the comparison with peers: hosts with the same model and versions in this bench; if they are few, also earlier passes.
 
-    `what` is what the members are where they are no hosts.
+    Args:
+        key: The group.
+        samples: The samples of the group.
+        history: Earlier benches.
+        chances: Accepted probability of a wrong failure for one comparison, by host.
+        settings: The stated limits.
+        unit: What the samples are, in messages.
     """
-    hosts = {member.host for member in members}
-    earlier = _earlier_peers(key, members, history) if len(hosts) < settings.minimum_hosts else {}
+    hosts = {sample.host for sample in samples}
+    earlier = _earlier_peers(key, samples, history) if len(hosts) < settings.minimum_hosts else {}
     count = len(hosts | earlier.keys())
     if count < settings.minimum_hosts:
-        silent = NotApplicable(
-            f"{count} host{'s' if count != 1 else ''} of {key.model} with these versions, peers need {settings.minimum_hosts}"
-        )
-        return lambda _: silent
-    seen = _see_all(members, earlier, chances, settings)
-    source = f"peers: {count - 1} {what} of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
-    common = _in_common(seen, count, settings, what)
-    natural = not common and _one_kind(seen, settings)
+        hosts_text = f"{count} host{'s' if count != 1 else ''} of {key.model} with these versions"
+        too_few = NotApplicable(f"{hosts_text}, {settings.minimum_hosts} are needed to compare peers")
+        return lambda _: too_few
+    comparisons = _compare_peers(samples, earlier, chances, settings)
+    source = f"peers: {count - 1} {unit} of {key.model}" + (f", {len(earlier)} of them in earlier benches" if earlier else "")
+    shared = _shared_cause(comparisons, count, settings, unit)
+    natural = not shared and _is_homogeneous(comparisons, settings)
 
-    def say(member: Sample) -> CriterionResult | NotApplicable:
-        found = seen[member.host, member.device]
-        slow = found.far and found.slowdown > 0
-        if natural and found.blind and found.outcome != "fail" and not found.noisy and not slow:
-            unseen = f"a slowdown of {percent(found.limit + found.error):.0f} % would not be seen here"
-            return NotApplicable(f"its peers lie too far apart: {unseen}", notable=True)
-        return _said(found, source, "its peers", common)
+    def criterion(sample: Sample) -> CriterionResult | NotApplicable:
+        found = comparisons[sample.host, sample.device]
+        slow = found.outlier and found.slowdown > 0
+        if natural and found.insensitive and found.outcome != "fail" and not found.noisy and not slow:
+            size = f"{percent(found.limit + found.error):.0f} %"
+            return NotApplicable(f"its peers differ too much: a slowdown of {size} could not be detected", notable=True)
+        return _result(found, source, "its peers", shared)
 
-    return say
+    return criterion
 
 
-def by_history(
-    key: GroupKey, members: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings
-) -> Callable[[Sample], CriterionResult | NotApplicable]:
-    """Return what a member's own earlier passes say of it: those of its serial with the same model and versions."""
-    own = {device: levels for device, levels in _earlier(key, history).items() if len(levels) >= settings.minimum_history}
-    scatter = [level - median(levels) for levels in own.values() for level in levels]
-    if len(scatter) < _EARLIER_VALUES:
-        return lambda _: NotApplicable(f"fewer than {settings.minimum_history} own passes with these versions")
-    # The median that is taken away was made of the same few values.
-    sigma = spread(scatter).sigma * math.sqrt(settings.minimum_history / (settings.minimum_history - 1))
-    usual = median([member.error for member in members])
-    seen: dict[Place, Comparison] = {}
-    for member in members:
-        if member.key in own:
-            rest = Spread(median(own[member.key]), sigma, len(scatter))
-            seen[member.host, member.device] = see(member, limits(rest, usual, chances[member.host], settings), settings)
-    hosts = len({host for host, _ in seen})
-    common = _in_common(seen, hosts, settings) if hosts >= settings.minimum_hosts else ""
+def history_criterion(
+    key: GroupKey, samples: Sequence[Sample], history: History, chances: Mapping[str, float], settings: JudgingSettings
+) -> Criterion:
+    """Return the comparison with the earlier passes of the same device, with the same model and versions."""
+    passes = {device: levels for device, levels in _earlier_levels(key, history).items() if len(levels) >= settings.minimum_history}
+    deviations = [level - median(levels) for levels in passes.values() for level in levels]
+    too_few = NotApplicable(f"fewer than {settings.minimum_history} earlier passes with these versions")
+    if len(deviations) < _MIN_EARLIER_VALUES:
+        return lambda _: too_few
+    # Corrects for the median, which comes from the same few values.
+    sigma = spread(deviations).sigma * math.sqrt(settings.minimum_history / (settings.minimum_history - 1))
+    usual_error = median([sample.error for sample in samples])
+    comparisons: dict[DeviceId, Comparison] = {}
+    for sample in samples:
+        if sample.key in passes:
+            others = Spread(median(passes[sample.key]), sigma, len(deviations))
+            limits = compute_limits(others, usual_error, chances[sample.host], settings)
+            comparisons[sample.host, sample.device] = compare(sample, limits, settings)
+    hosts = len({host for host, _ in comparisons})
+    shared = _shared_cause(comparisons, hosts, settings) if hosts >= settings.minimum_hosts else ""
 
-    def say(member: Sample) -> CriterionResult | NotApplicable:
-        found = seen.get((member.host, member.device))
+    def criterion(sample: Sample) -> CriterionResult | NotApplicable:
+        found = comparisons.get((sample.host, sample.device))
         if found is None:
-            return NotApplicable(f"fewer than {settings.minimum_history} own passes with these versions")
-        if found.blind and found.outcome != "fail":
-            return NotApplicable("its own passes differ too much among themselves")
-        return _said(found, f"history: {len(own[member.key])} passes of {member.key}", "before", common)
+            return too_few
+        if found.insensitive and found.outcome != "fail":
+            return NotApplicable("its earlier passes differ too much")
+        return _result(found, f"history: {len(passes[sample.key])} passes of {sample.key}", "before", shared)
 
-    return say
+    return criterion
 
 
-def _see_all(
-    members: Sequence[Sample], earlier: Mapping[str, Sequence[float]], chances: Mapping[str, float], settings: JudgingSettings
-) -> dict[Place, Comparison]:
-    usual = median([member.error for member in members])
-    more = [level for levels in earlier.values() for level in levels]
-    hosts = {member.host for member in members}
-    whole = spread([member.level for member in members] + more)
-    rests = dict.fromkeys(hosts, whole)
+def _compare_peers(
+    samples: Sequence[Sample], earlier: Mapping[str, Sequence[float]], chances: Mapping[str, float], settings: JudgingSettings
+) -> dict[DeviceId, Comparison]:
+    """Compare each sample with the others; with few hosts, its own host is left out of the others."""
+    usual_error = median([sample.error for sample in samples])
+    earlier_levels = [level for levels in earlier.values() for level in levels]
+    hosts = {sample.host for sample in samples}
+    whole = spread([sample.level for sample in samples] + earlier_levels)
+    others = dict.fromkeys(hosts, whole)
     failed: set[str] = set()
     while True:
-        if len(hosts) <= _LEAVE_ONE_OUT:
+        if len(hosts) <= _MAX_LEAVE_ONE_OUT:
             for host in hosts:
-                rests[host] = spread([member.level for member in members if member.host not in failed | {host}] + more)
-        known = {host: limits(rests[host], usual, chances[host], settings) for host in hosts}
-        seen = {(member.host, member.device): see(member, known[member.host], settings) for member in members}
-        slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
-        # Of few peers nothing is left out by the estimate itself: who is known to be slow is no yardstick for the others.
-        if whole.size > PLAIN_MOST + 1 or slow <= failed or len(hosts) - len(slow | failed) < settings.minimum_hosts:
-            return seen
+                others[host] = spread([sample.level for sample in samples if sample.host not in failed | {host}] + earlier_levels)
+        limits = {host: compute_limits(others[host], usual_error, chances[host], settings) for host in hosts}
+        comparisons = {(sample.host, sample.device): compare(sample, limits[sample.host], settings) for sample in samples}
+        slow = {host for (host, _), comparison in comparisons.items() if comparison.outcome == "fail"}
+        # The spread of few values is not robust, so the failed hosts are left out and the others are compared again.
+        if whole.size > MAX_PLAIN_SIZE + 1 or slow <= failed or len(hosts) - len(slow | failed) < settings.minimum_hosts:
+            return comparisons
         failed |= slow
 
 
-def _one_kind(seen: Mapping[Place, Comparison], settings: JudgingSettings) -> bool:
-    """Return whether hardly any host, or any device, lies far off: where more do, there are rather two kinds of which one is ill."""
-    far = [place for place, each in seen.items() if each.far]
-    shares = (len({host for host, _ in far}), len({host for host, _ in seen})), (len(far), len(seen))
-    return any(some <= 1 or 100 * some <= settings.most_fast_percent * count for some, count in shares)
+def _is_homogeneous(comparisons: Mapping[DeviceId, Comparison], settings: JudgingSettings) -> bool:
+    """Return whether few hosts, or few devices, are outliers. Many outliers mean two kinds of devices, one of them faulty."""
+    outliers = [device for device, comparison in comparisons.items() if comparison.outlier]
+    counts = (len({host for host, _ in outliers}), len({host for host, _ in comparisons})), (len(outliers), len(comparisons))
+    return any(some <= 1 or 100 * some <= settings.max_fast_percent * total for some, total in counts)
 
 
-def _in_common(seen: Mapping[Place, Comparison], hosts: int, settings: JudgingSettings, what: str = "hosts") -> str:
-    """Return why these are no yardstick for each other, or nothing: where many of so many hosts are off, the good ones are not known."""
-    slow = {host for (host, _), each in seen.items() if each.outcome == "fail"}
-    fast = {host for (host, _), each in seen.items() if each.fast}
-    if 100 * len(slow) > settings.most_slow_percent * hosts:
-        return f"{len(slow)} of {hosts} {what} are slower than they should be: rather something that they share than each of them"
-    if len(fast) > 1 and 100 * len(fast) > settings.most_fast_percent * hosts:
-        return f"{len(fast)} of {hosts} {what} are much faster than the rest: which of the two kinds is healthy is not known"
+def _shared_cause(comparisons: Mapping[DeviceId, Comparison], hosts: int, settings: JudgingSettings, unit: str = "hosts") -> str:
+    """Return why the samples cannot be compared with each other; empty if they can: with many deviations the healthy ones are unknown."""
+    slow = {host for (host, _), comparison in comparisons.items() if comparison.outcome == "fail"}
+    fast = {host for (host, _), comparison in comparisons.items() if comparison.fast}
+    if 100 * len(slow) > settings.max_slow_percent * hosts:
+        return f"{len(slow)} of {hosts} {unit} are too slow: a shared cause is more likely than a fault in each of them"
+    if len(fast) > 1 and 100 * len(fast) > settings.max_fast_percent * hosts:
+        return f"{len(fast)} of {hosts} {unit} are much faster than the others: it is unknown which of the two kinds is healthy"
     return ""
 
 
-def _said(seen: Comparison, source: str, others: str, common: str) -> CriterionResult:
-    limit = seen.center - seen.limit
-    if common:
-        return CriterionResult("unknown", limit, source, common, settles=False, code="shared")
-    if seen.outcome == "pass":
+def _result(found: Comparison, source: str, others: str, shared: str) -> CriterionResult:
+    limit = found.center - found.limit
+    if shared:
+        return CriterionResult("unknown", limit, source, shared, rerun_helps=False, code="shared")
+    if found.outcome == "pass":
         return CriterionResult("pass", limit, source)
-    speed = f"{abs(percent(seen.slowdown)):.1f} % {'worse' if seen.slowdown >= 0 else 'better'} than {others}"
-    if seen.outcome == "fail":
+    difference = f"{abs(percent(found.slowdown)):.1f} % {'slower' if found.slowdown >= 0 else 'faster'} than {others}"
+    error = f"{percent(found.error):.2f} %"
+    if found.outcome == "fail":
         return CriterionResult(
-            "fail", limit, source, f"{speed}; healthy is up to {percent(seen.limit):.1f} %, the error {percent(seen.error):.2f} %"
+            "fail", limit, source, f"{difference}; healthy is up to {percent(found.limit):.1f} %, with an error of {error}"
         )
-    if seen.blind:
-        why = "it was measured too roughly" if seen.noisy else "the values lie too far apart"
-        reason = f"{speed}, but a slowdown of {percent(seen.limit + seen.error):.0f} % would not be seen here: {why}"
-        return CriterionResult("unknown", limit, source, reason, 0.0, seen.error, seen.settles or seen.noisy, "noise")
-    reason = f"{speed}: too near to the limit of {percent(seen.limit):.1f} % for an error of {percent(seen.error):.2f} %"
-    return CriterionResult("unknown", limit, source, reason, abs(seen.limit - seen.slowdown), seen.error, code="noise")
+    if found.insensitive:
+        cause = "the measurement is too noisy" if found.noisy else "the values differ too much"
+        reason = f"{difference}, but a slowdown of {percent(found.limit + found.error):.0f} % could not be detected: {cause}"
+        return CriterionResult("unknown", limit, source, reason, 0.0, found.error, found.rerun_helps or found.noisy, "noise")
+    reason = f"{difference}: too close to the limit of {percent(found.limit):.1f} % for an error of {error}"
+    return CriterionResult("unknown", limit, source, reason, abs(found.limit - found.slowdown), found.error, code="noise")
 
 
-def _earlier(key: GroupKey, history: History) -> dict[str, list[float]]:
+def _earlier_levels(key: GroupKey, history: History) -> dict[str, list[float]]:
     """Return the levels of earlier passes by device, oldest first."""
-    found = history.values.get(Comparable(key.series, key.unit, key.model, key.stack), {})
-    return {device: [to_level(value, key.unit, key.better) for _, value in values] for device, values in found.items()}
+    values = history.values.get(Comparable(key.series, key.unit, key.model, key.stack), {})
+    return {device: [to_level(value, key.unit, key.better) for _, value in passes] for device, passes in values.items()}
 
 
-def _earlier_peers(key: GroupKey, members: Sequence[Sample], history: History) -> dict[str, list[float]]:
-    """Return the latest passing levels of the devices of hosts that are not in this run, by host."""
-    measured, present = {member.key for member in members}, {member.host for member in members}
-    found: dict[str, list[float]] = {}
-    for device, levels in _earlier(key, history).items():
+def _earlier_peers(key: GroupKey, samples: Sequence[Sample], history: History) -> dict[str, list[float]]:
+    """Return by host the latest levels of devices that passed before; hosts and devices of this bench are left out."""
+    devices, hosts = {sample.key for sample in samples}, {sample.host for sample in samples}
+    peers: dict[str, list[float]] = {}
+    for device, levels in _earlier_levels(key, history).items():
         host = history.records[device][-1].host
-        if device not in measured and host not in present:
-            found.setdefault(host, []).append(levels[-1])
-    return found
+        if device not in devices and host not in hosts:
+            peers.setdefault(host, []).append(levels[-1])
+    return peers

@@ -1,4 +1,4 @@
-"""Floors of GPU models as data: what share of the published peak a healthy device reaches at least. An unknown model has none."""
+"""Read the floors of GPU models: the share of the published peak that a healthy device reaches. An unknown model has no floor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MODEL_KEYS = {"match", "peaks"}
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What a series must reach on a model, and what it cannot exceed; both in the unit of the series' metric."""
+    """The least value of a series on a model, and the published peak, both in the unit of the metric."""
 
     model: str
     value: float
@@ -40,7 +40,7 @@ class Floor:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A device model: the names it goes by, its peaks as (value, source), and shares of its own."""
+    """A device model: a pattern for its names, its peaks as (value, source), and its shares in percent."""
 
     name: str
     match: re.Pattern[str]
@@ -50,7 +50,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which series have a floor, and from which peak."""
+    """The series that have a floor, and the peak that it is a share of."""
 
     benchmark: str
     metric: str
@@ -61,15 +61,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Floors:
-    """Every floor there is."""
+    """All floors."""
 
     models: tuple[Model, ...] = ()
     rules: tuple[Rule, ...] = ()
 
     def find(self, series: Series, model: str) -> Floor | None:
-        """Return the floor of a series on a model, or None: the model or the sizes are not in the data."""
-        known = next((each for each in self.models if each.match.fullmatch(model)), None)
-        rule = next((each for each in self.rules if _covers(each, series)), None)
+        """Return the floor of a series on a model; None if the data does not contain the model or the sizes."""
+        known = next((entry for entry in self.models if entry.match.fullmatch(model)), None)
+        rule = next((entry for entry in self.rules if _covers(entry, series)), None)
         if known is None or rule is None or rule.peak not in known.peaks:
             return None
         share = known.shares[rule.share] if isinstance(rule.share, str) else rule.share
@@ -81,16 +81,16 @@ def load_floors(path: Path = SHIPPED) -> Floors:
     """Read a file of floors.
 
     Raises:
-        PlanError: It cannot be read, or says something that is not understood.
+        PlanError: It cannot be read, or its content is invalid.
     """
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PlanError(f"{path}: cannot be read: {error}", fix=f"give a file like {SHIPPED.name} of this package") from error
+        raise PlanError(f"cannot read {path}: {error}", fix=f"write a file like {SHIPPED}") from error
     try:
         return _floors(data)
     except (KeyError, TypeError, ValueError, AttributeError, re.error) as error:
-        raise PlanError(f"{path}: {error}", fix=f"write it as {SHIPPED.name} of this package is written") from error
+        raise PlanError(f"{path}: {error}", fix=f"correct this entry; the shipped file is an example: {SHIPPED}") from error
 
 
 def _floors(data: Mapping[str, Any]) -> Floors:
@@ -103,10 +103,10 @@ def _floors(data: Mapping[str, Any]) -> Floors:
 
 def _model(name: str, entry: Mapping[str, Any], sources: Mapping[str, str]) -> Model:
     peaks: dict[str, tuple[float, str]] = {}
-    for peak, said in entry["peaks"].items():
-        if said["source"] not in sources:
-            raise ValueError(f"models.{name}.peaks.{peak}: no such source: {said['source']}")
-        peaks[peak] = (_positive(f"models.{name}.peaks.{peak}.value", said["value"]), sources[said["source"]])
+    for peak, data in entry["peaks"].items():
+        if data["source"] not in sources:
+            raise ValueError(f"models.{name}.peaks.{peak}: no such source: {data['source']}")
+        peaks[peak] = (_positive(f"models.{name}.peaks.{peak}.value", data["value"]), sources[data["source"]])
     shares = {key: _share(f"models.{name}.{key}", value) for key, value in entry.items() if key not in _MODEL_KEYS}
     return Model(name, re.compile(entry["match"]), peaks, shares)
 
@@ -115,13 +115,13 @@ def _rule(entry: Mapping[str, Any], models: tuple[Model, ...]) -> Rule:
     if set(entry) != _RULE_KEYS:
         raise ValueError(f"floors: an entry has {', '.join(sorted(entry))}; it must have {', '.join(sorted(_RULE_KEYS))}")
     where, share = f"floors: {entry['benchmark']} {entry['peak']}", entry["share_percent"]
-    holders = [model for model in models if entry["peak"] in model.peaks]
-    if not holders:
+    with_peak = [model for model in models if entry["peak"] in model.peaks]
+    if not with_peak:
         raise ValueError(f"{where}: no model has this peak")
     if isinstance(share, str):
-        lacking = [model.name for model in holders if share not in model.shares]
-        if lacking:
-            raise ValueError(f"{where}: {lacking[0]} has no {share}")
+        without_share = [model.name for model in with_peak if share not in model.shares]
+        if without_share:
+            raise ValueError(f"{where}: {without_share[0]} has no {share}")
     else:
         share = _share(where, share)
     return Rule(entry["benchmark"], entry["metric"], dict(entry["sizes"]), entry["peak"], share)
@@ -136,7 +136,7 @@ def _positive(where: str, value: Any) -> float:
 def _share(where: str, value: Any) -> float:
     share = _positive(where, value)
     if share >= 100:
-        raise ValueError(f"{where} is {share:g} %: a floor is below the peak")
+        raise ValueError(f"{where} is {share:g} %: a floor must be below the peak")
     return share
 
 
@@ -144,12 +144,12 @@ def _covers(rule: Rule, series: Series) -> bool:
     if (rule.benchmark, rule.metric) != (series.benchmark, series.metric):
         return False
     sizes = json.loads(series.sizes)
-    return all(name in sizes and _fits(wanted, sizes[name]) for name, wanted in rule.sizes.items())
+    return all(name in sizes and _fits(condition, sizes[name]) for name, condition in rule.sizes.items())
 
 
-def _fits(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, dict):
-        return isinstance(found, int | float) and bool(found >= wanted["at_least"])
-    if isinstance(wanted, list):
-        return found in wanted
-    return bool(found == wanted)
+def _fits(condition: Any, size: Any) -> bool:
+    if isinstance(condition, dict):
+        return isinstance(size, int | float) and bool(size >= condition["at_least"])
+    if isinstance(condition, list):
+        return size in condition
+    return bool(size == condition)

@@ -1,39 +1,45 @@
-"""What a judgement leaves for the history: one record a device that was measured."""
+"""Make the history records of an evaluation: one for each device that was measured."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.judging.verdicts import overall
-from primus_bootstrap.bench.results.history import Fingerprint, Past, Record
+from primus_bootstrap.bench.judging.verdicts import worst_of
+from primus_bootstrap.bench.results.history import DeviceRecord, Fingerprint, PastValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, JudgedValue
+    from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, EvaluatedValue
     from primus_bootstrap.core.verdicts import Outcome
 
 
-def new_records(judgement: BenchEvaluation, fingerprints: Mapping[str, Fingerprint], *, time: float) -> tuple[Record, ...]:
-    """Return the records of a judgement; `fingerprints` are by host, and one that is missing is all unknown."""
-    values: dict[tuple[str, str], list[JudgedValue]] = defaultdict(list)
+def new_records(evaluation: BenchEvaluation, fingerprints: Mapping[str, Fingerprint], *, time: float) -> tuple[DeviceRecord, ...]:
+    """Return the records of an evaluation.
+
+    Args:
+        evaluation: Verdicts and values.
+        fingerprints: Software versions by host; a missing host gets an empty fingerprint.
+        time: The controller's clock (seconds since the epoch).
+    """
+    values: dict[tuple[str, str], list[EvaluatedValue]] = defaultdict(list)
     outcomes: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    for value in judgement.values:
+    for value in evaluation.values:
         values[value.host, value.device].append(value)
-    for verdict in judgement.verdicts:
+    for verdict in evaluation.verdicts:
         outcomes[verdict.host, verdict.device].append(verdict.verdict)
     return tuple(
-        Record(
-            serial=each[-1].serial,
+        DeviceRecord(
+            serial=device_values[-1].serial,
             host=host,
             device=device,
-            model=each[-1].model,
-            stack=each[-1].stack,
+            model=device_values[-1].model,
+            stack=device_values[-1].stack,
             time=time,
-            verdict=overall(outcomes[host, device]),
+            verdict=worst_of(outcomes[host, device]),
             fingerprint=fingerprints.get(host, Fingerprint()),
-            values=tuple(Past(value.series, value.unit, value.value, value.error) for value in each),
+            values=tuple(PastValue(value.series, value.unit, value.value, value.error) for value in device_values),
         )
-        for (host, device), each in values.items()
+        for (host, device), device_values in values.items()
     )

@@ -1,4 +1,4 @@
-"""How judging decides where nothing is said per check: the stated minimums and limits. Which check quarantines is policy, elsewhere."""
+"""The limits of the evaluation. The policy decides which failed checks quarantine a host."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class JudgingSettings:
-    """The numbers of docs/bench-judging.md.
+    """The limits that docs/bench-judging.md explains.
 
-    `minimum_hosts` counts the judged host too; among fewer than `few_hosts` all are measured again where one is undecided.
-    `minimum_repeats`: over all runs of a series. `minimum_history`: how many own passes make a history. `smallest_slowdown_percent`: less
-    is never held against a host. `blind_percent`: where a slowdown of that much could not be seen, nothing passes by its peers.
-    `false_flag_percent`: how many healthy hosts of a hundred may fail by chance, over all checks of a host together. Beyond
-    `most_slow_percent` slow or `most_fast_percent` fast hosts, peers are no yardstick. `most_rounds` of measuring again; after each a
-    series has at most `most_growth` times the repeats that it had, and a run never more than `most_repeats`, which is all that the
-    benchmarks take. `group_share_percent`: a group whose bus bandwidth is less than this share of the pairs' median is bad; larger groups
-    are somewhat slower than pairs by nature, and this is far beyond it.
+    Attributes:
+        minimum_hosts: Hosts needed for a comparison with peers, the evaluated one included.
+        few_hosts: With fewer hosts, all of them are measured again if one is undecided.
+        minimum_repeats: Repeats needed over all runs of a series.
+        minimum_history: Passes of a device needed for a comparison with its history.
+        smallest_slowdown_percent: A smaller slowdown never fails a host.
+        blind_percent: A comparison that could not detect a slowdown of this size passes no host.
+        false_flag_percent: Share of healthy hosts that may fail by chance, over all checks of a host together.
+        max_slow_percent: With a larger share of slow hosts, peers are not compared with each other.
+        max_fast_percent: The same for a share of fast hosts.
+        max_rounds: Rounds of reruns.
+        max_growth: Factor by which a rerun may increase the repeats of a series.
+        max_repeats: Repeats of one run; the benchmarks accept no more.
+        group_share_percent: A group with less than this share of the pairs' median bus bandwidth fails. Larger groups are somewhat
+            slower than pairs in a healthy fabric; this limit is far below that.
     """
 
     minimum_hosts: int = 5
@@ -26,9 +33,9 @@ class JudgingSettings:
     smallest_slowdown_percent: float = 1.0
     blind_percent: float = 10.0
     false_flag_percent: float = 0.25
-    most_slow_percent: float = 45.0
-    most_fast_percent: float = 10.0
-    most_rounds: int = 3
-    most_growth: int = 4
-    most_repeats: int = 200
+    max_slow_percent: float = 45.0
+    max_fast_percent: float = 10.0
+    max_rounds: int = 3
+    max_growth: int = 4
+    max_repeats: int = 200
     group_share_percent: float = 40.0

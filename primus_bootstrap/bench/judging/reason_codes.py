@@ -1,17 +1,17 @@
-"""Why a verdict is `unknown`, as a word for programs. A verdict without one is unknown because something gave no answer.
+"""Codes for the reason of an `unknown` verdict. A verdict without a code is unknown because a program gave no answer.
 
-They go beside the verdicts, as a mapping from the verdict: the record's fields are shared with the programs on the hosts.
+The codes are a mapping beside the verdicts, because programs on the hosts share the fields of the verdict record.
 """
 
 from __future__ import annotations
 
 from typing import Literal, get_args
 
-# no_yardstick: measured, and there is nothing to hold it against: no floor for the model, too few peers or too unlike ones, no history.
-# noise:        measured, and the doubt is larger than what is to be told.
-# shared:       measured, and most hosts are off alike: rather something that they share.
-# suspect:      something is wrong here, or with this path, and it is not proved whose fault it is.
-# unsteady:     it was in a group whose run failed once and passed another time, and the culprit was not found.
-# large:        groups of that many hosts fail whoever is in them.
+# no_yardstick: measured, but there is nothing to compare with: no floor for the model, too few or too different peers, no history
+# noise:        measured, but the uncertainty is larger than the difference
+# shared:       measured, but most hosts deviate in the same way, so the cause is probably shared
+# suspect:      this host or path is part of a fault; which part is at fault is not proved
+# unsteady:     a run with this host failed once and passed another time, and the cause was not found
+# large:        groups of this many hosts fail, whichever hosts are in them
 Code = Literal["no_yardstick", "noise", "shared", "suspect", "unsteady", "large"]
 CODES: tuple[Code, ...] = get_args(Code)

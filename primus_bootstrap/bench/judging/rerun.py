@@ -1,4 +1,4 @@
-"""What to measure again: only what may leave `unknown` by it, with as many repeats as that needs, in a bounded number of rounds."""
+"""Decide which benchmarks to run again: those whose verdict more repeats can decide, in a limited number of rounds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,22 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 
-# A comparison is settled where the gap is the standard error; half as much again, because the value moves too.
-_ROOM = 1.5
+# A comparison is decided when the standard error equals the gap. The factor allows for the change of the value itself.
+_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)
 class RerunRequest:
-    """One undecided value: `repeats` it has, how far it is from the limit and the error (natural logarithms), and why it is undecided."""
+    """An undecided value.
+
+    Attributes:
+        host: Where it was measured.
+        benchmark: Name of the benchmark.
+        repeats: Repeats so far.
+        gap: Distance from the limit (natural logarithm).
+        error: Standard error of the distance; 0 if more repeats are needed for another reason.
+        reason: Why it is undecided.
+    """
 
     host: str
     benchmark: str
@@ -29,7 +38,7 @@ class RerunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A benchmark to run again on a host, with so many repeats a series; `round` counts from 1."""
+    """A benchmark to run again on a host; `repeats` is for each series, `round` counts from 1."""
 
     host: str
     benchmark: str
@@ -38,22 +47,22 @@ class Rerun:
     reason: str
 
 
-def follow_up(wishes: Iterable[RerunRequest], settings: JudgingSettings, *, rounds_done: int) -> tuple[Rerun, ...]:
-    """Return one run a host and benchmark, for the wish that needs most; nothing after the last round."""
-    if rounds_done >= settings.most_rounds:
+def plan_reruns(requests: Iterable[RerunRequest], settings: JudgingSettings, *, rounds_done: int) -> tuple[Rerun, ...]:
+    """Return at most one rerun for each host and benchmark, with the largest number of repeats; none after the last round."""
+    if rounds_done >= settings.max_rounds:
         return ()
-    most: dict[tuple[str, str], Rerun] = {}
-    for wish in wishes:
-        again = Rerun(wish.host, wish.benchmark, _repeats(wish, settings), rounds_done + 1, wish.reason)
-        known = most.get((wish.host, wish.benchmark))
-        if known is None or again.repeats > known.repeats:
-            most[wish.host, wish.benchmark] = again
-    return tuple(most.values())
+    reruns: dict[tuple[str, str], Rerun] = {}
+    for request in requests:
+        key = request.host, request.benchmark
+        repeats = _more_repeats(request, settings)
+        if key not in reruns or repeats > reruns[key].repeats:
+            reruns[key] = Rerun(request.host, request.benchmark, repeats, rounds_done + 1, request.reason)
+    return tuple(reruns.values())
 
 
-def _repeats(wish: RerunRequest, settings: JudgingSettings) -> int:
-    """Return how many repeats more: the standard error falls with their square root."""
-    if wish.repeats < settings.minimum_repeats or not wish.error:
-        return min(max(settings.minimum_repeats, wish.repeats), settings.most_repeats)
-    growth = settings.most_growth if wish.gap <= 0 else min(settings.most_growth, (_ROOM * wish.error / wish.gap) ** 2)
-    return min(math.ceil(wish.repeats * max(1.0, growth - 1)), settings.most_repeats)
+def _more_repeats(request: RerunRequest, settings: JudgingSettings) -> int:
+    """Return the number of further repeats: the standard error falls with the square root of the total."""
+    if request.repeats < settings.minimum_repeats or not request.error:
+        return min(max(settings.minimum_repeats, request.repeats), settings.max_repeats)
+    growth = settings.max_growth if request.gap <= 0 else min(settings.max_growth, (_MARGIN * request.error / request.gap) ** 2)
+    return min(math.ceil(request.repeats * max(1.0, growth - 1)), settings.max_repeats)

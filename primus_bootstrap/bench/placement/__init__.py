@@ -1,1 +1,1 @@
-"""Which hosts a job is offered, and in which order."""
+"""Choose which hosts a job gets, and in which order."""

@@ -1,12 +1,12 @@
-"""In which order a job is offered hosts, by what benches measured of them: the one place that says so. Pure functions.
+"""Order the hosts for a job by the speed that benches measured. Pure functions.
 
-1. measured, and not slow: in the order of hosts.yaml. What they differ by among each other is mostly noise, and who stands side by side in
-   hosts.yaml mostly shares a switch.
-2. not measured, or with nothing to compare it with: unknown is neither good nor bad.
-3. slow: a bench failed a value of theirs, or their worst value is `Settings.blind_percent` or more behind the median of their peers. The
-   least slow comes first.
+1. Measured hosts that are not slow, in the order of hosts.yaml: their differences are mostly noise, and neighbours in hosts.yaml
+   usually share a switch.
+2. Hosts without a measurement, or without peers to compare them with.
+3. Slow hosts, the least slow first: a bench failed one of their values, or their worst value is `JudgingSettings.blind_percent` or more
+   below the median of their peers.
 
-Equal ones keep the order that they are given in. Only speeds count: what else speaks against a host takes it out of service.
+Only speed counts here. Other faults take a host out of service.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from primus_bootstrap.bench.results.reader import measurable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from primus_bootstrap.bench.report.bench_report import BenchRun, Value
+    from primus_bootstrap.bench.report.bench_report import BenchRun, ReportedValue
 
 _GOOD, _UNMEASURED, _SLOW = range(3)
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A host's worst value: its speed as a share of its peers' median (1 is as fast), and in which check and on which device.
+    """The worst value of a host.
 
-    `share` is None where there is no peer to compare it with; `failed` says that a bench failed a value of this host.
+    Attributes:
+        share: Its speed as a share of the median of its peers; None without peers.
+        check: The benchmark.
+        device: The device.
+        failed: Whether a bench failed a value of this host.
     """
 
     share: float | None
@@ -43,53 +47,55 @@ class Speed:
 
     @property
     def slow(self) -> bool:
-        """Whether the host is offered after those of which nothing is known."""
+        """Whether the host comes after those without a measurement."""
         return self.failed or (self.share is not None and 100 * (1 - self.share) >= JudgingSettings().blind_percent)
 
     def text(self) -> str:
-        """Return why the host is slow, for people."""
+        """Return why the host is slow."""
         where = f"{self.check} on {self.device}" if self.device else self.check
-        behind = "a bench failed it" if self.share is None else f"{100 * self.share:.0f} % of its peers' median"
-        return f"{where}: {behind}"
+        return f"{where}: a bench failed it" if self.share is None else f"{where}: {100 * self.share:.0f} % of its peers' median"
 
 
-def newest_values(runs: Iterable[BenchRun], hosts: Iterable[str]) -> tuple[Value, ...]:
-    """Return of each host and benchmark what the newest bench that measured it says.
+def newest_values(runs: Iterable[BenchRun], hosts: Iterable[str]) -> tuple[ReportedValue, ...]:
+    """Return for each host and benchmark the values of the newest bench that measured it.
 
-    `runs` come newest first, and are read only until each of `hosts` is measured.
+    Args:
+        runs: Benches, newest first. They are read only until all of `hosts` are found.
+        hosts: The hosts to find.
     """
-    wanted, seen = set(hosts), set[tuple[str, str]]()
-    found: list[Value] = []
+    missing, found = set(hosts), set[tuple[str, str]]()
+    values: list[ReportedValue] = []
     for run in runs:
-        new = [value for value in run.values if (value.host, value.benchmark) not in seen]
-        found += new
-        seen |= {(value.host, value.benchmark) for value in new}
-        wanted -= {value.host for value in new}
-        if not wanted:
+        new = [value for value in run.values if (value.host, value.benchmark) not in found]
+        values += new
+        found |= {(value.host, value.benchmark) for value in new}
+        missing -= {value.host for value in new}
+        if not missing:
             break
-    return tuple(found)
+    return tuple(values)
 
 
-def speeds(values: Iterable[Value]) -> dict[str, Speed]:
-    """Return how fast each host is: the worst over its checks and devices, against peers of its model with the same versions."""
-    groups: dict[tuple[str, ...], list[tuple[Value, float]]] = defaultdict(list)
+def host_speeds(values: Iterable[ReportedValue]) -> dict[str, Speed]:
+    """Return the speed of each host: its worst value, compared with peers of the same model and versions."""
+    groups: dict[tuple[str, ...], list[tuple[ReportedValue, float]]] = defaultdict(list)
     for value in values:
-        # A result of several hosts ("a,b") is nobody's alone.
+        # A value of several hosts ("a,+1") belongs to none of them.
         if value.better and "," not in value.host and measurable(value.value, value.unit):
             key = (value.benchmark, value.series, value.unit, value.better, value.model, value.stack)
             groups[key].append((value, to_level(value.value, value.unit, value.better)))
-    found: dict[str, Speed] = {}
+    speeds: dict[str, Speed] = {}
     for members in groups.values():
         center = median(level for _, level in members) if len({value.host for value, _ in members}) > 1 else None
         for value, level in members:
             share = None if center is None else math.exp(level - center)
-            found[value.host] = _worse(found.get(value.host), Speed(share, value.benchmark, value.device, value.verdict == "fail"))
-    return found
+            speed = Speed(share, value.benchmark, value.device, value.verdict == "fail")
+            speeds[value.host] = _worse(speeds.get(value.host), speed)
+    return speeds
 
 
-def in_order(hosts: Sequence[str], known: Mapping[str, Speed]) -> tuple[str, ...]:
-    """Return hosts in the order in which a job is offered them."""
-    return tuple(sorted(hosts, key=lambda host: _rank(known.get(host))))
+def order_hosts(hosts: Sequence[str], speeds: Mapping[str, Speed]) -> tuple[str, ...]:
+    """Return the hosts in the order in which a job gets them."""
+    return tuple(sorted(hosts, key=lambda host: _rank(speeds.get(host))))
 
 
 def _rank(speed: Speed | None) -> tuple[int, float]:
@@ -99,7 +105,7 @@ def _rank(speed: Speed | None) -> tuple[int, float]:
 
 
 def _worse(one: Speed | None, other: Speed) -> Speed:
-    """Return the worse of two values of a host: one that failed, else the slower one."""
+    """Return the worse speed of a host: a failed one, else the lower one."""
 
     def rank(speed: Speed) -> tuple[bool, float]:
         return not speed.failed, math.inf if speed.share is None else speed.share

@@ -1,11 +1,11 @@
-"""Which hosts a job is offered when it is submitted: without those that are out of service, spares in their place. Pure functions."""
+"""Select the hosts of a job at submission: leave out hosts that are out of service, and use spares instead. Pure functions."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.placement.host_order import in_order
+from primus_bootstrap.bench.placement.host_order import order_hosts
 from primus_bootstrap.core.errors import PlanError
 
 if TYPE_CHECKING:
@@ -14,32 +14,39 @@ if TYPE_CHECKING:
     from primus_bootstrap.bench.placement.host_order import Speed
     from primus_bootstrap.fleet.service import Service
 
-
-# What a host says of itself goes on to Ansible, and is no template there.
+# The reason comes from a host and is passed to Ansible, which must not read it as a template.
 _BRACES = str.maketrans("{}", "()")
-_SAID_CHARS = 200
+_MAX_REASON_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A host that a job is not offered, and why; `known` is False where nobody can tell whether it is in service."""
+class ExcludedHost:
+    """A host that the job does not get; with `known=False` it is unknown whether the host is in service."""
 
     host: str
     reason: str
     known: bool = True
 
     def to_json(self) -> dict[str, str]:
-        """Return it as job.json has it."""
+        """Return the entry of job.json."""
         return {"host": self.host, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """`hosts` and `spares` are in service, in the order in which they are offered; `replaced` maps a host to the spare in its place."""
+class HostSelection:
+    """The hosts of a job.
+
+    Attributes:
+        hosts: Hosts in service, in order of preference.
+        spares: Spares in service, in order of preference.
+        left_out: Hosts that are not in service.
+        replaced: The spare that replaces a host.
+        slow: Why a host is slow.
+    """
 
     hosts: tuple[str, ...]
     spares: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedHost, ...]
     replaced: Mapping[str, str]
     slow: Mapping[str, str]
 
@@ -48,64 +55,67 @@ class Offer:
         return asdict(self)
 
     def lines(self) -> tuple[str, ...]:
-        """Return what people have to know of it."""
-        instead = {host: f"spare {spare} takes its place" for host, spare in self.replaced.items()}
-        told = [f"{one.host} {one.reason}; {instead.get(one.host, 'it is left out')}" for one in self.left_out]
-        return (*told, *(f"{host} is slow and comes last ({why})" for host, why in self.slow.items()))
+        """Return the messages for the user."""
+        replacements = {host: f"spare {spare} takes its place" for host, spare in self.replaced.items()}
+        excluded = [f"{entry.host} {entry.reason}; {replacements.get(entry.host, 'it is left out')}" for entry in self.left_out]
+        return (*excluded, *(f"{host} is slow and comes last ({reason})" for host, reason in self.slow.items()))
 
 
-def out_of_service(services: Iterable[Service]) -> dict[str, LeftOut]:
-    """Return the hosts that a job must not be offered: quarantined by anybody, or nobody can tell.
+def unavailable_hosts(services: Iterable[Service]) -> dict[str, ExcludedHost]:
+    """Return the hosts that are quarantined by any owner, or whose state is unknown.
 
-    Slurm's controllers keep a copy of every record: where one answers that has the host, a silent host's quarantine is known.
+    Slurm's controllers have a copy of every record, so the state of a silent host is known if one of them answers for it.
     """
-    found = {}
-    for one in services:
-        kept = one.quarantine
-        if kept and kept.readable:
-            found[one.host] = LeftOut(one.host, _said(f"is quarantined by {kept.owner} ({kept.reason})"))
-        elif kept:
-            found[one.host] = LeftOut(one.host, _said(f"may be quarantined: {kept.reason}"), known=False)
-        elif not one.answered and not one.slurm:
-            found[one.host] = LeftOut(one.host, _said(f"may be quarantined: it does not answer ({one.health_reason})"), known=False)
-    return found
+    excluded = {}
+    for service in services:
+        record = service.quarantine
+        if record and record.readable:
+            excluded[service.host] = ExcludedHost(service.host, _clean(f"is quarantined by {record.owner} ({record.reason})"))
+        elif record:
+            excluded[service.host] = ExcludedHost(service.host, _clean(f"may be quarantined: {record.reason}"), known=False)
+        elif not service.answered and not service.slurm:
+            reason = f"may be quarantined: it does not answer ({service.health_reason})"
+            excluded[service.host] = ExcludedHost(service.host, _clean(reason), known=False)
+    return excluded
 
 
-def _said(text: str) -> str:
-    return " ".join(text.split())[:_SAID_CHARS].translate(_BRACES)
+def _clean(text: str) -> str:
+    return " ".join(text.split())[:_MAX_REASON_CHARS].translate(_BRACES)
 
 
-def make_offer(hosts: Sequence[str], spares: Sequence[str], *, nodes: int, out: Mapping[str, LeftOut], known: Mapping[str, Speed]) -> Offer:
-    """Choose what a job is offered.
+def select_hosts(
+    hosts: Sequence[str], spares: Sequence[str], *, nodes: int, unavailable: Mapping[str, ExcludedHost], speeds: Mapping[str, Speed]
+) -> HostSelection:
+    """Select the hosts of a job.
 
     Args:
-        hosts: Of which it is given its hosts.
-        spares: That take the place of others.
-        nodes: How many it needs.
-        out: Hosts that are out of service.
-        known: How fast hosts are.
+        hosts: The candidates.
+        spares: Hosts that replace others.
+        nodes: Number of hosts that the job needs.
+        unavailable: Hosts that are out of service.
+        speeds: Measured speeds.
 
     Raises:
-        PlanError: too few of them are in service.
+        PlanError: Too few hosts are in service.
     """
-    able = in_order([host for host in hosts if host not in out], known)
-    able_spares = in_order([host for host in spares if host not in out], known)
-    left_out = tuple(out[host] for host in (*hosts, *spares) if host in out)
-    short = nodes - len(able)
-    if short > len(able_spares):
-        raise _too_few(left_out, nodes, len(able) + len(able_spares))
-    gone = [host for host in hosts if host in out]
-    replaced = dict(zip(gone, able_spares[: max(short, 0)], strict=False))
-    slow = {host: known[host].text() for host in (*able, *able_spares) if host in known and known[host].slow}
-    return Offer(able, able_spares, left_out, replaced, slow)
+    available = order_hosts([host for host in hosts if host not in unavailable], speeds)
+    available_spares = order_hosts([host for host in spares if host not in unavailable], speeds)
+    left_out = tuple(unavailable[host] for host in (*hosts, *spares) if host in unavailable)
+    needed_spares = nodes - len(available)
+    if needed_spares > len(available_spares):
+        raise _too_few(left_out, nodes, len(available) + len(available_spares))
+    missing = [host for host in hosts if host in unavailable]
+    replaced = dict(zip(missing, available_spares[: max(needed_spares, 0)], strict=False))
+    slow = {host: speeds[host].text() for host in (*available, *available_spares) if host in speeds and speeds[host].slow}
+    return HostSelection(available, available_spares, left_out, replaced, slow)
 
 
-def _too_few(left_out: Sequence[LeftOut], nodes: int, there: int) -> PlanError:
-    why = "; ".join(f"{one.host} {one.reason}" for one in left_out)
+def _too_few(left_out: Sequence[ExcludedHost], nodes: int, available: int) -> PlanError:
+    reasons = "; ".join(f"{entry.host} {entry.reason}" for entry in left_out)
     steps = [
-        *(["release those that are well (primus-bootstrap node release)"] if any(one.known for one in left_out) else []),
-        *(["mend those of which nothing is known (primus-bootstrap node list)"] if not all(one.known for one in left_out) else []),
-        "ask for fewer hosts (workload_nodes)",
+        *(["release healthy hosts (primus-bootstrap node release)"] if any(entry.known for entry in left_out) else []),
+        *(["repair hosts of unknown state (primus-bootstrap node list)"] if not all(entry.known for entry in left_out) else []),
+        "request fewer hosts (workload_nodes)",
     ]
-    hosts = f"{there} host{'s' if there != 1 else ''}"
-    return PlanError(f"workload_nodes is {nodes}, and only {hosts} can be offered: {why}", fix=", or ".join(steps))
+    hosts = f"{available} host{'s' if available != 1 else ''}"
+    return PlanError(f"workload_nodes is {nodes}, and only {hosts} can be offered: {reasons}", fix=", or ".join(steps))

@@ -1,1 +1,1 @@
-"""The bench policy, and the gate that decides which hosts serve."""
+"""The policy of the bench, and the gate that decides which hosts are quarantined or released."""

@@ -1,1 +1,1 @@
-"""Reports of a finished bench: HTML, SVG, JUnit XML and table rows."""
+"""Reports of a finished bench: JSON, HTML, JUnit XML and table rows."""

@@ -1,7 +1,6 @@
-"""A bench as JUnit XML, for continuous integration: one suite a host, one test case a verdict.
+"""Write a bench as JUnit XML for continuous integration: one suite for each host, one test case for each verdict.
 
-`fail` is a failure, `unknown` an error, `skipped` is skipped. The form is the one that readers agree on, the schema of Jenkins' xUnit
-plugin:
+`fail` is a failure, `unknown` an error. The format is the schema of Jenkins' xUnit plugin:
 https://github.com/jenkinsci/xunit-plugin/blob/master/src/main/resources/org/jenkinsci/plugins/xunit/types/model/xsd/junit-10.xsd
 """
 
@@ -14,7 +13,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from primus_bootstrap.bench.report.rows import by_place, moment, natural, subject, with_unit
+from primus_bootstrap.bench.report.rows import by_place, format_time, natural, subject, with_unit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Outcome, Verdict
 
 _ELEMENTS: dict[Outcome, str] = {"fail": "failure", "unknown": "error", "skipped": "skipped"}
-# What XML 1.0 cannot hold, not even escaped: https://www.w3.org/TR/xml/#charsets
+# Characters that XML 1.0 cannot contain, not even escaped: https://www.w3.org/TR/xml/#charsets
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -46,7 +45,7 @@ def _suite(host: str, verdicts: Sequence[Verdict], run: BenchRun) -> ET.Element:
         {
             "name": _clean(host),
             "hostname": _clean(host),
-            "timestamp": moment(started),
+            "timestamp": format_time(started),
             "time": _time(sum(verdict.seconds for verdict in verdicts)),
             "tests": str(len(verdicts)),
             "failures": str(counts["fail"]),
@@ -63,8 +62,8 @@ def _suite(host: str, verdicts: Sequence[Verdict], run: BenchRun) -> ET.Element:
 
 
 def _unused(name: str, used: set[str]) -> str:
-    """Return a name that no other case of the suite has: readers take two of one name for one, and none may be lost."""
-    return next(each for each in chain([name], (f"{name} #{number}" for number in count(2))) if each not in used)
+    """Return a name that is unique in the suite: readers merge test cases with the same name."""
+    return next(unique for unique in chain([name], (f"{name} #{number}" for number in count(2))) if unique not in used)
 
 
 def _case(host: str, name: str, verdict: Verdict) -> ET.Element:
@@ -81,7 +80,7 @@ def _case(host: str, name: str, verdict: Verdict) -> ET.Element:
 
 
 def _name(verdict: Verdict) -> str:
-    """Return the name of a case, the same from run to run: limits that move are not part of it."""
+    """Return the name of a test case. It contains no limits, so that it is the same in every run."""
     return " ".join(part for part in (verdict.check, f"device {verdict.device}" if verdict.device else "", subject(verdict)) if part)
 
 
@@ -98,8 +97,8 @@ def _details(verdict: Verdict) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Return a duration as readers take it; one that is none is 0."""
-    return f"{abs(seconds):.3f}" if 0 <= seconds < math.inf else "0"  # -0.0 is no less than 0
+    """Return a duration (s); 0 if it is negative or not a finite number."""
+    return f"{abs(seconds):.3f}" if 0 <= seconds < math.inf else "0"  # abs: -0.0 is not less than 0
 
 
 def _clean(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What was measured: reading results, the history, and the store on the controller."""
+"""Read results and history, build the commands of a bench, and store it on the controller."""

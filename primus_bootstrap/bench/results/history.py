@@ -1,6 +1,6 @@
-"""What was measured before: an append-only file of JSON lines, one a device and bench, found again by the device's serial.
+"""Read and append the history: one JSON line for each device and bench, found by the device's serial number.
 
-A record holds the verdict, what it ran with (driver, firmware, kernel, profile digest) and the values. Only passes are compared with.
+A record contains the verdict, the software versions and the values. Only passes are used for comparisons.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What a device ran with; "" where it is not known or there is none. `profile` is a digest."""
+    """The software versions of a host; empty where unknown or not installed. `profile` is a digest."""
 
     driver: str = ""
     firmware: str = ""
@@ -36,18 +36,18 @@ class Fingerprint:
 
 
 class Changed(NamedTuple):
-    """How two fingerprints differ: the names that do, and those of which one side is not known."""
+    """The names of fields that differ, and of fields that are unknown on one side."""
 
     differs: tuple[str, ...]
     unknown: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Return whether a new bench is due: what is not known may have changed."""
+        """Return whether a new bench is due: an unknown field may have changed."""
         return bool(self.differs or self.unknown)
 
 
-class Past(NamedTuple):
-    """A value measured before; `error` is the standard error of its natural logarithm."""
+class PastValue(NamedTuple):
+    """A value of an earlier bench; `error` is the standard error of its natural logarithm."""
 
     series: Series
     unit: str
@@ -56,8 +56,8 @@ class Past(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """What one bench said of one device; `device` is empty for what is measured of the host as a whole."""
+class DeviceRecord:
+    """The result of one bench for one device; `device` is empty for values of the whole host."""
 
     serial: str
     host: str
@@ -67,16 +67,16 @@ class Record:
     time: float
     verdict: Outcome
     fingerprint: Fingerprint
-    values: tuple[Past, ...]
+    values: tuple[PastValue, ...]
 
     @property
     def key(self) -> str:
-        """Return what the device is found by."""
+        """Return the key of the device."""
         return device_key(self.serial, self.host, self.device)
 
 
 class Comparable(NamedTuple):
-    """What two values must have in common to be compared."""
+    """Two values are comparable if all of this is equal."""
 
     series: Series
     unit: str
@@ -86,48 +86,51 @@ class Comparable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All records, oldest first by device, and what of the file could not be read (file:line: why).
+    """All earlier benches.
 
-    `values` are those of passes, as (host, value), oldest first: by what makes them comparable, then by device.
+    Attributes:
+        records: By device key, oldest first.
+        problems: Invalid lines of the file, with file name and line number.
+        values: Values of passes as (host, value), oldest first, by device key.
     """
 
-    records: Mapping[str, tuple[Record, ...]] = field(default_factory=dict)
+    records: Mapping[str, tuple[DeviceRecord, ...]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     values: Mapping[Comparable, Mapping[str, Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
-    def passes(self, key: str) -> tuple[Record, ...]:
+    def passes(self, key: str) -> tuple[DeviceRecord, ...]:
         """Return a device's passing records, oldest first."""
         return tuple(record for record in self.records.get(key, ()) if record.verdict == "pass")
 
-    def last_pass(self, key: str) -> Record | None:
+    def last_pass(self, key: str) -> DeviceRecord | None:
         """Return a device's latest passing record."""
         return next(iter(reversed(self.passes(key))), None)
 
 
-def make_history(records: Iterable[Record], problems: Sequence[str] = ()) -> History:
-    """Return a history of records, whatever their order."""
-    found: dict[str, list[Record]] = defaultdict(list)
+def make_history(records: Iterable[DeviceRecord], problems: Sequence[str] = ()) -> History:
+    """Return the history of records in any order."""
+    by_device: dict[str, list[DeviceRecord]] = defaultdict(list)
     for record in records:
-        found[record.key].append(record)
-    ordered = {key: tuple(sorted(each, key=lambda record: record.time)) for key, each in found.items()}
+        by_device[record.key].append(record)
+    ordered = {key: tuple(sorted(found, key=lambda record: record.time)) for key, found in by_device.items()}
     values: dict[Comparable, dict[str, list[tuple[str, float]]]] = defaultdict(dict)
-    for key, each in ordered.items():
-        for record in each:
+    for key, found in ordered.items():
+        for record in found:
             for past in record.values if record.verdict == "pass" else ():
-                kind = Comparable(past.series, past.unit, record.model, record.stack)
-                values[kind].setdefault(key, []).append((record.host, past.value))
+                comparable = Comparable(past.series, past.unit, record.model, record.stack)
+                values[comparable].setdefault(key, []).append((record.host, past.value))
     return History(ordered, tuple(problems), dict(values))
 
 
 def changed(before: Fingerprint, now: Fingerprint) -> Changed:
-    """Return how what a device runs with differs from before."""
+    """Return how two fingerprints differ."""
     pairs = [(name, getattr(before, name), getattr(now, name)) for name in Fingerprint.__slots__]
     differs = tuple(name for name, old, new in pairs if old and new and old != new)
     return Changed(differs, tuple(name for name, old, new in pairs if bool(old) != bool(new)))
 
 
 def read_history(path: Path) -> History:
-    """Read a history; a file that does not exist yet is an empty one, and a damaged line is said and passed over.
+    """Read the history. A missing file is an empty history; an invalid line is reported as a problem and skipped.
 
     Raises:
         RunError: The file exists and cannot be read.
@@ -137,8 +140,11 @@ def read_history(path: Path) -> History:
     except FileNotFoundError:
         return History()
     except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}", fix="make it readable; without it no device has a history") from error
-    records: list[Record] = []
+        raise RunError(
+            f"cannot read {path}: {error.strerror}",
+            fix=f"make it readable, or move it away to start without a history: mv {path} {path}.old",
+        ) from error
+    records: list[DeviceRecord] = []
     problems: list[str] = []
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip():
@@ -146,15 +152,15 @@ def read_history(path: Path) -> History:
         try:
             records.append(_record(json.loads(line.decode("utf-8"))))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{path}:{number}: is no record of {SCHEMA}: {error}")
+            problems.append(f"{path}:{number}: not a record of {SCHEMA}: {error}")
     return make_history(records, problems)
 
 
-def append_history(path: Path, records: Sequence[Record]) -> None:
-    """Append records, all or none; after a line that a killed writer left unfinished they start on a line of their own.
+def append_history(path: Path, records: Sequence[DeviceRecord]) -> None:
+    """Append all records or none. If a killed writer left an incomplete last line, the records start on a new line.
 
     Raises:
-        RunError: They cannot be written; the file is as it was.
+        RunError: They cannot be written; the file is unchanged.
     """
     if not records:
         return
@@ -169,7 +175,7 @@ def append_history(path: Path, records: Sequence[Record]) -> None:
             os.close(descriptor)
     except OSError as error:
         raise RunError(
-            f"{path}: cannot be written: {error.strerror}", fix="make room or mend its permissions, and bench again; nothing was added"
+            f"cannot write {path}: {error.strerror}", fix="free space there or correct its permissions, then bench again; nothing was added"
         ) from error
 
 
@@ -185,7 +191,7 @@ def _append(descriptor: int, payload: bytes) -> None:
         raise
 
 
-def _to_json(record: Record) -> dict[str, Any]:
+def _to_json(record: DeviceRecord) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "serial": record.serial,
@@ -200,32 +206,32 @@ def _to_json(record: Record) -> dict[str, Any]:
     }
 
 
-def _record(data: Any) -> Record:
+def _record(data: Any) -> DeviceRecord:
     if data["schema"] != SCHEMA:
         raise ValueError(f"schema is {data['schema']!r}")
     if data["verdict"] not in OUTCOMES:
         raise ValueError(f"verdict is {data['verdict']!r}")
-    return Record(
+    return DeviceRecord(
         serial=_text(data["serial"]),
         host=_text(data["host"]),
         device=_text(data["device"]),
         model=_text(data["model"]),
-        stack=tuple(_text(each) for each in data["stack"]),
+        stack=tuple(_text(version) for version in data["stack"]),
         time=float(data["time"]),
         verdict=data["verdict"],
         fingerprint=Fingerprint(**{name: _text(data[name]) for name in Fingerprint.__slots__}),
-        values=tuple(_past(each) for each in data["values"]),
+        values=tuple(_past_value(value) for value in data["values"]),
     )
 
 
-def _past(fields: Sequence[Any]) -> Past:
+def _past_value(fields: Sequence[Any]) -> PastValue:
     benchmark, metric, sizes, ranks, unit, value, error = fields
     if not (measurable(value, unit) and error >= 0):
         raise ValueError(f"{benchmark} {metric}: value {value}, error {error}")
-    return Past(Series(_text(benchmark), _text(metric), _text(sizes), ranks), _text(unit), float(value), float(error))
+    return PastValue(Series(_text(benchmark), _text(metric), _text(sizes), ranks), _text(unit), float(value), float(error))
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value

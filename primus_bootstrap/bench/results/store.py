@@ -1,173 +1,241 @@
-"""The controller's folder of one cluster's benches: what each host said of itself, what is to be run again, what was decided.
+"""The store of a cluster's benches: a folder on the controller.
 
-incoming/HOST.json   what a host runs with and what its steps gave, of the bench under way
-again.json           the round of measuring again, and what more repeats can decide, by host
-decisions.json       who goes, who comes back, who has passed: what the role `bench` carries out
-history.jsonl        what every device showed before
-breaker.json         stands while nobody may be quarantined
-runs/TIME/           the reports of each bench
+incoming/HOST.json          facts of a host and the output of its steps, for the current bench
+incoming/fabric.json        state of the runs over several hosts
+incoming/fabric.jsonl       finished runs over several hosts
+incoming/groups/HOST.json   a host's answer in the current round of these runs
+again.json                  the round of reruns, with repeats by host and benchmark
+decisions.json              hosts to quarantine and to release, and hosts that passed; the role `bench` carries it out
+history.jsonl               results of earlier benches by device
+breaker.json                exists while the breaker is open
+runs/TIME/                  report files of a finished bench
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.quarantine.gate import Breaker, parse_breaker
-from primus_bootstrap.bench.quarantine.policy import SHIPPED, Policy, Step, Tier, load_policy
+from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, parse_group_answer, parse_group_run
+from primus_bootstrap.bench.fabric.state import FabricState, parse_fabric_state
+from primus_bootstrap.bench.quarantine.decisions import Breaker, parse_breaker
+from primus_bootstrap.bench.results.history import History, append_history, read_history
+from primus_bootstrap.bench.results.host_answers import HostAnswers, parse_answers
+from primus_bootstrap.bench.results.step_commands import NO_TIER, read_policy
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
-_AGAIN = Path("again.json")
-NOBODY = "none"
+    from primus_bootstrap.bench.fabric.group_runs import GroupRunResult
+    from primus_bootstrap.bench.results.history import DeviceRecord
+
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
-_NO_DEVICE = ("preflight", "storage")
-_JOBS_SHOWN = 4
-
-
-@dataclass(frozen=True, slots=True)
-class BenchRequest:
-    """How hosts are measured: the variables of the role. `trial` are options of the trial training; empty ones leave the policy's."""
-
-    tier: str
-    policy_file: str
-    program: str
-    image: str
-    storage_folder: str
-    force: bool
-    trial: Mapping[str, Any] = field(default_factory=dict)
+_RERUNS = "again.json"
+_DECISIONS = "decisions.json"
+_FABRIC_STATE = "incoming/fabric.json"
+_NO_ANSWERS: Mapping[str, Any] = {"seen": {}, "asked": False, "measured": []}
 
 
 class BenchStore:
-    """The folder."""
+    """The folder of a cluster's benches. Every method that reads or writes raises RunError if the folder cannot be used."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep where it is; it is made by `begin`."""
+        """Set the folder; `begin` creates it."""
         self.folder = folder
+        self._group_runs = folder / "incoming" / "fabric.jsonl"
 
-    def begin(self, policy_file: str, tier: str, *, look_only: bool = False) -> list[str]:
-        """Forget the bench before, and return the tiers from the quickest to the most thorough; `look_only` forgets nothing.
+    def begin(self, policy_file: str, tier: str, *, read_only: bool = False) -> list[str]:
+        """Start a bench: remove the answers of the one before, and its decisions, so that they are not carried out twice.
 
-        What was decided before is never carried out again: a run in which every host is lost decides nothing.
+        Args:
+            policy_file: The site's policy; empty for the shipped one.
+            tier: Name of the tier.
+            read_only: Only check the arguments, and change nothing.
+
+        Returns:
+            The names of the tiers, from the shortest to the longest.
 
         Raises:
-            InventoryError: the policy is wrong.
-            PlanError: it has no such tier.
-            RunError: the folder cannot be used, or what was decided before is damaged.
+            InventoryError: The policy is invalid.
+            PlanError: The policy has no such tier.
+            RunError: The folder cannot be used, or the earlier decisions are damaged.
         """
         tiers = list(read_policy(policy_file).tiers)
-        if tier not in (NOBODY, *tiers):
-            raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NOBODY, *tiers))}")
-        if look_only:
+        if tier not in (NO_TIER, *tiers):
+            raise PlanError(f"bench_tier: no such tier: {tier}", fix=f"choose from: {', '.join((NO_TIER, *tiers))}")
+        if read_only:
             return tiers
-        out_of_service = self.previous().get("ours", [])
+        quarantined = self.quarantined()
         try:
             shutil.rmtree(self.folder / "incoming", ignore_errors=True)
             (self.folder / "incoming").mkdir(parents=True, mode=0o700)
-            (self.folder / _AGAIN).unlink(missing_ok=True)
+            (self.folder / _RERUNS).unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(error, self.folder) from error
-        self.decide(ours=out_of_service)
+        self.save_decisions(quarantined=quarantined)
         return tiers
 
-    def keep_seen(self, host: str, seen: Mapping[str, Any]) -> None:
-        """Keep what a host runs with."""
-        self._write_incoming(host, {"seen": dict(seen), "asked": False, "measured": []})
+    def save_facts(self, host: str, facts: Mapping[str, Any]) -> None:
+        """Save the facts of a host."""
+        self._write(_host_file(host), {**_NO_ANSWERS, "seen": dict(facts)})
 
-    def keep_asked(self, host: str) -> None:
-        """Keep that steps are on their way to a host: where nothing comes back, it was lost."""
-        self._write_incoming(host, {**self.said(host), "asked": True})
+    def mark_requested(self, host: str) -> None:
+        """Note that steps are sent to a host. If it never answers, it counts as lost."""
+        self._write(_host_file(host), {**self._raw_answers(host), "asked": True})
 
-    def keep_measured(self, host: str, steps: Sequence[Mapping[str, Any]], *, now: float) -> None:
-        """Keep what the steps of one round gave; `now` is by the host's clock."""
-        said = self.said(host)
-        self._write_incoming(host, {**said, "measured": [*said["measured"], {"now": now, "steps": list(steps)}]})
+    def add_round(self, host: str, steps: Sequence[Mapping[str, Any]], *, now: float) -> None:
+        """Add the output of a round of steps; `now` is the host's clock (seconds since the epoch)."""
+        answers = self._raw_answers(host)
+        self._write(_host_file(host), {**answers, "measured": [*answers["measured"], {"now": now, "steps": list(steps)}]})
 
-    def said(self, host: str) -> dict[str, Any]:
-        """Return what a host has said so far; nothing where it was lost before it said anything, or its file is damaged."""
+    def answers(self, host: str) -> HostAnswers:
+        """Return what a host reported so far. A damaged file counts as no answer, so the host is lost and not passed."""
         try:
-            found = self._load(Path("incoming") / f"{host}.json")
+            return parse_answers(host, self._raw_answers(host))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return HostAnswers()
+
+    def _raw_answers(self, host: str) -> Mapping[str, Any]:
+        try:
+            return self._load(_host_file(host)) or _NO_ANSWERS
         except ValueError:
-            found = None  # the host counts as lost, so what it measured is unknown
-        return found or {"seen": {}, "asked": False, "measured": []}
-
-    def steps(self, host: str, asked: BenchRequest, *, round_: int) -> list[dict[str, Any]]:
-        """Return what to run on a host in this round; nothing where no bench is due."""
-        seen = self.said(host)["seen"]
-        if asked.tier == NOBODY or not (asked.force or seen.get("due")):
-            return []
-        tier = read_policy(asked.policy_file).tiers[asked.tier]
-        device = "cuda" if seen.get("gpus") else "auto"
-        steps = [step for step in tier.steps if _runs_alone(step, asked)]
-        if round_ == 0:
-            return [step_words(step, asked, device) for step in steps]
-        wanted = (self.read(_AGAIN) or {"hosts": {}})["hosts"].get(host, {}) if self.left_s(host, asked) > 0 else {}
-        return [step_words(step, asked, device, wanted[step.run]) for step in steps if step.run in wanted]
-
-    def left_s(self, host: str, asked: BenchRequest) -> float:
-        """Return what is left of the tier's time on a host, after what its steps have taken so far."""
-        spent = sum(float(step["seconds"]) for each in self.said(host)["measured"] for step in each["steps"])
-        return read_policy(asked.policy_file).tiers[asked.tier].budget_s - spent
+            return _NO_ANSWERS
 
     def rounds_done(self) -> int:
-        """Return how often was measured again."""
-        return int((self.read(_AGAIN) or {"round": 0})["round"])
+        """Return the number of rounds of reruns."""
+        return int((self.read(_RERUNS) or {"round": 0})["round"])
 
-    def ask_again(self, wanted: Mapping[str, Mapping[str, int]]) -> int:
-        """Leave how many repeats of which benchmark are wanted of each host; return the number of that round, 0 where nothing is wanted."""
-        round_ = self.rounds_done() + bool(wanted)
-        self.write(str(_AGAIN), {"round": round_, "hosts": wanted})
-        return round_ if wanted else 0
+    def reruns(self, host: str) -> dict[str, int]:
+        """Return the repeats by benchmark that a host runs in the current round of reruns."""
+        return dict((self.read(_RERUNS) or {"hosts": {}})["hosts"].get(host, {}))
 
-    def write(self, name: str, value: Any) -> None:
-        """Replace one of the folder's files at once.
+    def save_reruns(self, reruns: Mapping[str, Mapping[str, int]]) -> int:
+        """Save the repeats by host and benchmark; return the number of this round, 0 if there are no reruns."""
+        round_ = self.rounds_done() + bool(reruns)
+        self._write(_RERUNS, {"round": round_, "hosts": reruns})
+        return round_ if reruns else 0
 
-        Raises:
-            RunError: it cannot be written.
-        """
-        path = self.folder / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, json.dumps(value, indent=1) + "\n")
-        except OSError as error:
-            raise _unusable(error, path) from error
-
-    def decide(
+    def save_decisions(
         self,
         *,
-        ours: Sequence[str],
+        quarantined: Sequence[str],
         records: Sequence[Mapping[str, Any]] = (),
         released: Sequence[str] = (),
         passes: Mapping[str, Any] | None = None,
     ) -> None:
-        """Leave what the role carries out; `ours` are all hosts that benches have out of service then."""
-        decided = {"records": list(records), "released": list(released), "passes": dict(passes or {}), "ours": list(ours)}
-        self.write("decisions.json", {"schema": DECISIONS_SCHEMA, **decided})
+        """Save what the role carries out.
 
-    def breaker(self) -> Breaker | None:
-        """Return the breaker that stands; a record that is damaged is one as well."""
-        try:
-            found = self._load(Path("breaker.json"))
-        except ValueError:
-            found = {}
-        return None if found is None else parse_breaker(found)
+        Args:
+            quarantined: All hosts that benches have in quarantine afterwards.
+            records: New quarantine records.
+            released: Hosts to release.
+            passes: Pass notes by host.
+        """
+        decisions = {"records": list(records), "released": list(released), "passes": dict(passes or {}), "ours": list(quarantined)}
+        self._write(_DECISIONS, {"schema": DECISIONS_SCHEMA, **decisions})
 
-    def previous(self) -> dict[str, Any]:
-        """Return what was decided last; nothing before the first bench.
+    def quarantined(self) -> list[str]:
+        """Return the hosts that earlier benches have in quarantine.
 
         Raises:
-            RunError: It is damaged: which hosts are out of service is then unknown, and not "none".
+            RunError: decisions.json is damaged, so these hosts are unknown.
         """
-        return self.read(Path("decisions.json")) or {}
+        return list((self.read(_DECISIONS) or {}).get("ours", []))
 
-    def read(self, name: Path) -> dict[str, Any] | None:
-        """Return the object in one of the folder's files; None if there is no such file.
+    def breaker(self) -> Breaker | None:
+        """Return the open breaker; a damaged record counts as open."""
+        try:
+            data = self._load("breaker.json")
+        except ValueError:
+            data = {}
+        return None if data is None else parse_breaker(data)
+
+    def save_breaker(self, breaker: Breaker) -> None:
+        """Open the breaker."""
+        self._write("breaker.json", breaker.to_json())
+
+    def history(self) -> History:
+        """Return the results of earlier benches."""
+        return read_history(self.folder / "history.jsonl")
+
+    def append_history(self, records: Sequence[DeviceRecord]) -> None:
+        """Append the results of this bench."""
+        append_history(self.folder / "history.jsonl", records)
+
+    def fabric_state(self) -> FabricState | None:
+        """Return the state of the runs over several hosts; None before the first round."""
+        data = self.read(_FABRIC_STATE)
+        return parse_fabric_state(data) if data else None
+
+    def save_fabric_state(self, state: FabricState) -> None:
+        """Save the state of the runs over several hosts."""
+        self._write(_FABRIC_STATE, state.to_json())
+
+    def group_answer(self, host: str) -> GroupAnswer:
+        """Return a host's last answer to a group run; an empty one if there is none."""
+        return parse_group_answer(self.read(f"incoming/groups/{host}.json") or {})
+
+    def save_group_answer(self, host: str, answer: Mapping[str, Any]) -> None:
+        """Save a host's answer in the current round: `started`, or `absent` with the reason; later `step`, or `cut` with the reason."""
+        state = self.fabric_state()
+        self._write(f"incoming/groups/{host}.json", {"number": state.number if state else 0, **answer})
+
+    def group_runs(self) -> tuple[GroupRunResult, ...]:
+        """Return the finished runs over several hosts."""
+        if not self._group_runs.exists():
+            return ()
+        try:
+            return tuple(parse_group_run(json.loads(line)) for line in self._group_runs.read_bytes().splitlines())
+        except (ValueError, KeyError, TypeError) as error:
+            fix = "start a new bench: primus-bootstrap bench hosts.yaml"
+            raise RunError(f"{self._group_runs} is damaged: {error}", fix=fix) from error
+
+    def append_group_runs(self, runs: Iterable[GroupRunResult]) -> None:
+        """Append finished runs, on disk before this returns: the state that is saved next no longer contains them."""
+        try:
+            with self._group_runs.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(run.to_json()) + "\n" for run in runs)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _unusable(error, self._group_runs) from error
+
+    def save_report(self, files: Mapping[str, str], *, now: float) -> Path:
+        """Write the report files of a bench and return their folder. The last file must be bench.json: it marks a finished bench."""
+        folder = self.folder / "runs" / datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        try:
+            folder.mkdir(parents=True, mode=0o700)
+            for name, text in files.items():
+                write_atomic(folder / name, text)
+            if self._group_runs.exists():
+                shutil.copyfile(self._group_runs, folder / self._group_runs.name)
+        except OSError as error:
+            raise _unusable(error, folder) from error
+        return folder
+
+    def reports(self) -> tuple[Path, ...]:
+        """Return the report folders of all finished benches, newest first."""
+        return tuple(sorted((path.parent for path in (self.folder / "runs").glob("*/bench.json")), reverse=True))
+
+    def last_report(self) -> Path:
+        """Return the report folder of the last bench.
+
+        Raises:
+            PlanError: There is none.
+        """
+        reports = self.reports()
+        if not reports:
+            raise PlanError(f"no finished bench in {self.folder / 'runs'}", fix="primus-bootstrap bench hosts.yaml")
+        return reports[0]
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object in a file; None if there is no such file.
 
         Raises:
             RunError: The file cannot be read, or is damaged.
@@ -177,81 +245,33 @@ class BenchStore:
             return self._load(name)
         except ValueError as error:
             fix = f"remove {path}, then measure all hosts again: primus-bootstrap bench hosts.yaml"
-            raise RunError(f"{path} is damaged: {error}; its content is not guessed", fix=fix) from error
+            raise RunError(f"{path} is damaged: {error}", fix=fix) from error
 
-    def _load(self, name: Path) -> dict[str, Any] | None:
-        """Return the object in a file, None without a file; ValueError if it is damaged."""
+    def _load(self, name: str) -> dict[str, Any] | None:
+        """Return the object in a file; None without a file. Raises ValueError if the file is damaged."""
         try:
-            found = json.loads((self.folder / name).read_bytes())
+            data = json.loads((self.folder / name).read_bytes())
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _unusable(error, self.folder / name) from error
-        if not isinstance(found, dict):
-            raise ValueError(f"it holds no JSON object but a {type(found).__name__}")  # noqa: TRY004 - damaged, as for broken JSON
-        return found
+        if not isinstance(data, dict):
+            raise ValueError(f"expected a JSON object, found {type(data).__name__}")  # noqa: TRY004 - damaged, as for broken JSON
+        return data
 
-    def _write_incoming(self, host: str, value: Mapping[str, Any]) -> None:
-        self.write(f"incoming/{host}.json", value)
-
-
-def read_policy(policy_file: str) -> Policy:
-    """Return the shipped policy, or the site's own."""
-    return load_policy(Path(policy_file) if policy_file else SHIPPED)
-
-
-def tier_of(policy: Policy, name: str, asked_storage: str) -> Tier:
-    """Return a tier without what a host does not measure by itself, and without storage where no folder is stated for it."""
-    tier = policy.tiers[name]
-    steps = tuple(step for step in tier.steps if step.over == "host" and (step.run != "storage" or asked_storage))
-    return Tier(tier.name, tier.meaning, tier.budget_s, steps)
+    def _write(self, name: str, value: Any) -> None:
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(path, json.dumps(value, indent=1) + "\n")
+        except OSError as error:
+            raise _unusable(error, path) from error
 
 
-def jobs_in_words(jobs: Sequence[str]) -> str:
-    """Return jobs as people read them: the first ones, and how many more."""
-    more = f" and {len(jobs) - _JOBS_SHOWN} more" if len(jobs) > _JOBS_SHOWN else ""
-    return ", ".join(jobs[:_JOBS_SHOWN]) + more
-
-
-def step_words(step: Step, asked: BenchRequest, device: str, repeats: int = 0) -> dict[str, Any]:
-    """Return one step as the host runs it; `{run}` and `{expected}` stand for its own folder and for the file of what is expected."""
-    if step.run == "trial":
-        step = replace(step, options={**step.options, **{name: value for name, value in asked.trial.items() if value}})
-    words = list(step.arguments())
-    if step.run == "preflight":
-        argv = [asked.program, "preflight", "--json", "--expect-json", "{expected}", *words]
-        return _limited(step, argv)
-    if repeats and "--repeats" in words:
-        words[words.index("--repeats") + 1] = str(repeats)
-    if step.run == "storage":
-        words += ["--folder", asked.storage_folder]
-    elif step.run not in _NO_DEVICE and "--device" not in words:
-        words += ["--device", device]
-    runtime = ["container", "--image", asked.image] if asked.image else ["direct"]
-    return _limited(step, [asked.program, "--output", "{run}/out", *runtime, "--", "benchmark", step.run, *words])
-
-
-def group_words(step: Step, asked: BenchRequest, device: str, shape: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one host's part of a step over several hosts; `shape` holds the options of `primus-cli direct` for it."""
-    made = step_words(step, asked, device)
-    end = made["argv"].index("--")
-    made["argv"][end:end] = [f"--{name}={value}" for name, value in shape.items()]
-    return made
-
-
-def _limited(step: Step, argv: list[str]) -> dict[str, Any]:
-    """Return a step with its limit: the program ends by itself at its own and says so; this one is for where it does not.
-
-    `alone`: jobs would spoil it, and it them; what a node shows of itself is looked at beside them.
-    """
-    return {"name": step.run, "argv": argv, "timeout_s": step.timeout_s + 60, "alone": step.run != "preflight"}
-
-
-def _runs_alone(step: Step, asked: BenchRequest) -> bool:
-    return step.over == "host" and (step.run != "storage" or bool(asked.storage_folder))
+def _host_file(host: str) -> str:
+    return f"incoming/{host}.json"
 
 
 def _unusable(error: OSError, path: Path) -> RunError:
-    return RunError(
-        f"cannot use {error.filename or path}: {error.strerror or error}", fix="free space there and make it writable, or set bench_folder"
-    )
+    what = f"cannot use {error.filename or path}: {error.strerror or error}"
+    return RunError(what, fix="free space there and make it writable, or set bench_folder to another folder")

@@ -18,15 +18,16 @@ class ActionModule(ActionBase):
         """Return whether the host takes part in this round; what it gave is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.fabric.fabric_store import FabricStore  # noqa: PLC0415
-            from primus_bootstrap.bench.results.store import BenchRequest, BenchStore, read_policy  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.fabric.session import group_part, has_started  # noqa: PLC0415
+            from primus_bootstrap.bench.results.step_commands import BenchRequest, read_policy  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import BenchStore  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
         try:
-            asked = BenchRequest(
+            request = BenchRequest(
                 tier=str(args["tier"]),
                 policy_file=str(args["policy_file"]),
                 program=str(args["program"]),
@@ -34,22 +35,22 @@ class ActionModule(ActionBase):
                 storage_folder="",
                 force=True,
             )
-            fabric = FabricStore(BenchStore(Path(args["folder"])))
-            tier = read_policy(asked.policy_file).tiers[asked.tier]
-            part = fabric.words(host, asked, tier, port=int(args["port"]))
+            store = BenchStore(Path(args["folder"]))
+            tier = read_policy(request.policy_file).tiers[request.tier]
+            part = group_part(store, host, request, tier, port=int(args["port"]))
             if part is None:
                 return {**result, "changed": False, "runs": False}
-            arguments = {"state": args["state"], "number": part["number"]}
+            arguments = {"state": args["state"], "number": part.number}
             if args["state"] == "start":
-                arguments["steps"] = [part["step"]]
-            elif not fabric.started([host]):
+                arguments["steps"] = [part.step]
+            elif not has_started(store, [host]):
                 return {**result, "changed": False, "runs": False}
             else:
-                arguments["stop"] = not fabric.started(part["hosts"])
-            said = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
-            if said.get("failed"):
-                said = {"absent" if args["state"] == "start" else "cut": str(said.get("msg", "its part failed"))}
-            fabric.keep(host, {name: said[name] for name in ("started", "absent", "step", "cut") if name in said})
+                arguments["stop"] = not has_started(store, part.hosts)
+            answer = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
+            if answer.get("failed"):
+                answer = {"absent" if args["state"] == "start" else "cut": str(answer.get("msg", "its part failed"))}
+            store.save_group_answer(host, {name: answer[name] for name in ("started", "absent", "step", "cut") if name in answer})
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return {**result, "changed": False, "runs": True}

@@ -21,13 +21,14 @@ class ActionModule(ActionBase):
         """Return how many steps were run; what they found is in the folder."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            from primus_bootstrap.bench.results.store import BenchRequest, BenchStore  # noqa: PLC0415 - where it is missing the error has a fix
+            from primus_bootstrap.bench.results.step_commands import BenchRequest, remaining_s, steps_for_host  # noqa: PLC0415
+            from primus_bootstrap.bench.results.store import BenchStore  # noqa: PLC0415 - where it is missing the error has a fix
             from primus_bootstrap.core.errors import PrimusError  # noqa: PLC0415
         except ImportError as error:
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args, host = self._task.args, str((task_vars or {})["inventory_hostname"])
-        asked = BenchRequest(
+        request = BenchRequest(
             tier=str(args["tier"]),
             policy_file=str(args["policy_file"]),
             program=str(args["program"]),
@@ -37,18 +38,19 @@ class ActionModule(ActionBase):
             trial=dict(args["trial"]),
         )
         try:
-            desk, round_ = BenchStore(Path(args["folder"])), int(args["round"])
+            store, round_ = BenchStore(Path(args["folder"])), int(args["round"])
             if round_ == 0:
-                desk.keep_seen(host, dict(args["seen"]))
-            steps = desk.steps(host, asked, round_=round_)
+                store.save_facts(host, dict(args["seen"]))
+            answers = store.answers(host)
+            steps = steps_for_host(answers, request, round_=round_, reruns=store.reruns(host))
             if steps:
-                desk.keep_asked(host)
-                left_s = desk.left_s(host, asked)
+                store.mark_requested(host)
+                left_s = remaining_s(answers, request)
                 arguments = {"state": "measure", "steps": steps, "expected": args["expected"], "left_s": left_s}
                 measured = self._execute_module(module_name="bench_node", module_args=arguments, task_vars=task_vars)
                 if "steps" not in measured:
                     return {**result, **measured}
-                desk.keep_measured(host, measured["steps"], now=float(measured["now"]))
+                store.add_round(host, measured["steps"], now=float(measured["now"]))
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return {**result, "changed": False, "steps": len(steps)}

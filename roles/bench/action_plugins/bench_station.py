@@ -37,15 +37,15 @@ class ActionModule(ActionBase):
             fix = "install primus-bootstrap into the Python that runs ansible-playbook"
             raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
         args = self._task.args
-        desk = BenchStore(Path(args["folder"]))
+        store = BenchStore(Path(args["folder"]))
         try:
             if args["state"] == "begin":
-                tiers = desk.begin(str(args["policy_file"]), str(args["tier"]), look_only=bool(self._task.check_mode))
+                tiers = store.begin(str(args["policy_file"]), str(args["tier"]), read_only=bool(self._task.check_mode))
                 return {**result, "changed": False, "tiers": tiers}
-            case = BenchedFleet(
+            fleet = BenchedFleet(
                 cluster=str(args["cluster"]),
                 hosts=tuple(args["hosts"]),
-                fleet=int(args["fleet"]),
+                gpu_nodes=int(args["fleet"]),
                 policy_file=str(args["policy_file"]),
                 tier=str(args["tier"]),
                 limit_percent=float(args["limit_percent"]),
@@ -54,11 +54,11 @@ class ActionModule(ActionBase):
             if args["state"] == "next":
                 hostvars = (task_vars or {})["hostvars"]
                 present, at_once = tuple(args["present"]), int(args["at_once"])
-                what = next_round(desk, case, present=present, facts=lambda: _facts(hostvars, case.hosts), at_once=at_once)
+                what = next_round(store, fleet, present=present, facts=lambda: _facts(hostvars, fleet.hosts), at_once=at_once)
                 return {**result, "changed": False, "more": bool(what), "what": what}
             if args["state"] == "judge":
-                return {**result, "changed": False, "round": finalize.ask_again(desk, case)}
-            shown = finalize.finish(desk, case)
+                return {**result, "changed": False, "round": finalize.request_reruns(store, fleet)}
+            shown = finalize.finish(store, fleet)
         except PrimusError as problem:
             raise AnsibleActionFail(str(problem)) from problem
         return {**result, "changed": False, "msg": json.dumps({"verdicts": [verdict.to_json() for verdict in shown]})}

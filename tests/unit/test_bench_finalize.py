@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from primus_bootstrap.bench.finalize import ask_again, finish
+from primus_bootstrap.bench.finalize import finish, request_reruns
 from primus_bootstrap.bench.judging.evaluation import BenchedFleet
 from primus_bootstrap.bench.report.bench_report import read_run
-from primus_bootstrap.bench.results.run_store import last_run
-from primus_bootstrap.bench.results.store import BenchRequest, BenchStore
+from primus_bootstrap.bench.results.step_commands import BenchRequest, remaining_s, steps_for_host
+from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.core.errors import PlanError, RunError
 
 NOW = 1_795_350_000.0
@@ -22,30 +22,30 @@ PENDING = {"owner": "primus-bench", "reason": "bench pending", "time": NOW - 100
 SAMPLES = [100.0, 100.2, 99.8, 100.1, 99.9, 100.0, 100.1, 99.9]
 
 
-def asked(**other: Any) -> BenchRequest:
+def request(**other: Any) -> BenchRequest:
     """Return how hosts are measured."""
     given = {"tier": "checks", "policy_file": "", "program": "primus-cli", "image": "", "storage_folder": "", "force": False}
     return BenchRequest(**{**given, **other})
 
 
-def case(*hosts: str, **other: Any) -> BenchedFleet:
+def fleet(*hosts: str, **other: Any) -> BenchedFleet:
     """Return what is judged."""
-    given = {"cluster": "c", "fleet": 20, "policy_file": "", "tier": "checks", "limit_percent": 10.0, "now": NOW}
+    given = {"cluster": "c", "gpu_nodes": 20, "policy_file": "", "tier": "checks", "limit_percent": 10.0, "now": NOW}
     return BenchedFleet(hosts=hosts, **{**given, **other})
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> BenchStore:
-    """Return a desk on which a bench has begun."""
+def store(tmp_path: Path) -> BenchStore:
+    """Return the store of a started bench."""
     made = BenchStore(tmp_path / "bench")
     made.begin("", "checks")
     return made
 
 
-def look(desk: BenchStore, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
+def facts(store: BenchStore, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
     """Let a host say what it runs with."""
     kept = {**record, "clock": host} if record else {}
-    desk.keep_seen(host, {"due": due, "fingerprint": PRINT, "record": kept, "now": NOW - 60, "gpus": gpus})
+    store.save_facts(host, {"due": due, "fingerprint": PRINT, "record": kept, "now": NOW - 60, "gpus": gpus})
 
 
 def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> dict[str, Any]:
@@ -79,9 +79,14 @@ def gemm(host: str, **other: Any) -> dict[str, Any]:
     return step("gemm", results=[json.dumps({**line, **other})])
 
 
-def decided(desk: BenchStore) -> dict[str, Any]:
+def steps(store: BenchStore, host: str, given: BenchRequest, round_: int = 0) -> list[dict[str, Any]]:
+    """Return the steps that a host runs in a round."""
+    return steps_for_host(store.answers(host), given, round_=round_, reruns=store.reruns(host))
+
+
+def decisions(store: BenchStore) -> dict[str, Any]:
     """Return what was decided."""
-    return dict(json.loads((desk.folder / "decisions.json").read_text()))
+    return dict(json.loads((store.folder / "decisions.json").read_text()))
 
 
 def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -92,21 +97,21 @@ def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert "none, checks, quick, standard, deep" in caught.value.fix
 
 
-def test_a_host_for_which_no_bench_is_due_runs_nothing(desk: BenchStore) -> None:
+def test_a_host_for_which_no_bench_is_due_runs_nothing(store: BenchStore) -> None:
     """Unless it is forced."""
-    look(desk, "n1", due="")
+    facts(store, "n1", due="")
 
-    assert desk.steps("n1", asked(), round_=0) == []
-    assert [each["name"] for each in desk.steps("n1", asked(force=True), round_=0)] == ["preflight"]
-    assert desk.steps("n1", asked(force=True, tier="none"), round_=0) == []
+    assert steps(store, "n1", request(), 0) == []
+    assert [each["name"] for each in steps(store, "n1", request(force=True), 0)] == ["preflight"]
+    assert steps(store, "n1", request(force=True, tier="none"), 0) == []
 
 
-def test_a_host_with_gpus_measures_them_or_nothing(desk: BenchStore) -> None:
+def test_a_host_with_gpus_measures_them_or_nothing(store: BenchStore) -> None:
     """A dead driver is an error then, and not a fast processor; storage is measured where its folder is stated."""
-    look(desk, "n1", gpus=8)
-    look(desk, "n2")
-    words = {each["name"]: each["argv"] for each in desk.steps("n1", asked(tier="deep"), round_=0)}
-    on_cpu = {each["name"]: each["argv"] for each in desk.steps("n2", asked(tier="deep", storage_folder="/jfs/b", image="img"), round_=0)}
+    facts(store, "n1", gpus=8)
+    facts(store, "n2")
+    words = {each["name"]: each["argv"] for each in steps(store, "n1", request(tier="deep"), 0)}
+    on_cpu = {each["name"]: each["argv"] for each in steps(store, "n2", request(tier="deep", storage_folder="/jfs/b", image="img"), 0)}
 
     assert words["gemm"][-2:] == ["--device", "cuda"]
     assert "storage" not in words
@@ -115,156 +120,156 @@ def test_a_host_with_gpus_measures_them_or_nothing(desk: BenchStore) -> None:
     assert on_cpu["gemm"][-2:] == ["--device", "auto"]
 
 
-def test_new_hosts_that_pass_are_released_and_have_passed(desk: BenchStore) -> None:
+def test_new_hosts_that_pass_are_released_and_have_passed(store: BenchStore) -> None:
     """The reports name the hosts as hosts.yaml does, and the last bench is found again."""
     for host in ("n1", "n2"):
-        look(desk, host, record=PENDING)
-        desk.keep_measured(host, [preflight("pass")], now=NOW - 20)
-    shown = finish(desk, case("n1", "n2"))
-    run = read_run(last_run(desk.folder) / "bench.json")
+        facts(store, host, record=PENDING)
+        store.add_round(host, [preflight("pass")], now=NOW - 20)
+    shown = finish(store, fleet("n1", "n2"))
+    run = read_run(store.last_report() / "bench.json")
 
-    assert (decided(desk)["released"], decided(desk)["records"], decided(desk)["ours"]) == (["n1", "n2"], [], [])
-    assert decided(desk)["passes"]["n2"] == {
+    assert (decisions(store)["released"], decisions(store)["records"], decisions(store)["ours"]) == (["n1", "n2"], [], [])
+    assert decisions(store)["passes"]["n2"] == {
         "schema": "primus.bench-pass/1", "host": "n2", "tier": "checks", "time": NOW - 20, "fingerprint": PRINT,
     }  # fmt: skip
     assert [(each.check, each.host, each.verdict) for each in shown] == [("bench", "n1", "pass"), ("bench", "n2", "pass")]
     assert dict(run.hosts) == {"n1": "pass", "n2": "pass"}
-    assert {path.name for path in last_run(desk.folder).iterdir()} == {"bench.json", "bench.html", "junit.xml"}
+    assert {path.name for path in store.last_report().iterdir()} == {"bench.json", "bench.html", "junit.xml"}
 
 
-def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(desk: BenchStore) -> None:
+def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(store: BenchStore) -> None:
     """What the policy only warns of takes nobody out."""
-    look(desk, "n1", record=PENDING)
-    look(desk, "n2", due="changed since the last pass: driver")
-    look(desk, "n3", due="changed since the last pass: driver")
-    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
-    desk.keep_measured("n2", [preflight("fail")], now=NOW - 20)
-    desk.keep_measured("n3", [preflight("fail", "preflight_swap")], now=NOW - 20)
-    shown = finish(desk, case("n1", "n2", "n3"))
-    (record,) = decided(desk)["records"]
+    facts(store, "n1", record=PENDING)
+    facts(store, "n2", due="changed since the last pass: driver")
+    facts(store, "n3", due="changed since the last pass: driver")
+    store.add_round("n1", [preflight("pass")], now=NOW - 20)
+    store.add_round("n2", [preflight("fail")], now=NOW - 20)
+    store.add_round("n3", [preflight("fail", "preflight_swap")], now=NOW - 20)
+    shown = finish(store, fleet("n1", "n2", "n3"))
+    (record,) = decisions(store)["records"]
 
     assert (record["host"], record["owner"], record["time"], record["clock"]) == ("n2", "primus-bench", NOW - 20, "n2")
     assert [verdict["check"] for verdict in record["verdicts"]] == ["preflight_gpu_ecc"]
-    assert sorted(decided(desk)["passes"]) == ["n1", "n3"]
-    assert decided(desk)["ours"] == ["n2"]
+    assert sorted(decisions(store)["passes"]) == ["n1", "n3"]
+    assert decisions(store)["ours"] == ["n2"]
     assert {(each.check, each.host): each.verdict for each in shown} == {
         ("bench", "n1"): "pass", ("bench", "n2"): "fail", ("bench", "n3"): "pass", ("preflight_gpu_ecc", "n2"): "fail",
     }  # fmt: skip
 
 
-def test_too_many_failures_trip_the_breaker_which_stands(desk: BenchStore) -> None:
+def test_too_many_failures_trip_the_breaker_which_stands(store: BenchStore) -> None:
     """Nobody is recorded then, nor by the next bench, until its file is taken away."""
     hosts = [f"n{number}" for number in range(5)]
     for now in (NOW, NOW + 1):
-        desk.begin("", "checks")
+        store.begin("", "checks")
         for host in hosts:
-            look(desk, host, due="changed")
-            desk.keep_measured(host, [preflight("fail" if host in hosts[:3] else "pass")], now=NOW - 20)
-        finish(desk, case(*hosts, now=now))
-        assert decided(desk)["records"] == []
-        assert desk.breaker() is not None
-    assert read_run(last_run(desk.folder) / "bench.json").breaker is not None
+            facts(store, host, due="changed")
+            store.add_round(host, [preflight("fail" if host in hosts[:3] else "pass")], now=NOW - 20)
+        finish(store, fleet(*hosts, now=now))
+        assert decisions(store)["records"] == []
+        assert store.breaker() is not None
+    assert read_run(store.last_report() / "bench.json").breaker is not None
 
 
-def test_another_owners_quarantine_is_left(desk: BenchStore) -> None:
+def test_another_owners_quarantine_is_left(store: BenchStore) -> None:
     """Even where the host passes."""
-    look(desk, "n1", due="it has never passed", record={"owner": "ada", "reason": "fan", "time": NOW - 100})
-    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
-    finish(desk, case("n1"))
+    facts(store, "n1", due="it has never passed", record={"owner": "ada", "reason": "fan", "time": NOW - 100})
+    store.add_round("n1", [preflight("pass")], now=NOW - 20)
+    finish(store, fleet("n1"))
 
-    assert (decided(desk)["released"], decided(desk)["records"]) == ([], [])
+    assert (decisions(store)["released"], decisions(store)["records"]) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         (step("preflight", error="no answer within 240 s", code=-1), "no answer within 240 s"),
-        (step("preflight", stdout="garbage"), "exit 0; garbage"),
-        (step("preflight", stdout='{"verdicts": []}'), "exit 0"),
-        (step("gemm", code=1, stderr="No module named torch"), "exit 1; No module named torch"),
-        (step("gemm", code=0), "exit 0"),
+        (step("preflight", stdout="garbage"), "exit code 0; garbage"),
+        (step("preflight", stdout='{"verdicts": []}'), "exit code 0"),
+        (step("gemm", code=1, stderr="No module named torch"), "exit code 1; No module named torch"),
+        (step("gemm", code=0), "exit code 0"),
     ],
 )
-def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(desk: BenchStore, given: dict[str, Any], says: str) -> None:
+def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(store: BenchStore, given: dict[str, Any], says: str) -> None:
     """With what it printed; that the other checks passed does not make it good."""
-    look(desk, "n1", record=PENDING)
+    facts(store, "n1", record=PENDING)
     others = [preflight("pass")] if given["name"] == "gemm" else []
-    desk.keep_measured("n1", [*others, given], now=NOW - 20)
-    shown = finish(desk, case("n1", tier="quick" if given["name"] == "gemm" else "checks"))
+    store.add_round("n1", [*others, given], now=NOW - 20)
+    shown = finish(store, fleet("n1", tier="quick" if given["name"] == "gemm" else "checks"))
 
-    assert (decided(desk)["released"], decided(desk)["passes"]) == ([], {})
+    assert (decisions(store)["released"], decisions(store)["passes"]) == ([], {})
     assert shown[0].verdict == "unknown"
     assert any(says in each.reason for each in shown)
 
 
-def test_a_host_that_is_lost_during_the_bench_is_unknown(desk: BenchStore) -> None:
+def test_a_host_that_is_lost_during_the_bench_is_unknown(store: BenchStore) -> None:
     """Whether it was lost before it said anything or while it measured; the others are judged."""
-    look(desk, "n1", record=PENDING)
-    desk.keep_measured("n1", [preflight("pass")], now=NOW - 20)
-    look(desk, "n2", record=PENDING)
-    desk.keep_asked("n2")
-    shown = finish(desk, case("n1", "n2", "n3"))
+    facts(store, "n1", record=PENDING)
+    store.add_round("n1", [preflight("pass")], now=NOW - 20)
+    facts(store, "n2", record=PENDING)
+    store.mark_requested("n2")
+    shown = finish(store, fleet("n1", "n2", "n3"))
 
-    assert decided(desk)["released"] == ["n1"]
+    assert decisions(store)["released"] == ["n1"]
     assert {each.host: each.verdict for each in shown if each.check == "bench"} == {"n1": "pass", "n2": "unknown", "n3": "unknown"}
 
 
-def test_where_nothing_was_due_nothing_is_decided(desk: BenchStore) -> None:
+def test_where_nothing_was_due_nothing_is_decided(store: BenchStore) -> None:
     """No report and no history come of it."""
-    look(desk, "n1", due="")
-    shown = finish(desk, case("n1"))
+    facts(store, "n1", due="")
+    shown = finish(store, fleet("n1"))
 
     assert shown == ()
-    assert decided(desk)["passes"] == {}
-    assert not (desk.folder / "runs").exists()
-    assert not (desk.folder / "history.jsonl").exists()
+    assert decisions(store)["passes"] == {}
+    assert not (store.folder / "runs").exists()
+    assert not (store.folder / "history.jsonl").exists()
 
 
-def test_new_hosts_without_a_yardstick_join_all_the_same(desk: BenchStore) -> None:
+def test_new_hosts_without_a_yardstick_join_all_the_same(store: BenchStore) -> None:
     """The first two hosts of a model without a floor have nobody to be compared with; an error still keeps one out."""
     for host in ("n1", "n2", "n3"):
-        look(desk, host, record=PENDING)
+        facts(store, host, record=PENDING)
     extra: dict[str, dict[str, Any]] = {
         "n3": {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     }
     for host in ("n1", "n2", "n3"):
         bandwidth = {"benchmark": "memory_bandwidth", "metric": "gb_per_s", "unit": "GB/s"}
         steps = [preflight("pass"), gemm(host, **extra.get(host, {})), gemm(host, **bandwidth)]
-        desk.keep_measured(host, steps, now=NOW - 20)
-    finish(desk, case("n1", "n2", "n3", tier="quick", now=NOW + 1e6))
+        store.add_round(host, steps, now=NOW - 20)
+    finish(store, fleet("n1", "n2", "n3", tier="quick", now=NOW + 1e6))
 
-    assert decided(desk)["released"] == ["n1", "n2"]
-    assert len((desk.folder / "history.jsonl").read_text().splitlines()) >= 2
+    assert decisions(store)["released"] == ["n1", "n2"]
+    assert len((store.folder / "history.jsonl").read_text().splitlines()) >= 2
 
 
-def test_an_error_is_measured_again(desk: BenchStore) -> None:
+def test_an_error_is_measured_again(store: BenchStore) -> None:
     """On that host alone, and only that benchmark."""
-    look(desk, "n1", record=PENDING)
-    look(desk, "n2", record=PENDING)
+    facts(store, "n1", record=PENDING)
+    facts(store, "n2", record=PENDING)
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
-    desk.keep_measured("n1", [preflight("pass"), gemm("n1")], now=NOW - 20)
-    desk.keep_measured("n2", [preflight("pass"), gemm("n2", **failed)], now=NOW - 20)
-    count = ask_again(desk, case("n1", "n2", tier="quick"))
+    store.add_round("n1", [preflight("pass"), gemm("n1")], now=NOW - 20)
+    store.add_round("n2", [preflight("pass"), gemm("n2", **failed)], now=NOW - 20)
+    count = request_reruns(store, fleet("n1", "n2", tier="quick"))
 
     assert count == 1
-    assert [each["name"] for each in desk.steps("n2", asked(tier="quick"), round_=1)] == ["gemm"]
-    assert desk.steps("n1", asked(tier="quick"), round_=1) == []
+    assert [each["name"] for each in steps(store, "n2", request(tier="quick"), 1)] == ["gemm"]
+    assert steps(store, "n1", request(tier="quick"), 1) == []
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_what_jobs_run_beside_is_unknown(desk: BenchStore, *, spoilt: bool) -> None:
+def test_what_jobs_run_beside_is_unknown(store: BenchStore, *, spoilt: bool) -> None:
     """Neither a fail nor a pass, whether the step was left out or measured a quarter of the speed beside a job; it is no peer either."""
     hosts = [f"n{number}" for number in range(8)]
     samples = [each / 4 for each in SAMPLES]
     beside = gemm("n0", samples=samples, value=sorted(samples)[4]) if spoilt else step("gemm", code=-1, error="it was left out")
     for host in hosts:
-        look(desk, host, due="changed since the last pass: driver")
+        facts(store, host, due="changed since the last pass: driver")
         steps = {"n0": {**beside, "jobs": ["Slurm job 7"]}}
-        desk.keep_measured(host, [preflight("pass"), steps.get(host) or gemm(host)], now=NOW - 20)
-    shown = finish(desk, case(*hosts, tier="quick"))
-    run = read_run(last_run(desk.folder) / "bench.json")
+        store.add_round(host, [preflight("pass"), steps.get(host) or gemm(host)], now=NOW - 20)
+    shown = finish(store, fleet(*hosts, tier="quick"))
+    run = read_run(store.last_report() / "bench.json")
 
-    assert (decided(desk)["records"], "n0" in decided(desk)["passes"]) == ([], False)
+    assert (decisions(store)["records"], "n0" in decisions(store)["passes"]) == ([], False)
     assert [(each.check, each.verdict, each.found) for each in shown if each.host == "n0"] == [
         ("bench", "unknown", ""),
         ("bench_gemm", "unknown", "Slurm job 7"),
@@ -275,37 +280,37 @@ def test_what_jobs_run_beside_is_unknown(desk: BenchStore, *, spoilt: bool) -> N
     }  # fmt: skip
 
 
-def test_a_host_with_jobs_is_left_in_peace(desk: BenchStore) -> None:
+def test_a_host_with_jobs_is_left_in_peace(store: BenchStore) -> None:
     """What more repeats could decide is not measured again there, in that bench; on another host it is."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, jobs in (("n1", ["Slurm job 7"]), ("n2", [])):
-        look(desk, host)
-        desk.keep_measured(host, [{**preflight("pass"), "jobs": jobs}, gemm(host, **failed)], now=NOW - 20)
-    round_ = ask_again(desk, case("n1", "n2", tier="quick"))
+        facts(store, host)
+        store.add_round(host, [{**preflight("pass"), "jobs": jobs}, gemm(host, **failed)], now=NOW - 20)
+    round_ = request_reruns(store, fleet("n1", "n2", tier="quick"))
 
     assert round_ == 1
-    assert [len(desk.steps(host, asked(tier="quick"), round_=1)) for host in ("n1", "n2")] == [0, 1]
+    assert [len(steps(store, host, request(tier="quick"), 1)) for host in ("n1", "n2")] == [0, 1]
 
 
-def test_where_the_tiers_time_is_over_nothing_is_measured_again(desk: BenchStore) -> None:
+def test_where_the_tiers_time_is_over_nothing_is_measured_again(store: BenchStore) -> None:
     """A host has what its steps have not taken yet of it."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, seconds in (("n1", 20.0), ("n2", 900.0)):
-        look(desk, host)
-        desk.keep_measured(host, [preflight("pass"), {**gemm(host, **failed), "seconds": seconds}], now=NOW - 20)
-    ask_again(desk, case("n1", "n2", tier="quick"))
-    quick = asked(tier="quick")
+        facts(store, host)
+        store.add_round(host, [preflight("pass"), {**gemm(host, **failed), "seconds": seconds}], now=NOW - 20)
+    request_reruns(store, fleet("n1", "n2", tier="quick"))
+    quick = request(tier="quick")
 
-    assert [desk.left_s(host, quick) for host in ("n1", "n2")] == [879.0, -1.0]
-    assert [len(desk.steps(host, quick, round_=1)) for host in ("n1", "n2")] == [1, 0]
+    assert [remaining_s(store.answers(host), quick) for host in ("n1", "n2")] == [879.0, -1.0]
+    assert [len(steps(store, host, quick, 1)) for host in ("n1", "n2")] == [1, 0]
 
 
-def test_the_trial_training_is_that_of_the_jobs_to_come(desk: BenchStore) -> None:
+def test_the_trial_training_is_that_of_the_jobs_to_come(store: BenchStore) -> None:
     """What the inventory says takes the place of the policy's options; what it leaves open stays as it is, and so do other steps."""
-    look(desk, "n1", gpus=8)
+    facts(store, "n1", gpus=8)
     trial = {"preset": "llama-3.1-8b", "strategy": "", "tensor": 2, "settings": ["train.micro_batch=1", "compute.compile=true"]}
-    usual = desk.steps("n1", asked(tier="deep"), round_=0)
-    stated = desk.steps("n1", asked(tier="deep", trial=trial), round_=0)
+    usual = steps(store, "n1", request(tier="deep"), 0)
+    stated = steps(store, "n1", request(tier="deep", trial=trial), 0)
     words = stated[-1]["argv"][stated[-1]["argv"].index("trial") + 1 :]
 
     assert usual[:-1] == stated[:-1]
@@ -313,19 +318,19 @@ def test_the_trial_training_is_that_of_the_jobs_to_come(desk: BenchStore) -> Non
     assert words[6:] == usual[-1]["argv"][usual[-1]["argv"].index("trial") + 1 :]
 
 
-def test_what_was_decided_before_is_not_carried_out_again(desk: BenchStore) -> None:
+def test_what_was_decided_before_is_not_carried_out_again(store: BenchStore) -> None:
     """A run in which every host is lost finds none; who is out of service because of benches is remembered, and a look forgets nothing."""
-    look(desk, "n1", due="changed")
-    look(desk, "n2", due="changed")
-    desk.keep_measured("n1", [preflight("fail")], now=NOW - 20)
-    desk.keep_measured("n2", [preflight("pass")], now=NOW - 20)
-    finish(desk, case("n1", "n2"))
-    desk.begin("", "checks", look_only=True)
-    seen = decided(desk)
-    desk.begin("", "checks")
+    facts(store, "n1", due="changed")
+    facts(store, "n2", due="changed")
+    store.add_round("n1", [preflight("fail")], now=NOW - 20)
+    store.add_round("n2", [preflight("pass")], now=NOW - 20)
+    finish(store, fleet("n1", "n2"))
+    store.begin("", "checks", read_only=True)
+    seen = decisions(store)
+    store.begin("", "checks")
 
     assert (len(seen["records"]), list(seen["passes"])) == (1, ["n2"])
-    assert {name: decided(desk)[name] for name in ("records", "released", "passes", "ours")} == {
+    assert {name: decisions(store)[name] for name in ("records", "released", "passes", "ours")} == {
         "records": [], "released": [], "passes": {}, "ours": ["n1"],
     }  # fmt: skip
 
@@ -334,51 +339,51 @@ TORN = [b"", b'{"schema": "primus.bench-deci', b"[]", b'{"ours": "\xff"}']
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(desk: BenchStore, content: bytes) -> None:
+def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(store: BenchStore, content: bytes) -> None:
     """A file that a power loss tore stops the bench with a fix, before anything is forgotten or decided; it is left as it is."""
-    desk.decide(ours=["n1"])
-    look(desk, "n2", due="changed")
-    desk.keep_measured("n2", [preflight("pass")], now=NOW - 20)
-    path = desk.folder / "decisions.json"
+    store.save_decisions(quarantined=["n1"])
+    facts(store, "n2", due="changed")
+    store.add_round("n2", [preflight("pass")], now=NOW - 20)
+    path = store.folder / "decisions.json"
     path.write_bytes(content)
 
-    for step_of_a_bench in (lambda: desk.begin("", "checks"), lambda: finish(desk, case("n2"))):
+    for step_of_a_bench in (lambda: store.begin("", "checks"), lambda: finish(store, fleet("n2"))):
         with pytest.raises(RunError, match=r"decisions\.json is damaged") as caught:
             step_of_a_bench()
         assert f"remove {path}" in caught.value.fix
     assert path.read_bytes() == content
-    assert desk.said("n2")["measured"] != []
+    assert store.answers("n2").rounds
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_a_breaker_that_is_damaged_stands(desk: BenchStore, content: bytes) -> None:
+def test_a_breaker_that_is_damaged_stands(store: BenchStore, content: bytes) -> None:
     """Nobody is quarantined until a person has looked."""
-    (desk.folder / "breaker.json").write_bytes(content)
+    (store.folder / "breaker.json").write_bytes(content)
 
-    breaker = desk.breaker()
+    breaker = store.breaker()
 
     assert breaker is not None
     assert "cannot be read" in breaker.reason
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_what_a_host_said_that_is_damaged_is_unknown(desk: BenchStore, content: bytes) -> None:
+def test_what_a_host_said_that_is_damaged_is_unknown(store: BenchStore, content: bytes) -> None:
     """The host counts as lost, not as one that passed, and the others are judged."""
     for host in ("n1", "n2"):
-        look(desk, host, due="changed")
-        desk.keep_measured(host, [preflight("pass")], now=NOW - 20)
-    (desk.folder / "incoming" / "n1.json").write_bytes(content)
+        facts(store, host, due="changed")
+        store.add_round(host, [preflight("pass")], now=NOW - 20)
+    (store.folder / "incoming" / "n1.json").write_bytes(content)
 
-    shown = {(each.check, each.host): each.verdict for each in finish(desk, case("n1", "n2"))}
+    shown = {(each.check, each.host): each.verdict for each in finish(store, fleet("n1", "n2"))}
 
     assert (shown["bench", "n1"], shown["bench", "n2"]) == ("unknown", "pass")
 
 
-def test_decisions_are_on_disk_before_the_bench_goes_on(desk: BenchStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decisions_are_on_disk_before_the_bench_goes_on(store: BenchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power loss afterwards finds them."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
 
-    desk.decide(ours=["n1"])
+    store.save_decisions(quarantined=["n1"])
 
     assert [name.startswith(".decisions.json.") for name in synced] == [True, False]

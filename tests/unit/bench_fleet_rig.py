@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bench.judging.floors import Floors
 from primus_bootstrap.bench.judging.statistics import MEDIAN_ERROR
-from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, judge
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, evaluate_results
 from primus_bootstrap.bench.results.history import History
-from primus_bootstrap.bench.results.reader import MOST_SAMPLES, Result, Series, canonical
+from primus_bootstrap.bench.results.reader import MAX_SAMPLES, Result, Series, canonical
 
 if TYPE_CHECKING:
     import random
@@ -34,7 +34,7 @@ def result(host: str, samples: Sequence[float] = (), **other: object) -> Result:
         "model": "Test GPU",
         "serial": f"serial-{host}-{other.get('device', '')}",
         "repeats": len(samples),
-        "samples": tuple(samples)[:MOST_SAMPLES],
+        "samples": tuple(samples)[:MAX_SAMPLES],
         "correct": True,
         "error": "",
         "stack": STACK,
@@ -67,12 +67,12 @@ class Fleet:
         return result(host, samples, started=started)
 
     def bench(self, settings: JudgingSettings) -> tuple[BenchEvaluation, BenchEvaluation]:
-        """Measure everybody, and again whatever judging asks for; return the first judgement and the last."""
+        """Measure everybody, and again whatever judging asks for; return the first evaluation and the last."""
         results = [self.measure(host) for host in self.names]
-        first = last = _judge(results, settings, 0)
-        for rounds_done in range(1, settings.most_rounds + 1):
-            results += [self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done) for again in last.again]
-            last = _judge(results, settings, rounds_done)
+        first = last = _evaluate(results, settings, 0)
+        for rounds_done in range(1, settings.max_rounds + 1):
+            results += [self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done) for again in last.reruns]
+            last = _evaluate(results, settings, rounds_done)
         return first, last
 
 
@@ -118,18 +118,18 @@ class Devices:
         ]
 
     def bench(self, settings: JudgingSettings, floors: Floors) -> BenchEvaluation:
-        """Measure everybody, and again whatever judging asks for; return the last judgement."""
+        """Measure everybody, and again whatever judging asks for; return the last evaluation."""
         results = [one for host in self.names for one in self.measure(host)]
-        last = _judge(results, settings, 0, floors)
-        for rounds_done in range(1, settings.most_rounds + 1):
-            for again in last.again:
+        last = _evaluate(results, settings, 0, floors)
+        for rounds_done in range(1, settings.max_rounds + 1):
+            for again in last.reruns:
                 results += self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done)
-            last = _judge(results, settings, rounds_done, floors)
+            last = _evaluate(results, settings, rounds_done, floors)
         return last
 
 
-def _judge(results: Sequence[Result], settings: JudgingSettings, rounds_done: int, floors: Floors = _NO_FLOORS) -> BenchEvaluation:
-    return judge(results, floors=floors, history=History(), settings=settings, rounds_done=rounds_done)
+def _evaluate(results: Sequence[Result], settings: JudgingSettings, rounds_done: int, floors: Floors = _NO_FLOORS) -> BenchEvaluation:
+    return evaluate_results(results, floors=floors, history=History(), settings=settings, rounds_done=rounds_done)
 
 
 def shares(fleet: Fleet | Devices, found: Mapping[str, str]) -> dict[str, int]:

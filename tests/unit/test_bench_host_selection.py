@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from primus_bootstrap.bench.placement.host_order import Speed
-from primus_bootstrap.bench.placement.host_selection import LeftOut, make_offer, out_of_service
+from primus_bootstrap.bench.placement.host_selection import ExcludedHost, select_hosts, unavailable_hosts
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.fleet.service import Quarantine, Service
 
 HOSTS, SPARES = ["gpu1", "gpu2", "gpu3"], ["gpu8", "gpu9"]
-ECC = LeftOut("gpu3", "is quarantined by ada (ECC errors)")
-SILENT = LeftOut("gpu1", "may be quarantined: it does not answer (no route)", known=False)
+ECC = ExcludedHost("gpu3", "is quarantined by ada (ECC errors)")
+SILENT = ExcludedHost("gpu1", "may be quarantined: it does not answer (no route)", known=False)
 
 
 def test_a_spare_takes_the_place_of_a_quarantined_host_that_is_needed() -> None:
     """It is said of whom and why; a spare that is quarantined itself takes nobody's."""
-    out = {"gpu3": ECC, "gpu8": LeftOut("gpu8", "is quarantined by primus-bench (bench pending)")}
-    offer = make_offer(HOSTS, SPARES, nodes=3, out=out, known={})
+    out = {"gpu3": ECC, "gpu8": ExcludedHost("gpu8", "is quarantined by primus-bench (bench pending)")}
+    offer = select_hosts(HOSTS, SPARES, nodes=3, unavailable=out, speeds={})
 
     assert (offer.hosts, offer.spares) == (("gpu1", "gpu2"), ("gpu9",))
     assert offer.lines() == (
@@ -28,8 +28,8 @@ def test_a_spare_takes_the_place_of_a_quarantined_host_that_is_needed() -> None:
 
 def test_where_others_are_enough_no_spare_is_taken() -> None:
     """Two of three hosts serve a job of two; the spares wait for what is lost later."""
-    offer = make_offer(HOSTS, SPARES, nodes=2, out={"gpu3": ECC, "gpu1": SILENT}, known={})
-    less = make_offer(HOSTS, SPARES, nodes=2, out={"gpu3": ECC}, known={})
+    offer = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC, "gpu1": SILENT}, speeds={})
+    less = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC}, speeds={})
 
     assert offer.replaced == {"gpu1": "gpu8"}
     assert (less.replaced, less.spares, less.lines()) == (
@@ -42,19 +42,19 @@ def test_where_others_are_enough_no_spare_is_taken() -> None:
 def test_too_few_hosts_are_an_error_before_anything_starts() -> None:
     """Who is missing and why, and what to do: releasing for those that are known, looking for those that are not."""
     with pytest.raises(PlanError) as known:
-        make_offer(HOSTS, [], nodes=3, out={"gpu3": ECC}, known={})
+        select_hosts(HOSTS, [], nodes=3, unavailable={"gpu3": ECC}, speeds={})
     with pytest.raises(PlanError) as unknown:
-        make_offer(HOSTS, ["gpu8"], nodes=3, out={"gpu1": SILENT, "gpu8": SILENT}, known={})
+        select_hosts(HOSTS, ["gpu8"], nodes=3, unavailable={"gpu1": SILENT, "gpu8": SILENT}, speeds={})
 
     assert known.value.what == "workload_nodes is 3, and only 2 hosts can be offered: gpu3 is quarantined by ada (ECC errors)"
-    assert known.value.fix == "release those that are well (primus-bootstrap node release), or ask for fewer hosts (workload_nodes)"
-    assert unknown.value.fix.startswith("mend those of which nothing is known (primus-bootstrap node list), or")
+    assert known.value.fix == "release healthy hosts (primus-bootstrap node release), or request fewer hosts (workload_nodes)"
+    assert unknown.value.fix.startswith("repair hosts of unknown state (primus-bootstrap node list), or")
 
 
 def test_slow_hosts_are_offered_last_and_it_is_said() -> None:
     """Hosts and spares each in their own order: a slow host is still no spare."""
     slow = Speed(0.8, "gemm", "0")
-    offer = make_offer(HOSTS, SPARES, nodes=2, out={}, known={"gpu1": slow, "gpu8": slow, "gpu2": Speed(1.0, "gemm")})
+    offer = select_hosts(HOSTS, SPARES, nodes=2, unavailable={}, speeds={"gpu1": slow, "gpu8": slow, "gpu2": Speed(1.0, "gemm")})
 
     assert (offer.hosts, offer.spares) == (("gpu2", "gpu3", "gpu1"), ("gpu9", "gpu8"))
     assert offer.lines() == tuple(f"{host} is slow and comes last (gemm on 0: 80 % of its peers' median)" for host in ("gpu1", "gpu8"))
@@ -62,7 +62,7 @@ def test_slow_hosts_are_offered_last_and_it_is_said() -> None:
 
 def test_who_is_out_of_service() -> None:
     """Any owner's record counts; one that cannot be read is no good one; a silent host is known where a controller of Slurm knows it."""
-    found = out_of_service(
+    found = unavailable_hosts(
         [
             Service("in", answered=True),
             Service("pending", answered=True, quarantine=Quarantine("primus-bench", "bench pending", 5.0)),

@@ -1,6 +1,6 @@
-"""Measuring again by plain ansible-playbook: the real tasks and plug-ins, and a stand-in for primus-cli.
+"""Reruns by plain ansible-playbook: the real tasks and plug-ins, with a stand-in for primus-cli.
 
-The hosts are this machine, twice.
+Both hosts are this machine.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import yaml
 
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.quarantine.policy import SHIPPED
-from primus_bootstrap.bench.results.run_store import last_run
+from primus_bootstrap.bench.results.store import BenchStore
 from tests.integration.test_bench_rounds_by_ansible import PREFLIGHT, executable, play
-from tests.unit.test_bench_station import gemm
+from tests.unit.test_bench_finalize import gemm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +75,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def calls(folder: Path, host: str) -> list[list[str]]:
-    """Return what a host was told to run, and forget it."""
+    """Return the commands that a host ran, and clear its log."""
     log = folder / f"{host}.log"
     lines = log.read_text().splitlines() if log.exists() else []
     log.unlink(missing_ok=True)
@@ -85,22 +85,22 @@ def calls(folder: Path, host: str) -> list[list[str]]:
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not os.access("/run", os.W_OK), reason="the lock of a bench lies in /run: run it as root")
 @LONG
-def test_what_is_undecided_is_measured_again_as_often_as_the_settings_say(folder: Path) -> None:
-    """As the published table does it: until nothing is asked for, on each host by itself. A trial trains what the inventory says."""
+def test_undecided_benchmarks_run_again_until_the_last_round(folder: Path) -> None:
+    """Each host has its own reruns, and the trial training has the options of the inventory."""
     for _ in range(3):
         done = play(folder)
         assert done.returncode == 0, done.stdout + done.stderr
         ran = {host: calls(folder, host) for host in HOSTS}
-        said = json.loads((last_run(folder / "bench") / "bench.json").read_text())["verdicts"]
-        if not any("jobs run on it" in one.get("reason", "") for one in said):
+        verdicts = json.loads((BenchStore(folder / "bench").last_report() / "bench.json").read_text())["verdicts"]
+        if not any("jobs run on it" in one.get("reason", "") for one in verdicts):
             break
     else:
         pytest.skip("jobs run on this machine, which a bench does not disturb")
-    outcomes = {one["host"]: (one["verdict"], one["reason"]) for one in said if one["check"] == "bench_gemm"}
+    outcomes = {one["host"]: (one["verdict"], one["reason"]) for one in verdicts if one["check"] == "bench_gemm"}
 
-    assert {host: sum(words[0] == "gemm" for words in ran[host]) for host in HOSTS} == {"n1": 1 + JudgingSettings().most_rounds, "n2": 2}
+    assert {host: sum(words[0] == "gemm" for words in ran[host]) for host in HOSTS} == {"n1": 1 + JudgingSettings().max_rounds, "n2": 2}
     assert outcomes["n1"] == ("unknown", "out of memory")
-    assert outcomes["n2"][1].startswith("no yardstick")
+    assert outcomes["n2"][1].startswith("nothing to compare with")
     assert [words[1:9] for words in ran["n1"] if words[0] == "trial"] == [
         ["--preset", "llama-3.1-8b", "--steps", "9", "--tensor", "2", "--settings", "train.micro_batch=1,train.global_batch=8"]
     ]

@@ -28,10 +28,10 @@ def line(bus: float, hosts: int, *, correct: bool = True, error: str = "", metri
     )  # fmt: skip
 
 
-def gave(results: Sequence[str] = (), **other: Any) -> dict[str, Any]:
+def step(results: Sequence[str] = (), **other: Any) -> dict[str, Any]:
     """Return what one host's part of a run gave."""
-    step = {"name": "collectives", "code": 0, "error": "", "stdout": "", "stderr": "", "started": NOW, "seconds": 2.0, "jobs": []}
-    return {**step, "results": list(results), **other}
+    usual = {"name": "collectives", "code": 0, "error": "", "stdout": "", "stderr": "", "started": NOW, "seconds": 2.0, "jobs": []}
+    return {**usual, "results": list(results), **other}
 
 
 @dataclass
@@ -51,13 +51,13 @@ class Hosts:
         self.ran.append(group)
         members = set(group)
         if members & self.hanging:
-            return {host: {"step": gave(error="no answer within 360 s", code=-1)} for host in group}
+            return {host: {"step": step(error="no answer within 360 s", code=-1)} for host in group}
         if members & self.broken:
-            failed = gave([line(0, len(group), error="RuntimeError: Connection closed by peer")], code=1)
+            failed = step([line(0, len(group), error="RuntimeError: Connection closed by peer")], code=1)
             return {host: {"step": failed} for host in group}
         # A hair's breadth apart, as pairs are: by their names, the same each time.
         luck = 1 + (sum(map(ord, "".join(sorted(group)))) % 7 - 3) / 1000
         bus = 300.0 * luck / max([1.0, *(self.slow.get(host, 1.0) for host in group)]) * self.noise.get(frozenset(group), 1.0)
         wrong = bool(members & self.wrong)
-        first = gave([line(bus, len(group), correct=not wrong)], code=int(wrong))
-        return {host: {"step": first if host == group[0] else gave(code=int(wrong))} for host in group}
+        first = step([line(bus, len(group), correct=not wrong)], code=int(wrong))
+        return {host: {"step": first if host == group[0] else step(code=int(wrong))} for host in group}

@@ -17,13 +17,13 @@ from primus_bootstrap.bench import (
     read_history,
 )
 from primus_bootstrap.bench.judging.floors import Floors
-from primus_bootstrap.bench.judging.verdicts import judge
-from tests.unit.bench_judge_rig import STACK, result
+from primus_bootstrap.bench.judging.verdicts import evaluate_results
+from tests.unit.bench_fleet_rig import STACK, result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.bench import Record, Result
+    from primus_bootstrap.bench import DeviceRecord, Result
 
 START = 1_795_348_800.0
 PRINT = Fingerprint("6.14", "1.2", "6.8", "abc")
@@ -34,17 +34,17 @@ def _measure(host: str, speed: float, *, seed: object = 0, **other: Any) -> Resu
     return result(host, [speed * (1 + rng.gauss(0, 0.002)) for _ in range(20)], **{"serial": f"gpu-{host}", **other})
 
 
-def _judge(results: list[Result], history: History) -> BenchEvaluation:
-    return judge(results, floors=Floors(), history=history)
+def _evaluate(results: list[Result], history: History) -> BenchEvaluation:
+    return evaluate_results(results, floors=Floors(), history=history)
 
 
-def _past(hosts: int, benches: int, **other: Any) -> list[Record]:
+def _past(hosts: int, benches: int, **other: Any) -> list[DeviceRecord]:
     """Return what earlier benches of a healthy fleet left."""
-    records: list[Record] = []
+    records: list[DeviceRecord] = []
     for bench in range(benches):
         fleet = [_measure(f"node{host}", 700.0, seed=bench, **other) for host in range(hosts)]
-        judgement = _judge(fleet, History())
-        records += new_records(judgement, {f"node{host}": PRINT for host in range(hosts)}, time=START + bench)
+        evaluation = _evaluate(fleet, History())
+        records += new_records(evaluation, {f"node{host}": PRINT for host in range(hosts)}, time=START + bench)
     return records
 
 
@@ -67,12 +67,12 @@ def test_a_device_that_became_slower_fails_by_its_own_history() -> None:
     """Alone, on a model without a floor: 5 % slower than in its earlier passes; the one that is as fast as ever passes."""
     history = make_history(_past(6, 4))
 
-    slow = _judge([_measure("node0", 665.0, seed="now")], history)
-    same = _judge([_measure("node0", 700.0, seed="now")], history)
+    slow = _evaluate([_measure("node0", 665.0, seed="now")], history)
+    same = _evaluate([_measure("node0", 700.0, seed="now")], history)
 
     assert slow.hosts == {"node0": "fail"}
     failed = [verdict for verdict in slow.verdicts if verdict.verdict == "fail"]
-    assert failed[0].reason.split(";")[0].endswith(("% worse than its peers", "% worse than before"))
+    assert failed[0].reason.split(";")[0].endswith(("% slower than its peers", "% slower than before"))
     assert same.hosts == {"node0": "pass"}
     assert "history: 4 passes of gpu-node0" in same.verdicts[0].source
 
@@ -82,8 +82,12 @@ def test_the_history_follows_the_serial_not_the_place() -> None:
     slow_model = make_history(_past(6, 4, model="Rare GPU"))
     few = JudgingSettings(minimum_hosts=50)
 
-    moved = judge([_measure("elsewhere", 665.0, model="Rare GPU", serial="gpu-node0")], floors=Floors(), history=slow_model, settings=few)
-    swapped = judge([_measure("node0", 665.0, model="Rare GPU", serial="new")], floors=Floors(), history=slow_model, settings=few)
+    moved = evaluate_results(
+        [_measure("elsewhere", 665.0, model="Rare GPU", serial="gpu-node0")], floors=Floors(), history=slow_model, settings=few
+    )
+    swapped = evaluate_results(
+        [_measure("node0", 665.0, model="Rare GPU", serial="new")], floors=Floors(), history=slow_model, settings=few
+    )
 
     assert moved.hosts == {"elsewhere": "fail"}
     assert moved.verdicts[0].source == "history: 4 passes of gpu-node0"
@@ -94,25 +98,25 @@ def test_after_another_driver_the_past_does_not_count() -> None:
     """What was measured with other versions is no yardstick: unknown, not a failure of the device."""
     history = make_history(_past(6, 4))
 
-    judgement = _judge([_measure("node0", 600.0, stack=("2.13.0", "", "7.0", "6.15.0"))], history)
+    evaluation = _evaluate([_measure("node0", 600.0, stack=("2.13.0", "", "7.0", "6.15.0"))], history)
 
-    assert judgement.hosts == {"node0": "unknown"}
+    assert evaluation.hosts == {"node0": "unknown"}
 
 
 def test_a_failed_bench_is_no_past_to_compare_with() -> None:
     """Records of a slow device that failed do not make slowness its habit."""
     records = [replace(record, verdict="fail") for record in _past(6, 4)]
 
-    judgement = _judge([_measure("node0", 700.0)], make_history(records))
+    evaluation = _evaluate([_measure("node0", 700.0)], make_history(records))
 
-    assert judgement.hosts == {"node0": "unknown"}
+    assert evaluation.hosts == {"node0": "unknown"}
 
 
 def test_a_node_that_joins_alone_is_compared_with_earlier_benches_of_the_others() -> None:
     """A new serial, one host in the run: the fleet's latest passes are its peers, and the source says so."""
     history = make_history(_past(12, 1))
 
-    good, slow = (_judge([_measure("new", speed)], history) for speed in (700.0, 650.0))
+    good, slow = (_evaluate([_measure("new", speed)], history) for speed in (700.0, 650.0))
 
     assert good.hosts == {"new": "pass"}
     assert slow.hosts == {"new": "fail"}
@@ -123,17 +127,17 @@ def test_a_fleet_that_became_slower_as_a_whole_convicts_nobody() -> None:
     """All are 10 % slower than ever before (a power limit, the summer): unknown for all, with that reason."""
     history = make_history(_past(8, 4))
 
-    judgement = _judge([_measure(f"node{host}", 630.0, seed="now") for host in range(8)], history)
+    evaluation = _evaluate([_measure(f"node{host}", 630.0, seed="now") for host in range(8)], history)
 
-    assert set(judgement.hosts.values()) == {"unknown"}
-    assert "8 of 8 hosts are slower than they should be" in judgement.verdicts[0].reason
+    assert set(evaluation.hosts.values()) == {"unknown"}
+    assert "8 of 8 hosts are too slow" in evaluation.verdicts[0].reason
 
 
 def test_a_device_is_recorded_as_its_verdicts_say() -> None:
     """The slow host's record is a failure, the others' are passes; a fingerprint that nobody gave is unknown."""
     fleet = [_measure(f"node{host}", 640.0 if host == 7 else 700.0) for host in range(8)]
 
-    records = new_records(_judge(fleet, History()), {}, time=START)
+    records = new_records(_evaluate(fleet, History()), {}, time=START)
 
     assert {record.host: record.verdict for record in records} == {f"node{host}": "pass" for host in range(7)} | {"node7": "fail"}
     assert records[0].fingerprint == Fingerprint()

@@ -1,0 +1,141 @@
+"""What a host reports during a bench: its facts, and the output of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from primus_bootstrap.bench.quarantine.decisions import QuarantineRecord
+from primus_bootstrap.bench.results.history import Fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MAX_JOBS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """The output of one step.
+
+    Attributes:
+        name: The program.
+        code: Exit code.
+        error: Why the step gave no answer, such as a time limit; empty otherwise.
+        stdout: End of the output.
+        stderr: End of the error output.
+        results: Result lines.
+        started: By the host's clock (seconds since the epoch).
+        seconds: Duration.
+        jobs: Jobs that ran on the host beside the step.
+    """
+
+    name: str
+    code: int
+    error: str
+    stdout: str
+    stderr: str
+    results: tuple[str, ...]
+    started: float
+    seconds: float
+    jobs: tuple[str, ...]
+
+    @property
+    def printed(self) -> str:
+        """The error output; without one, the output."""
+        return self.stderr or self.stdout
+
+    def last_words(self, max_chars: int) -> str:
+        """Return the end of the output in one line."""
+        return " ".join(self.printed[-max_chars:].split())
+
+    def jobs_text(self) -> str:
+        """Return the first jobs, and the number of the others."""
+        more = f" and {len(self.jobs) - _MAX_JOBS} more" if len(self.jobs) > _MAX_JOBS else ""
+        return ", ".join(self.jobs[:_MAX_JOBS]) + more
+
+
+def parse_step(data: Mapping[str, Any]) -> StepOutput:
+    """Read the output of a step as the module `bench_node` returns it."""
+    return StepOutput(
+        name=str(data["name"]),
+        code=int(data["code"]),
+        error=str(data["error"]),
+        stdout=str(data["stdout"]),
+        stderr=str(data["stderr"]),
+        results=tuple(data["results"]),
+        started=float(data["started"]),
+        seconds=float(data["seconds"]),
+        jobs=tuple(data["jobs"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host reports before it is measured.
+
+    Attributes:
+        due: Why a bench is due; empty if none is.
+        fingerprint: Software versions.
+        record: Its quarantine record.
+        now: The host's clock (seconds since the epoch).
+        gpus: Number of GPUs.
+    """
+
+    due: str
+    fingerprint: Fingerprint
+    record: QuarantineRecord | None
+    now: float
+    gpus: int
+
+
+def _parse_facts(host: str, data: Mapping[str, Any]) -> HostFacts | None:
+    if not data:
+        return None
+    record = data.get("record") or {}
+    return HostFacts(
+        due=str(data.get("due") or ""),
+        fingerprint=Fingerprint(**data["fingerprint"]),
+        record=QuarantineRecord(
+            str(record["owner"]), str(record["reason"]), float(record["time"]), own_clock=record.get("clock", host) == host
+        )
+        if record
+        else None,
+        now=float(data["now"]),
+        gpus=int(data.get("gpus") or 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class HostAnswers:
+    """Everything that a host reported so far.
+
+    Attributes:
+        facts: None if the host was lost before it reported anything.
+        requested: Whether steps were sent to the host.
+        rounds: The steps of each round, with the host's clock after them (seconds since the epoch).
+    """
+
+    facts: HostFacts | None = None
+    requested: bool = False
+    rounds: tuple[tuple[float, tuple[StepOutput, ...]], ...] = ()
+
+    @property
+    def steps(self) -> tuple[StepOutput, ...]:
+        """The steps of all rounds."""
+        return tuple(step for _, steps in self.rounds for step in steps)
+
+    @property
+    def now(self) -> float:
+        """The host's clock at its last answer."""
+        return self.rounds[-1][0] if self.rounds else self.facts.now if self.facts else 0.0
+
+
+def parse_answers(host: str, data: Mapping[str, Any]) -> HostAnswers:
+    """Read a host's file of the store."""
+    rounds: Sequence[Mapping[str, Any]] = data["measured"]
+    return HostAnswers(
+        facts=_parse_facts(host, data["seen"]),
+        requested=bool(data["asked"]),
+        rounds=tuple((float(round_["now"]), tuple(parse_step(step) for step in round_["steps"])) for round_ in rounds),
+    )
