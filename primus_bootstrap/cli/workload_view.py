@@ -1,4 +1,4 @@
-"""How jobs are shown: a table of all, one in full, its events line by line."""
+"""Print training jobs: a table of all, one job in full, and its events."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from primus_bootstrap.cli.console import clock_text, coloured, duration_text, em
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.fleet.jobs import Job
+    from primus_bootstrap.fleet.jobs import JobStatus
 
 _SHOWN_HOSTS = 4
 _SHOWN_ATTEMPTS = 10
 
 
-def print_jobs(found: Sequence[Job]) -> None:
-    """Print a line a job."""
-    if not found:
-        emit("no job is under way; --all shows those that have come to their end")
+def print_jobs(jobs: Sequence[JobStatus]) -> None:
+    """Print a table with one line per job."""
+    if not jobs:
+        emit("no job is under way; --all also lists jobs that have ended")
         return
     table = plain_table("job", "user", "target", "state", "for", "attempt", "step", "checkpoint", "hosts", "why")
-    for job in found:
+    for job in jobs:
         since = duration_text(max(0.0, time.time() - job.since)) if job.since else ""
         table.add_row(
             job.id,
@@ -39,12 +39,12 @@ def print_jobs(found: Sequence[Job]) -> None:
     emit_table(table)
 
 
-def print_job(job: Job) -> None:
-    """Print one job: how it stands, its attempts, its last events."""
+def print_job(job: JobStatus) -> None:
+    """Print one job: its state, attempts and newest events."""
     emit(f"{job.id}: {_state(job)}{f', {job.reason}' if job.reason else ''}")
     if job.fix:
         emit(f"  fix: {job.fix}")
-    facts = {
+    fields = {
         "user": job.user,
         "target": job.target,
         "attempt": f"{job.attempt}, after {job.restarts} restarts",
@@ -54,12 +54,12 @@ def print_job(job: Job) -> None:
         "excluded": ", ".join(job.excluded),
         "written": clock_text(job.updated),
     }
-    for name, value in facts.items():
+    for name, value in fields.items():
         if value:
             emit(f"  {name:<10}  {value}")
     if job.attempts:
         emit("")
-        emit_table(_attempts(job.attempts[-_SHOWN_ATTEMPTS:]))
+        emit_table(_attempts_table(job.attempts[-_SHOWN_ATTEMPTS:]))
     if job.events:
         emit("")
         for event in job.events:
@@ -67,28 +67,28 @@ def print_job(job: Job) -> None:
 
 
 def event_line(event: Mapping[str, Any]) -> str:
-    """Return one event: when, what, where, why."""
+    """Return one event as a line: time, attempt, step, kind, host and reason."""
     host = f" {event['host']}" if event.get("host") else ""
     step = f", step {event['step']}" if event.get("step") is not None else ""
     reason = f": {event['reason']}" if event.get("reason") else ""
     return f"{clock_text(event['time'])}  attempt {event.get('attempt', 0)}{step}  {event['kind']}{host}{reason}"
 
 
-def _attempts(attempts: Sequence[Mapping[str, Any]]) -> Any:
+def _attempts_table(attempts: Sequence[Mapping[str, Any]]) -> Any:
     table = plain_table("attempt", "hosts", "started", "took", "to the first step", "steps", "exit", "cause")
-    for one in attempts:
-        started, ended, first = one.get("started") or 0.0, one.get("ended") or 0.0, one.get("first_step_at") or 0.0
-        steps = f"{one['first_step']} to {one['last_step']}" if one.get("first_step") is not None else "none"
+    for attempt in attempts:
+        started, ended, first = attempt.get("started") or 0.0, attempt.get("ended") or 0.0, attempt.get("first_step_at") or 0.0
+        steps = f"{attempt['first_step']} to {attempt['last_step']}" if attempt.get("first_step") is not None else "none"
         took = duration_text(ended - started) if started and ended else ""
         to_first = f"{first - started:.1f} s" if first and started else ""
-        cause = ": ".join(str(one[key]) for key in ("cause", "reason") if one.get(key))
-        code = _number(one.get("exit_code"))
-        table.add_row(str(one["attempt"]), _hosts(one.get("hosts") or ()), clock_text(started), took, to_first, steps, code, cause)
+        cause = ": ".join(str(attempt[key]) for key in ("cause", "reason") if attempt.get(key))
+        code = _number(attempt.get("exit_code"))
+        table.add_row(str(attempt["attempt"]), _hosts(attempt.get("hosts") or ()), clock_text(started), took, to_first, steps, code, cause)
     return table
 
 
-def _state(job: Job) -> str:
-    """Return the phase; where no watcher lives, it is only what was known last."""
+def _state(job: JobStatus) -> str:
+    """Return the phase; without a running watcher it is unknown, and the last phase is given."""
     return f"unknown (was {job.phase}: its watcher is silent)" if job.stale and not job.ended else job.phase
 
 

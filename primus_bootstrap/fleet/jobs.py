@@ -1,4 +1,4 @@
-"""Ask a service host about the training jobs that it keeps, and hand requests to their watchers: shell lines out, values back."""
+"""Training jobs on the service hosts: shell commands for `primus-cli watch`, and the status that it prints."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from primus_bootstrap.launch.watch.job_state import TERMINAL
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The exit code of `primus-cli watch` for a job that there is not.
+# Exit code of `primus-cli watch` for an unknown job.
 NO_SUCH_JOB = NoSuchJobError.exit_code
 
 
 @dataclass(frozen=True, slots=True)
-class JobStore:
-    """Where jobs are kept: their folder, and the program that reads it."""
+class JobStatus:
+    """The last state that a watcher wrote of its job.
 
-    folder: str
-    program: str
-
-    def job(self, job: str) -> str:
-        """Return a job's folder."""
-        return f"{self.folder}/{job}"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A job as its watcher last wrote it down.
-
-    `phase` is the watcher's word, `submitted` where no watcher has taken it up yet. `stale` means that no watcher has written for longer
-    than one does that lives: what is shown may be old. A job whose files cannot be read is `unknown`, never left out. Times are seconds
-    since the epoch, 0 where there is none. `events_end` is where the next events begin.
+    Attributes:
+        id: The job's id.
+        name: The name that the user gave.
+        user: The account whose job it is.
+        target: direct, slurm or kubernetes.
+        phase: The phase; `submitted` before a watcher has started, `unknown` if the job's files cannot be read.
+        reason: Why the job is in this phase.
+        fix: What the user can do about it.
+        stale: The watcher has not written for longer than a running one would, so the state may be old.
+        attempt: Number of the newest attempt.
+        restarts: Restarts in total.
+        step: The newest step.
+        checkpoint: Step of the newest complete checkpoint.
+        hosts: Hosts of the newest attempt.
+        excluded: Hosts that new attempts avoid.
+        since: Start of the phase, in seconds since the epoch; 0 if there is none.
+        updated: When the state was written, in seconds since the epoch; 0 if there is none.
+        attempts: All attempts, oldest first.
+        events: The events that were requested.
+        events_end: Where the next events begin, in bytes.
     """
 
     id: str
@@ -60,7 +65,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing goes on any more."""
+        """Whether the job is in a terminal phase."""
         return self.phase in TERMINAL
 
     def to_json(self) -> dict[str, Any]:
@@ -68,17 +73,17 @@ class Job:
         return asdict(self)
 
 
-def read_job(data: Mapping[str, Any]) -> Job:
-    """Read one job as `primus-cli watch show --json` prints it."""
+def read_status(data: Mapping[str, Any]) -> JobStatus:
+    """Read one job, as `primus-cli watch show --json` prints it."""
     data = printable_data(data)
     job, state = data["job"], data.get("state") or {}
-    return Job(
+    return JobStatus(
         id=job["id"],
         name=job["name"],
         user=job["user"],
         target=job["target"],
         phase=state.get("phase", "unknown" if data.get("problem") else "submitted"),
-        reason=state.get("reason", "" if state else data.get("problem") or "no watcher has taken it up yet"),
+        reason=state.get("reason", "" if state else data.get("problem") or "no watcher has started yet"),
         fix=state.get("fix", ""),
         stale=bool(data.get("stale")),
         attempt=state.get("attempt", 0),
@@ -86,7 +91,7 @@ def read_job(data: Mapping[str, Any]) -> Job:
         step=state.get("step"),
         checkpoint=state.get("checkpoint"),
         hosts=tuple(host["name"] for host in state.get("hosts") or ()),
-        excluded=tuple(one["host"] for one in state.get("excluded") or ()),
+        excluded=tuple(entry["host"] for entry in state.get("excluded") or ()),
         since=state.get("since") or 0.0,
         updated=state.get("updated") or 0.0,
         attempts=tuple(state.get("attempts") or ()),
@@ -95,67 +100,75 @@ def read_job(data: Mapping[str, Any]) -> Job:
     )
 
 
-def read_list(text: str) -> tuple[Job, ...]:
-    """Read what `primus-cli watch list --json` prints."""
-    return tuple(_listed(one) for one in parse_json(text)["jobs"])
+def read_list(text: str) -> tuple[JobStatus, ...]:
+    """Read the output of `primus-cli watch list --json`."""
+    return tuple(_listed(data) for data in parse_json(text)["jobs"])
 
 
-def _listed(data: Mapping[str, Any]) -> Job:
-    """Read one job of a list; a state that is none, which its user can write, keeps nobody else's job from being shown."""
+def _listed(data: Mapping[str, Any]) -> JobStatus:
+    """Read one job of a list. Users can write their jobs' states: an invalid one must not hide the other jobs."""
     try:
-        return read_job(data)
+        return read_status(data)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         job = {key: str(data["job"][key]) for key in ("id", "name", "user", "target")}
-        return read_job({"job": job, "problem": f"its state cannot be read: {error!r}"})
+        return read_status({"job": job, "problem": f"its state cannot be read: {error!r}"})
 
 
-def list_line(place: JobStore) -> str:
-    """Return the line that prints every job."""
-    return _watch(place, "list", "--root", place.folder, "--json")
+@dataclass(frozen=True, slots=True)
+class JobCommands:
+    """The shell commands for jobs on a service host.
 
+    Attributes:
+        folder: The folder of all jobs.
+        program: The path of primus-cli.
+    """
 
-def show_line(place: JobStore, job: str, *, events_from: int | None = None) -> str:
-    """Return the line that prints one job with its newest events, or with those from `events_from` on: 0, or `events_end` of the last."""
-    more = () if events_from is None else ("--events-from", str(events_from))
-    return _watch(place, "show", "--folder", place.job(job), "--json", *more)
+    folder: str
+    program: str
 
+    def list_all(self) -> str:
+        """Return the command that prints all jobs."""
+        return self._watch("list", "--root", self.folder, "--json")
 
-def cancel_line(place: JobStore, job: str, *, unwatched: bool = False) -> str:
-    """Return the line that asks a job's watcher to stop it; an unwatched job gets a watcher on this host that does."""
-    return _kept_line(place, job, "cancel") if unwatched else _request(place, job, "cancel")
+    def show(self, job: str, *, events_from: int | None = None) -> str:
+        """Return the command that prints one job, with its newest events or with those from a byte offset on."""
+        offset = () if events_from is None else ("--events-from", str(events_from))
+        return self._watch("show", "--folder", self._job_folder(job), "--json", *offset)
 
+    def log(self, job: str, rank: int, *, lines: int, follow: bool) -> str:
+        """Return the command that prints the end of a rank's log; with `follow` it continues until the job has ended."""
+        words = ("--rank", str(rank), "--lines", str(lines), *(("--follow",) if follow else ()))
+        return f"exec {self._watch('log', '--folder', self._job_folder(job), *words)}"
 
-def resume_line(place: JobStore, job: str) -> str:
-    """Return the line that asks for a job to go on, and has a watcher for it on this host, now and at boot."""
-    return _kept_line(place, job, "resume")
+    def cancel(self, job: str, *, start_watcher: bool = False) -> str:
+        """Return the command that requests cancellation; `start_watcher` is for a job whose watcher does not run."""
+        return self._request_and_watch(job, "cancel") if start_watcher else self._request(job, "cancel")
 
+    def resume(self, job: str) -> str:
+        """Return the command that requests continuation, and starts a watcher on this host, now and at boot."""
+        return self._request_and_watch(job, "resume")
 
-def _kept_line(place: JobStore, job: str, what: str) -> str:
-    unit = f"primus-watch@{job}.service"
-    drop_in = f"/etc/systemd/system/{unit}.d"
-    steps = (
-        # The owner of the folder, as the program has seen it; nothing in the folder is asked.
-        f"owner=$({_watch(place, 'owner', '--folder', place.job(job))})",
-        _request(place, job, what),
-        f"mkdir -p {drop_in}",
-        f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf""",
-        "systemctl daemon-reload",
-        # Started anew: one that is about to end would not see the request any more.
-        f"systemctl --quiet enable {unit}",
-        f"systemctl restart {unit}",
-    )
-    return " && ".join(steps)
+    def _request_and_watch(self, job: str, request: str) -> str:
+        unit = f"primus-watch@{job}.service"
+        drop_in = f"/etc/systemd/system/{unit}.d"
+        steps = (
+            # The program determines the owner from the folder itself, not from a file in it.
+            f"owner=$({self._watch('owner', '--folder', self._job_folder(job))})",
+            self._request(job, request),
+            f"mkdir -p {drop_in}",
+            f"""printf '[Service]\\nUser=%s\\n' "$owner" > {drop_in}/user.conf""",
+            "systemctl daemon-reload",
+            f"systemctl --quiet enable {unit}",
+            # A running watcher that is about to end would not see the request.
+            f"systemctl restart {unit}",
+        )
+        return " && ".join(steps)
 
+    def _request(self, job: str, request: str) -> str:
+        return self._watch("request", "--folder", self._job_folder(job), request)
 
-def log_line(place: JobStore, job: str, rank: int, *, lines: int, follow: bool) -> str:
-    """Return the line that prints the end of a rank's log; with `follow` it goes on until the job has come to its end."""
-    words = ("log", "--folder", place.job(job), "--rank", str(rank), "--lines", str(lines), *(("--follow",) if follow else ()))
-    return f"exec {_watch(place, *words)}"
+    def _job_folder(self, job: str) -> str:
+        return f"{self.folder}/{job}"
 
-
-def _request(place: JobStore, job: str, what: str) -> str:
-    return _watch(place, "request", "--folder", place.job(job), what)
-
-
-def _watch(place: JobStore, *words: str) -> str:
-    return shlex.join(("/usr/bin/python3", "-I", place.program, "watch", *words))
+    def _watch(self, *words: str) -> str:
+        return shlex.join(("/usr/bin/python3", "-I", self.program, "watch", *words))

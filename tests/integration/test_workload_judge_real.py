@@ -1,4 +1,4 @@
-"""What the role `workload` refuses and what it makes of a job: the judgement that `workload submit` and plain Ansible share."""
+"""The role `workload`: plain Ansible refuses the same jobs as `workload submit`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from primus_bootstrap import content
 from tests.unit.test_workload_judge import ROLE, a_job
 
 
-def test_plain_ansible_refuses_the_same_job(tmp_path: Path) -> None:
-    """`ansible-playbook playbooks/workload.yml` stops with the findings as they are, before it changes anything."""
+def test_plain_ansible_refuses_an_invalid_job(tmp_path: Path) -> None:
+    """`ansible-playbook playbooks/workload.yml` stops with the same lines, before it changes anything."""
     hosts = {"n1": {"ansible_host": "10.0.0.1"}, "n2": {"ansible_host": "10.0.0.2"}}
     groups = {"primus_watch": {"hosts": {"n1": None}}, "workload_node": {"hosts": {"n2": None}}}
     inventory = {"all": {"vars": {"ansible_connection": "local", "ansible_become": False}, "hosts": hosts, "children": groups}}

@@ -1,4 +1,4 @@
-"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
+"""The verbs `workload`: problems before a host is contacted, and a job with this machine as its service host."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from primus_bootstrap.bench.report.build import report_files
 from primus_bootstrap.bench.results.store import BenchStore
 from primus_bootstrap.cli import workload_verbs as verbs
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError, UnknownError
-from primus_bootstrap.fleet import jobs
+from primus_bootstrap.fleet.jobs import JobCommands, JobStatus, read_status
 from primus_bootstrap.launch import zipapp_file
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
@@ -75,8 +76,8 @@ def set_state(job: folders.JobFolder, **given: Any) -> None:
     write_atomic(job.state_file, json.dumps({**fresh, **given}) + "\n", mode=0o600)
 
 
-def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, tmp_path: Path) -> None:
-    """Exit 2 with every problem, by line; no run was begun."""
+def test_an_invalid_job_is_refused_before_a_host_is_contacted(cli: Cli, tmp_path: Path) -> None:
+    """Exit code 2 with every problem by line; no run is started."""
     (tmp_path / "job.yml").write_text("workload_name: try\nworkload_nods: 2\nworkload_target: slrum\n")
     done = cli("submit", "job.yml")
 
@@ -88,24 +89,27 @@ def test_a_job_that_cannot_be_is_refused_before_anything_is_contacted(cli: Cli, 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
-        (("submit", "debug-dense", "-e", "workload_nodes=1"), "workload_user is not set"),
-        (("submit", "debug-dense", "--user", "ada"), "workload_nodes is 2, and workload_node has 1 host"),
+        (("submit", "debug-dense", "-e", "workload_nodes=1"), "workload_user: not set"),
+        (("submit", "debug-dense", "--user", "ada"), "workload_nodes: the job needs 2, and workload_node has 1 host"),
         (("submit", "debug-dense", "--user", "ada", "-e", "workload_target=slurm"), "this cluster has no Slurm"),
-        (("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1", "--id", "other-0a1b2c"), "workload_id is 'other-0a1b2c'"),
+        (
+            ("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1", "--id", "other-0a1b2c"),
+            "workload_id: 'other-0a1b2c' is not an id",
+        ),
     ],
 )
-def test_what_the_cluster_lacks_is_said_in_json_too(cli: Cli, words: tuple[str, ...], said: str) -> None:
-    """The same problems for programs, with the same exit code."""
+def test_problems_are_printed_as_json_too(cli: Cli, words: tuple[str, ...], expected: str) -> None:
+    """With the same exit code."""
     done = cli(*words, "--json")
 
     assert done.returncode == 2, done.stderr
-    assert [said in problem["what"] for problem in json.loads(done.stdout)["problems"]] == [True], done.stdout
+    assert [expected in problem["what"] for problem in json.loads(done.stdout)["problems"]] == [True], done.stdout
 
 
-def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None:
-    """Exit 3 with what to do instead."""
+def test_an_unknown_job_and_an_invalid_id_are_refused(cli: Cli) -> None:
+    """Exit code 3 with a fix."""
     unknown, wrong = cli("submit", "debug-dens"), cli("status", "try")
 
     assert (unknown.returncode, wrong.returncode) == (3, 3)
@@ -114,10 +118,10 @@ def test_a_name_of_no_job_and_a_word_that_is_no_id_are_refused(cli: Cli) -> None
 
 
 @needs_root
-def test_what_a_submission_finds_reaches_the_job_through_ansible(cli: Cli, tmp_path: Path) -> None:
-    """The silent host is said and a spare takes its place, the slow one too, by the newest bench that can be read.
+def test_the_selected_hosts_are_passed_to_the_role(cli: Cli, tmp_path: Path) -> None:
+    """A spare replaces the silent host, and the newest readable bench gives the slow one.
 
-    The role takes all of it as it is, and then finds that there is no such user.
+    The role accepts these values, and then fails because the account does not exist.
     """
     path = tmp_path / "hosts.yaml"
     inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -125,10 +129,10 @@ def test_what_a_submission_finds_reaches_the_job_through_ansible(cli: Cli, tmp_p
     children["workload_node"]["hosts"] = {"here": None, "gone": {"ansible_host": "host.invalid"}, "two": {"ansible_connection": "local"}}
     children["spare"] = {"hosts": {"two": None}}
     path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
-    bench = tmp_path / ".primus/verbs/bench"
     run = bench_run((), (), values=(value("here", "0", 400), *(value(host, "0", 600) for host in ("two", "gone"))))
-    write_run(bench, run, json.dumps(run.to_json()), now=1_800_000_000.0)
-    write_run(bench, run, "{torn", now=1_800_000_100.0)
+    store = BenchStore(tmp_path / ".primus/verbs/bench")
+    store.save_report(report_files(run), now=1_800_000_000.0)
+    store.save_report({"bench.json": "{torn"}, now=1_800_000_100.0)
     done = cli("submit", "debug-dense", "--user", "nobody-of-that-name", "--json")
     offer = json.loads(done.stdout)["offer"]
 
@@ -137,29 +141,29 @@ def test_what_a_submission_finds_reaches_the_job_through_ansible(cli: Cli, tmp_p
     assert "; spare two takes its place\n" in done.stderr
     assert (offer["hosts"], offer["spares"], [one["host"] for one in offer["left_out"]]) == (["here"], ["two"], ["gone"])
     assert offer["slow"] == {"here": "gemm on 0: 67 % of its peers' median"}
-    assert "bench.json: is no JSON" in done.stderr
+    assert "bench.json is damaged" in done.stderr
     (report,) = (tmp_path / ".primus/verbs/runs").glob("*/report.json")
     assert "There is no account nobody-of-that-name on here" in report.read_text(encoding="utf-8")
 
 
-def test_a_job_without_enough_hosts_in_service_is_refused_before_anything_starts(cli: Cli, tmp_path: Path) -> None:
-    """Whether a host that does not answer is quarantined nobody knows; another one in service takes its place, else it is an error."""
+def test_a_job_without_enough_hosts_in_service_is_not_started(cli: Cli, tmp_path: Path) -> None:
+    """A silent host may be quarantined, and there is no spare."""
     path = tmp_path / "hosts.yaml"
     inventory = yaml.safe_load(path.read_text(encoding="utf-8"))
-    # Nobody listens on port 1.
+    # Port 1 is closed.
     inventory["all"]["children"]["workload_node"]["hosts"] = {"gone": {"ansible_host": "127.0.0.1", "ansible_port": 1}}
     path.write_text(yaml.safe_dump(inventory, sort_keys=False), encoding="utf-8")
     done = cli("submit", "debug-dense", "--user", "ada", "-e", "workload_nodes=1")
 
     assert done.returncode == 3, done.stderr
     assert "workload_nodes is 1, and only 0 hosts can be offered: gone may be quarantined: it does not answer" in done.stderr
-    assert "fix: mend those of which nothing is known (primus-bootstrap node list)" in done.stderr
+    assert "fix: repair hosts of unknown state (primus-bootstrap node list)" in done.stderr
     assert not list((tmp_path / ".primus").rglob("plan.json"))
 
 
 @needs_root
-def test_a_job_that_there_is_not_is_said(cli: Cli) -> None:
-    """An id that nobody has is an error with a fix, in every verb."""
+def test_an_unknown_id_is_an_error(cli: Cli) -> None:
+    """In every verb."""
     done = [cli(verb, ID) for verb in ("status", "logs", "cancel", "resume")]
 
     assert [one.returncode for one in done] == [3] * 4, done
@@ -168,7 +172,7 @@ def test_a_job_that_there_is_not_is_said(cli: Cli) -> None:
 
 @needs_root
 def test_a_job_without_a_watcher_is_shown_as_submitted(cli: Cli, job: folders.JobFolder) -> None:
-    """Nothing is guessed: nobody has taken it up yet."""
+    """No watcher has started yet."""
     found = json.loads(cli("status", ID, "--json").stdout)
     listed = json.loads(cli("list", "--json").stdout)
 
@@ -178,7 +182,7 @@ def test_a_job_without_a_watcher_is_shown_as_submitted(cli: Cli, job: folders.Jo
 
 @needs_root
 def test_a_job_is_shown_with_its_hosts_steps_and_events(cli: Cli, job: folders.JobFolder) -> None:
-    """What the watcher wrote is what is shown, in the table, in full and for programs."""
+    """In the table, in full and as JSON."""
     set_state(job, phase="running", attempt=2, restarts=1, step=41, checkpoint=40, hosts=[{"name": "n1", "address": "10.0.0.1"}])
     job.append("events.jsonl", {"time": 5.0, "kind": "node_lost", "attempt": 1, "host": "n2", "reason": "it is silent", "step": None})
     shown, table, found = cli("status", ID), cli("list"), json.loads(cli("status", ID, "--json").stdout)
@@ -191,15 +195,15 @@ def test_a_job_is_shown_with_its_hosts_steps_and_events(cli: Cli, job: folders.J
 
 @needs_root
 def test_a_job_whose_watcher_is_silent_is_unknown(cli: Cli, job: folders.JobFolder) -> None:
-    """An old state is never shown as if it were of now."""
+    """Its last state may be old."""
     set_state(job, phase="running", updated=time.time() - 3600)
 
     assert f"{ID}: unknown (was running: its watcher is silent)" in cli("status", ID).stdout
 
 
 @needs_root
-def test_ended_jobs_are_listed_only_when_asked_for(cli: Cli, job: folders.JobFolder) -> None:
-    """The table is of what goes on."""
+def test_ended_jobs_are_listed_with_all_only(cli: Cli, job: folders.JobFolder) -> None:
+    """The default table has only jobs that have not ended."""
     set_state(job, phase="failed", reason="three restarts without progress")
 
     assert "no job is under way" in cli("list").stdout
@@ -207,8 +211,8 @@ def test_ended_jobs_are_listed_only_when_asked_for(cli: Cli, job: folders.JobFol
 
 
 @needs_root
-def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFolder) -> None:
-    """Events are printed once each; exit 4 says that the job was given up, 0 that it is done."""
+def test_following_ends_with_the_job(cli: Cli, job: folders.JobFolder) -> None:
+    """Each event is printed once. The exit code is 4 for a failed job and 0 for one that is done."""
     set_state(job, phase="running")
     job.append("events.jsonl", {"time": 5.0, "kind": "attempt_starting", "attempt": 1, "host": "", "reason": "", "step": None})
 
@@ -232,8 +236,8 @@ def test_following_ends_with_the_job_and_says_how(cli: Cli, job: folders.JobFold
 
 
 @needs_root
-def test_following_shows_every_event_and_status_the_newest(cli: Cli, job: folders.JobFolder) -> None:
-    """A job of days has many more events than one answer takes; all are shown, once each and in their order."""
+def test_following_prints_all_events_and_status_the_newest(cli: Cli, job: folders.JobFolder) -> None:
+    """A long job has more events than one answer contains."""
     set_state(job, phase="done")
     for number in range(64):
         reason = f"reason {number}: {'x' * 2000}"
@@ -247,8 +251,8 @@ def test_following_shows_every_event_and_status_the_newest(cli: Cli, job: folder
 
 
 @needs_root
-def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> None:
-    """The rank and the number of lines choose; a file that is not there is an error that names it."""
+def test_logs_print_the_end_of_the_ranks_log(cli: Cli, job: folders.JobFolder) -> None:
+    """A missing file is an error that names it."""
     logs = job.run / "logs"
     logs.mkdir(parents=True)
     (logs / "rank-00003.log").write_text("one\ntwo\nthree\n")
@@ -261,8 +265,8 @@ def test_logs_are_the_end_of_a_ranks_file(cli: Cli, job: folders.JobFolder) -> N
 
 
 @needs_root
-def test_cancelling_asks_the_watcher_once_and_an_ended_job_never(cli: Cli, job: folders.JobFolder) -> None:
-    """The request is a file that the watcher finds; for a job at its end there is nothing to do, and that is no error."""
+def test_cancel_requests_once_and_never_for_an_ended_job(cli: Cli, job: folders.JobFolder) -> None:
+    """The request is a file in the job's folder. For an ended job nothing is done, and the exit code is 0."""
     set_state(job, phase="running")
     first = cli("cancel", ID, "--json")
     asked = job.requests()
@@ -279,7 +283,7 @@ def test_cancelling_asks_the_watcher_once_and_an_ended_job_never(cli: Cli, job: 
 
 @needs_root
 def test_a_finished_job_is_not_resumed(cli: Cli, job: folders.JobFolder) -> None:
-    """There is nothing to go on with."""
+    """Nothing is requested."""
     set_state(job, phase="done")
 
     assert cli("resume", ID).stdout == f"nothing to do: {ID} is done\n"
@@ -287,8 +291,8 @@ def test_a_finished_job_is_not_resumed(cli: Cli, job: folders.JobFolder) -> None
 
 
 @needs_root
-def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: folders.JobFolder, root: Path) -> None:
-    """A job that disappears from the list would be taken for one that there is not."""
+def test_a_job_with_an_invalid_state_is_listed_as_unknown(cli: Cli, job: folders.JobFolder, root: Path) -> None:
+    """It must not disappear from the list."""
     job.state_file.write_text('{"schema": "primus.job-st')
     (root / "removed-0a1b2c").mkdir()
     listed = cli("list", "--json")
@@ -298,10 +302,10 @@ def test_a_job_whose_state_cannot_be_read_is_listed_as_unknown(cli: Cli, job: fo
     assert "not the state of a job" in found["reason"]
 
 
-def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None:
-    """What resume runs on the service host is one line that a shell takes; the program itself gives root's rights up."""
-    place = jobs.JobStore("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
-    line = jobs.resume_line(place, ID)
+def test_resume_requests_as_the_owner_and_enables_the_watcher() -> None:
+    """The command is one line for the shell. The program itself drops root's rights."""
+    commands = JobCommands("/jfs/primus/jobs", "/usr/local/bin/primus-cli")
+    line = commands.resume(ID)
     watch = "/usr/bin/python3 -I /usr/local/bin/primus-cli watch"
 
     assert subprocess.run(["sh", "-n", "-c", line], check=False).returncode == 0
@@ -309,24 +313,21 @@ def test_a_request_is_made_as_the_owner_and_a_watcher_is_there_at_boot() -> None
         f"owner=$({watch} owner --folder /jfs/primus/jobs/{ID}) && {watch} request --folder /jfs/primus/jobs/{ID} resume"
     )
     assert line.endswith(f"systemctl --quiet enable primus-watch@{ID}.service && systemctl restart primus-watch@{ID}.service")
-    assert jobs.cancel_line(place, ID, unwatched=True) == line.replace(f"{ID} resume", f"{ID} cancel")
-    assert "systemctl" not in jobs.cancel_line(place, ID)
+    assert commands.cancel(ID, start_watcher=True) == line.replace(f"{ID} resume", f"{ID} cancel")
+    assert "systemctl" not in commands.cancel(ID)
 
 
-"""`workload` as a user types it: what is refused before a host is contacted, and a job on this machine as its service host."""
-
-
-class Keepers:
-    """Service hosts that answer, or do not, in this order; the last answer stays."""
+class FakeClient:
+    """Gives these answers in their order; the last one repeats."""
 
     answering = "ctl2"
 
-    def __init__(self, *answers: jobs.Job | Exception) -> None:
-        """Keep what they say."""
+    def __init__(self, *answers: JobStatus | Exception) -> None:
+        """Store the answers."""
         self.answers = list(answers)
 
-    def show(self, job: str, *, events_from: int = 0) -> jobs.Job:
-        """Return a job, or have no answer."""
+    def show(self, job: str, *, events_from: int = 0) -> JobStatus:
+        """Return the next answer, or raise it."""
         assert (job, events_from) == (ID, 0)
         found = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(found, Exception):
@@ -334,39 +335,39 @@ class Keepers:
         return found
 
 
-def shown(phase: str) -> jobs.Job:
-    """Return a job as a service host shows it."""
-    return jobs.read_job({"job": {"id": ID, "name": "try", "user": ME, "target": "slurm"}, "state": {"phase": phase}})
+def shown(phase: str) -> JobStatus:
+    """Return the status of a job in this phase."""
+    return read_status({"job": {"id": ID, "name": "try", "user": ME, "target": "slurm"}, "state": {"phase": phase}})
 
 
-SILENT = RunError("no host of primus_watch answers: ctl1: timed out", fix="bring one of them up")
+SILENT = RunError("no host of primus_watch answers: ctl1: timed out", fix="start one of them")
 
 
 @pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 4)])
-def test_a_service_host_that_is_away_for_a_moment_ends_no_following(
+def test_following_survives_a_service_host_that_is_silent_for_a_moment(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], phase: str, code: int
 ) -> None:
-    """It is said once, and asked again: 4 says that a job was given up, and nothing else."""
+    """The silence is reported once, and does not change the exit code."""
     monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
-    keepers: Any = Keepers(shown("running"), SILENT, SILENT, shown("running"), shown(phase))
+    client: Any = FakeClient(shown("running"), SILENT, SILENT, shown("running"), shown(phase))
 
-    assert verbs._follow(keepers, ID, as_json=True) == code
+    assert verbs._follow(client, ID, as_json=True) == code
     assert capsys.readouterr().err.splitlines() == [
-        "no host of primus_watch answers: ctl1: timed out; asking again for 5 minutes, the job goes on meanwhile",
+        "no host of primus_watch answers: ctl1: timed out; retrying for 5 minutes, the job continues meanwhile",
         "ctl2 answers again",
     ]
 
 
-def test_a_job_of_which_nobody_says_anything_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a time that ends the following with a code of its own; a job that there is not is said at once."""
+def test_following_ends_with_exit_code_6_if_no_service_host_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown job is reported at once."""
     monkeypatch.setattr(verbs, "_FOLLOW_S", 0.01)
-    monkeypatch.setattr(verbs, "_PATIENCE_S", 0.1)
-    silent: Any = Keepers(shown("running"), SILENT)
-    missing: Any = Keepers(PlanError(f"there is no job {ID}", fix="look"))
-    with pytest.raises(UnknownError, match=f"how {ID} stands is unknown: .*ctl1: timed out") as unknown:
+    monkeypatch.setattr(verbs, "_SILENCE_S", 0.1)
+    silent: Any = FakeClient(shown("running"), SILENT)
+    missing: Any = FakeClient(PlanError(f"there is no job {ID}", fix="look"))
+    with pytest.raises(UnknownError, match=f"the state of {ID} is unknown: .*ctl1: timed out") as unknown:
         verbs._follow(silent, ID, as_json=False)
     with pytest.raises(PlanError):
         verbs._follow(missing, ID, as_json=False)
 
     assert unknown.value.exit_code == 6
-    assert "bring one of them up; then: " in unknown.value.fix
+    assert "start one of them; then: " in unknown.value.fix
