@@ -1,1 +1,1 @@
-"""Kubespray, driven only through variables: the pinned release, its values, its commands, and what is judged before it runs."""
+"""Run the pinned release of Kubespray, and manage the Nodes of a cluster: labels, marks, drain and quarantine."""

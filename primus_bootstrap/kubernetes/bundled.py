@@ -1,4 +1,4 @@
-"""Kubespray's archive and wheels in a bundle: where `bundle create` put them, and that they are there."""
+"""Find Kubespray's archive and wheels in a bundle."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.source import Source
 
 _LOCK = "bundle.lock.yaml"
-_FIX = "with a way to the outside: primus-bootstrap bundle lock, then bundle create; bring the folder here"
+_FIX = "on a machine with internet access: primus-bootstrap bundle lock, then bundle create; copy the folder to this machine"
 
 
 def from_bundle(source: Source) -> Source:
-    """Return a source that reaches nothing but the bundle; what hosts.yaml names beside it, archive or folder of wheels, stays.
+    """Return a source that uses only the bundle, and the archive, folder or wheels that hosts.yaml names.
 
     Raises:
-        PlanError: the bundle does not hold it.
+        PlanError: The bundle does not contain the archive or the wheels.
     """
     bundle = Path(source.bundle).expanduser()
     lock = _lock(bundle)
@@ -30,28 +30,28 @@ def from_bundle(source: Source) -> Source:
         return replace(source, packages=packages)
     entry = next((one for one in lock.get("files") or () if one["name"] == source.archive_url), None)
     if entry is None:
-        raise PlanError(f"{bundle / _LOCK} holds no {source.archive_url}", fix=_FIX)
+        raise PlanError(f"{bundle / _LOCK} does not contain {source.archive_url}", fix=_FIX)
     archive = bundle / entry["path"]
     if not archive.is_file():
-        raise PlanError(f"the bundle lacks {entry['path']}", fix=_FIX)
+        raise PlanError(f"{archive} does not exist", fix=_FIX)
     return replace(source, archive=str(archive), sha256=str(entry["sha256"]), packages=packages)
 
 
 def _lock(bundle: Path) -> dict[str, Any]:
     try:
-        found = yaml.load((bundle / _LOCK).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+        lock = yaml.load((bundle / _LOCK).read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     except OSError as error:
-        raise PlanError(f"{bundle / _LOCK}: {error.strerror}", fix=f"correct airgap_bundle, or make the bundle: {_FIX}") from error
+        raise PlanError(f"{bundle / _LOCK}: {error.strerror}", fix=f"correct airgap_bundle, or create the bundle: {_FIX}") from error
     except yaml.YAMLError as error:
         raise PlanError(f"{bundle / _LOCK} cannot be read: {error}", fix=_FIX) from error
-    if not isinstance(found, dict):
-        raise PlanError(f"{bundle / _LOCK} is no lock", fix=_FIX)
-    return found
+    if not isinstance(lock, dict):
+        raise PlanError(f"{bundle / _LOCK} is not a lock file of a bundle", fix=_FIX)
+    return lock
 
 
 def _wheels(bundle: Path, lock: dict[str, Any]) -> Path:
     missing = [one["path"] for one in lock.get("wheels") or () if not (bundle / one["path"]).is_file()]
     if missing or not lock.get("wheels"):
-        what = f"the bundle lacks {', '.join(missing)}" if missing else f"{bundle / _LOCK} holds no wheels for Kubespray's Ansible"
+        what = f"{bundle} lacks {', '.join(missing)}" if missing else f"{bundle / _LOCK} lists no wheels for Kubespray's Ansible"
         raise PlanError(what, fix=_FIX)
     return bundle / "wheels"

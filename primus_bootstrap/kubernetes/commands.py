@@ -1,8 +1,8 @@
-"""The exact commands of Kubespray for each thing that is done to a cluster: pure, so that they are read, tested and shown before one runs.
+"""Build the commands of Kubespray for each operation on a cluster.
 
-What v2.31 needs was read in its playbooks (https://github.com/kubernetes-sigs/kubespray/tree/v2.31.0) and in docs/operations/nodes.md,
-upgrades.md and recover-control-plane.md there. Variables go as JSON: `-e key=true` is a text there, which four asserts refuse and all
-other conditions take for true.
+Source: the playbooks of v2.31 (https://github.com/kubernetes-sigs/kubespray/tree/v2.31.0), and docs/operations/nodes.md, upgrades.md
+and recover-control-plane.md there. Variables are passed as JSON: with `-e key=true` the value would be a string, which four asserts
+reject and all other conditions treat as true.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-# A limited run reads facts of all other hosts: preinstall refuses to start where the cache of facts lacks one.
+# A run with --limit reads the facts of all other hosts: preinstall fails if the fact cache lacks one.
 _FACTS = "playbooks/facts.yml"
 _QUORUM = "etcd,kube_control_plane"
-# `etcd_retries` of docs/operations/recover-control-plane.md: several members join one after the other.
+# From docs/operations/recover-control-plane.md: several members join one after the other.
 _ETCD_RETRIES = 10
-# With `download_run_once` a limited run would hand out what the controller's cache does not have: only the first control plane's own
-# play fills it, and that is left out here (roles/download/tasks/download_file.yml).
+# With `download_run_once` a limited run would copy files from the controller's cache, which only the play of the first control plane
+# fills (roles/download/tasks/download_file.yml).
 _FETCH_ALONE: dict[str, Any] = {"download_run_once": False}
 
 
 @dataclass(frozen=True, slots=True)
 class KubesprayPaths:
-    """Where Kubespray runs for one cluster.
+    """The paths of Kubespray for one cluster.
 
-    `release` is the checkout, `programs` the folder of its own `ansible-playbook`. `hosts` is hosts.yaml, or a run's snapshot of it.
-    `generated` is the folder of the values that we compute; it comes first, so that `inventory_dir` stays the folder of hosts.yaml.
-    `facts` keeps what hosts said of themselves, one file a host.
+    Attributes:
+        release: The checkout.
+        programs: The folder of its `ansible-playbook`.
+        hosts: hosts.yaml, or a run's snapshot of it.
+        generated: The inventory folder with the generated values. It comes first, so that `inventory_dir` is the folder of hosts.yaml.
+        facts: The fact cache, one file per host.
     """
 
     release: Path
@@ -49,10 +52,10 @@ class KubesprayPaths:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its Ansible needs beside the user's environment, over its own ansible.cfg.
+        """Environment variables that override Kubespray's ansible.cfg.
 
-        Kubespray's own settings keep facts below /tmp, where two clusters with equal names poison each other, and check no host key.
-        The cache never expires: a host that is neither added nor changed is not asked again.
+        Kubespray's defaults do not check host keys and store facts below /tmp, where clusters with equal host names mix. The cache
+        never expires, so that facts of unchanged hosts are not gathered again.
         """
         return {
             "ANSIBLE_CONFIG": str(self.release / "ansible.cfg"),
@@ -66,7 +69,7 @@ class KubesprayPaths:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One run of one of its playbooks; `why` is one sentence for people. An empty limit means every host."""
+    """One run of a playbook. `why` completes "could not …" in messages. An empty limit means every host."""
 
     why: str
     playbook: str
@@ -75,133 +78,132 @@ class Command:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """What comes after inventory and playbook."""
+        """The arguments after the inventory and the playbook."""
         limit = ("--limit", self.limit) if self.limit else ()
         variables = ("-e", json.dumps(dict(self.variables))) if self.variables else ()
         return ("-b", *limit, *variables)
 
-    def argv(self, place: KubesprayPaths, *more: str) -> tuple[str, ...]:
-        """Return the whole command, to be run in the folder of the release; `more` goes to its end (a Vault password file, forks)."""
-        return (str(place.programs / "ansible-playbook"), *place.inventory, self.playbook, *self.arguments, *more)
+    def argv(self, paths: KubesprayPaths, *more: str) -> tuple[str, ...]:
+        """Return the whole command, with further arguments. It must run in the folder of the release."""
+        return (str(paths.programs / "ansible-playbook"), *paths.inventory, self.playbook, *self.arguments, *more)
 
 
 def create(limit: str = "") -> tuple[Command, ...]:
-    """Make the cluster, bring changed settings to it, and let new control planes join: the full play, safe to repeat.
+    """Return the full play, which creates the cluster, applies changed settings and adds control planes; it is safe to repeat.
 
-    With `limit` changed settings go to some hosts; facts of all others must be cached.
+    With `limit` the facts of all other hosts must be in the cache.
     """
-    return (Command("bring the hosts of the cluster to what hosts.yaml says", "cluster.yml", limit),)
+    return (Command("configure the hosts of the cluster as hosts.yaml says", "cluster.yml", limit),)
 
 
 def add_workers(hosts: Sequence[str], *, unknown: Iterable[str] = (), controller_fetches: bool = False) -> tuple[Command, ...]:
-    """Let workers join: they are changed, the first control plane is asked, and nobody else is.
+    """Add workers. Only they are changed.
 
     Args:
-        hosts: the new workers, which stand in hosts.yaml.
-        unknown: hosts whose facts are not cached yet; they are asked once.
-        controller_fetches: downloads are fetched on the controller (`download_localhost`), because hosts cannot.
+        hosts: The new workers in hosts.yaml.
+        unknown: Hosts without cached facts, which are gathered.
+        controller_fetches: The controller downloads files for the hosts (`download_localhost`).
     """
-    asked = ",".join(dict.fromkeys((*hosts, "kube_control_plane[0]", *unknown)))
+    gathered = ",".join(dict.fromkeys((*hosts, "kube_control_plane[0]", *unknown)))
     return (
-        Command("ask the new workers and the first control plane what they are", _FACTS, asked),
-        Command("let the workers join", "scale.yml", ",".join(hosts), {} if controller_fetches else _FETCH_ALONE),
+        Command("gather the facts of the new workers and the first control plane", _FACTS, gathered),
+        Command("add the workers", "scale.yml", ",".join(hosts), {} if controller_fetches else _FETCH_ALONE),
     )
 
 
 def add_control_plane(limit: str = "") -> tuple[Command, ...]:
-    """Let control planes join that were appended to their group; `scale.yml` cannot, and workers learn where the new API servers are."""
-    return (Command("let the appended control planes join, and tell every host of them", "cluster.yml", limit),)
+    """Add the control planes that were appended to their group, and configure their addresses on every host."""
+    return (Command("add the control planes and configure them on every host", "cluster.yml", limit),)
 
 
 def add_etcd_member(limit: str = "", *, lost: Iterable[str] = ()) -> tuple[Command, ...]:
-    """Let etcd members join that were appended to their group, then name them to every API server.
+    """Add the etcd members that were appended to their group, then configure them in every API server.
 
-    The full play is not limited to control planes and etcd: the same run brings what else has changed. `ignore_assert_errors`, which
-    upstream's guide gives, is for an even number of members: hosts.yaml never has one, and the switch would silence all other asserts.
+    Upstream's guide also sets `ignore_assert_errors`, for an even number of members. Validation of hosts.yaml rejects an even
+    number, and the variable would disable all other asserts.
     """
-    joining = Command("let the new members join", "cluster.yml", limit, {"etcd_retries": _ETCD_RETRIES})
-    return (joining, *renew_api_servers(lost))
+    join = Command("add the new etcd members", "cluster.yml", limit, {"etcd_retries": _ETCD_RETRIES})
+    return (join, *renew_api_servers(lost))
 
 
-def settle(limit: str = "", *, members: bool = False, lost: Iterable[str] = ()) -> tuple[Command, ...]:
-    """Tell every host who serves, after one was moved or has left hosts.yaml.
+def announce_members(limit: str = "", *, members: bool = False, lost: Iterable[str] = ()) -> tuple[Command, ...]:
+    """Configure the current control planes and etcd members on every host, after one was moved or removed.
 
     Args:
-        limit: the hosts that are there; empty for all.
-        members: whether one of etcd has left, so that API servers still name it.
-        lost: hosts that do not answer.
+        limit: The hosts to configure; empty for all.
+        members: Whether an etcd member left, so that the API servers need new arguments.
+        lost: Hosts that do not answer.
     """
-    told = Command("tell every host which control planes and etcd members there are", "cluster.yml", limit)
-    return (told, *(renew_api_servers(lost) if members else ()))
+    announce = Command("configure the control planes and etcd members on every host", "cluster.yml", limit)
+    return (announce, *(renew_api_servers(lost) if members else ()))
 
 
 def renew_api_servers(lost: Iterable[str] = ()) -> tuple[Command, ...]:
-    """Write the static pods of control planes anew, one host after the other, with the version that they have.
+    """Rewrite the static pods of the control planes, one host after the other, without an upgrade or a drain.
 
-    `cluster.yml` writes them when a host joins and never again (roles/kubernetes/control-plane/tasks/kubeadm-setup.yml): without this, new
-    arguments, and `--etcd-servers` among them, reach no API server. Nothing of the host changes, so nothing is drained or upgraded.
+    `cluster.yml` writes them only when a host joins (roles/kubernetes/control-plane/tasks/kubeadm-setup.yml), so that changed
+    arguments such as `--etcd-servers` would not reach the API servers.
     """
     limit = ",".join((_QUORUM, *(f"!{host}" for host in lost)))
     variables = {"drain_nodes": False, "system_upgrade": False}
-    return (Command("give every API server its present arguments", "upgrade-cluster.yml", limit, variables),)
+    return (Command("update the arguments of every API server", "upgrade-cluster.yml", limit, variables),)
 
 
 def remove(host: str) -> tuple[Command, ...]:
-    """Take a host out that still answers: drained, its etcd member removed, the node deleted, the host wiped of Kubernetes."""
+    """Remove a host that answers: drain it, remove its etcd member, delete its Node, and uninstall Kubernetes on it."""
     limit = f"{host},kube_control_plane[0],etcd[0]"
-    return (Command("take the host out and wipe Kubernetes from it", "remove-node.yml", limit, {"node": host, "skip_confirmation": True}),)
+    return (Command("remove the host and uninstall Kubernetes on it", "remove-node.yml", limit, {"node": host, "skip_confirmation": True}),)
 
 
 def remove_dead(host: str, *, address: str = "") -> tuple[Command, ...]:
-    """Take a host out that does not answer.
+    """Remove a host that does not answer.
 
     Args:
-        host: the host; it still stands in hosts.yaml.
-        address: its `access_ip` or `ip`. Needed for an etcd member or control plane: the play looks for the member by this address, which
-            is a fact, and a host that does not answer may have none in the cache.
+        host: The host, still in hosts.yaml.
+        address: Its `access_ip` or `ip`, by which the play finds its etcd member. The fact cache may lack the address.
     """
     variables: dict[str, Any] = {"node": host, "skip_confirmation": True, "reset_nodes": False, "allow_ungraceful_removal": True}
     if address:
         variables["main_access_ip"] = address
-    return (Command("forget the host, which is not contacted", "remove-node.yml", host, variables),)
+    return (Command("remove the host from the cluster without contacting it", "remove-node.yml", host, variables),)
 
 
 def upgrade(version: str, *, workers: Iterable[Iterable[str]] = (), serial: str = "", away: Iterable[str] = ()) -> tuple[Command, ...]:
-    """Bring the cluster to another version: control planes one by one, then the workers in batches.
+    """Upgrade the cluster: control planes one by one, then the workers in batches.
 
     Args:
-        version: Kubernetes' version, without a v; `gate.upgrade_path` has judged it.
-        workers: the batches; each is drained, upgraded and let in again before the next one begins.
-        serial: how many of a batch at a time, such as `1` or `25%`; Kubespray's own 20 % where empty.
-        away: workers that do not answer and are in no batch; every play of facts would end at one of them.
+        version: Kubernetes' version without a v, checked by `preflight.check_upgrade`.
+        workers: The batches. Each is drained, upgraded and uncordoned before the next one.
+        serial: The number of hosts of a batch at a time, such as `1` or `25%`; empty for Kubespray's default, 20 %.
+        away: Workers that do not answer and are in no batch: gathering their facts would fail.
     """
     variables: dict[str, Any] = {"kube_version": version}
     several = variables | ({"serial": serial} if serial else {})
     batches = [",".join(batch) for batch in workers]
     without = [f"!{host}" for host in away]
     return (
-        Command("ask every host what it is", _FACTS, ",".join(("all", *without)) if without else ""),
-        Command(f"bring control planes and etcd to {version}", "upgrade-cluster.yml", "kube_control_plane:etcd", variables),
-        *(Command(f"bring workers to {version}", "upgrade-cluster.yml", batch, several) for batch in batches if batch),
+        Command("gather the facts of every host", _FACTS, ",".join(("all", *without)) if without else ""),
+        Command(f"upgrade control planes and etcd to {version}", "upgrade-cluster.yml", "kube_control_plane:etcd", variables),
+        *(Command(f"upgrade workers to {version}", "upgrade-cluster.yml", batch, several) for batch in batches if batch),
     )
 
 
 def reset() -> tuple[Command, ...]:
-    """Wipe Kubernetes and etcd from every host. `skip_confirmation` alone skips the question and then fails: v2.31 wants this one."""
-    return (Command("wipe Kubernetes and etcd from every host", "reset.yml", "", {"reset_confirmation": True}),)
+    """Uninstall Kubernetes and etcd on every host. v2.31 needs `reset_confirmation`: it fails with `skip_confirmation` alone."""
+    return (Command("uninstall Kubernetes and etcd on every host", "reset.yml", "", {"reset_confirmation": True}),)
 
 
 def recover(*, snapshot: str = "") -> tuple[Command, ...]:
-    """Bring the control plane back after its hosts were lost; the survivors stand first in their groups, the lost ones in `broken_*`.
+    """Recover the control plane: the remaining hosts are first in their groups, the lost ones are in the groups `broken_*`.
 
     Args:
-        snapshot: a snapshot of etcd on the controller; without one it is taken from the survivor. `course.refuse_recovery` has judged it.
+        snapshot: An etcd snapshot on the controller; empty takes one from the remaining member.
     """
     variables: dict[str, Any] = {"etcd_retries": _ETCD_RETRIES}
     if snapshot:
         variables["etcd_snapshot"] = snapshot
     return (
-        Command("ask the hosts that are left what they are", _FACTS),
-        Command("bring etcd and the control plane back", "recover-control-plane.yml", _QUORUM, variables),
-        *settle(),
+        Command("gather the facts of the remaining hosts", _FACTS),
+        Command("recover etcd and the control plane", "recover-control-plane.yml", _QUORUM, variables),
+        *announce_members(),
     )

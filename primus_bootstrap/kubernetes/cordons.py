@@ -1,10 +1,10 @@
-"""Which Nodes took pods before Kubespray cordoned them, so that an upgrade that is killed leaves none out of service for ever.
+"""Record which Nodes were schedulable before Kubespray cordons them, so that they are uncordoned after an interrupted upgrade.
 
-Kubespray drains and gives back what it finds in service: a Node that its killed run has cordoned it would upgrade undrained, and leave
-cordoned. So what took pods is noted before each of its runs, in <state folder>/kubespray/cordons.json:
+Kubespray drains and uncordons only Nodes that were schedulable: after an interrupted run it would upgrade a cordoned Node without a
+drain and leave it cordoned. So each run first writes <state folder>/kubespray/cordons.json:
 
-    taking       Nodes of the run under way that took pods before it
-    unfinished   Nodes of that run and of earlier ones that none has brought to its end
+    taking       Nodes of the current run that were schedulable before it
+    unfinished   Nodes of this run and of earlier ones that no run has finished
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UPGRADE = "upgrade-cluster.yml"
 
 
 def cordoned_by(command: Command, groups: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """Return the hosts whose Nodes a run of Kubespray cordons for a while: those of its limit, one after the other."""
+    """Return the hosts whose Nodes a run of Kubespray cordons: those of its limit."""
     if command.playbook != _UPGRADE:
         return ()
     words = [word for word in re.split("[,:]", command.limit) if word]
@@ -39,10 +39,10 @@ def cordoned_by(command: Command, groups: Mapping[str, Sequence[str]]) -> tuple[
     return tuple(dict.fromkeys(host for host in hosts if f"!{host}" not in words))
 
 
-def give_back(node: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the merge patch that takes the cordon of a killed run off; None where nothing is to be changed.
+def uncordon_patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the merge patch that removes the cordon of an interrupted run, or None if nothing changes.
 
-    While a mark of ours stands, the cordon becomes ours instead, and goes with the last mark.
+    If the Node has a mark of this project, the cordon becomes the project's instead and is removed with the last mark.
     """
     ours = CORDON in annotations_of(node)
     if not is_cordoned(node) or (marks_of(node) and ours):
@@ -55,7 +55,7 @@ def give_back(node: Mapping[str, Any]) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Cordons:
-    """The note of one cluster. `api` is called only where there is something to look at; `node_of` names a host's Node."""
+    """The record of one cluster. `api` connects on demand; `node_of` returns the name of a host's Node."""
 
     path: Path
     api: Callable[[], Api]
@@ -64,7 +64,7 @@ class Cordons:
 
     @contextmanager
     def around(self, command: Command) -> Iterator[None]:
-        """Keep the note around a run of Kubespray; one that fails or is killed leaves it behind."""
+        """Write the record before a run of Kubespray and update it after success; a failed or killed run leaves it."""
         nodes = [self.node_of(host) for host in cordoned_by(command, self.groups)]
         if nodes:
             self.begin(nodes)
@@ -73,41 +73,41 @@ class Cordons:
             self.end(nodes)
 
     def begin(self, nodes: Sequence[str]) -> None:
-        """Give back what a killed run left cordoned, then note which of these Nodes take pods.
+        """Uncordon the Nodes that a killed run left cordoned, then record which of these Nodes are schedulable.
 
         Raises:
-            RunError: the API does not answer, or the note cannot be read or written.
+            RunError: The API server does not answer, or the record cannot be read or written.
         """
-        noted = self._read()
-        found = self._give_back(noted["taking"])
+        record = self._read()
+        found = self._uncordon(record["taking"])
         taking = [name for name in nodes if name in found and not is_cordoned(found[name])]
-        unfinished = [name for name in dict.fromkeys((*noted["unfinished"], *noted["taking"], *nodes)) if name in found]
+        unfinished = [name for name in dict.fromkeys((*record["unfinished"], *record["taking"], *nodes)) if name in found]
         self._write(taking, unfinished)
 
     def end(self, nodes: Sequence[str]) -> None:
-        """Note that a run has brought these Nodes to its end."""
+        """Record that a run has finished these Nodes."""
         self._write([], [name for name in self._read()["unfinished"] if name not in nodes])
 
-    def settle(self) -> None:
-        """Give back what a killed run left cordoned, where nothing has to run."""
-        noted = self._read()
-        if noted["taking"]:
-            self._give_back(noted["taking"])
-            self._write([], [*noted["unfinished"], *noted["taking"]])
+    def restore(self) -> None:
+        """Uncordon the Nodes that a killed run left cordoned."""
+        record = self._read()
+        if record["taking"]:
+            self._uncordon(record["taking"])
+            self._write([], [*record["unfinished"], *record["taking"]])
 
-    def _give_back(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Take the cordons of a killed run off; return every Node as it is then."""
+    def _uncordon(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Remove the cordons of a killed run; return all Nodes after the change."""
         api = self.api()
         found = read_nodes(api)
 
         def change(name: str) -> None:
-            found[name] = change_node(api, found[name], give_back)
+            found[name] = change_node(api, found[name], uncordon_patch)
 
         for_each([name for name in names if name in found], change)
         return found
 
     def _read(self) -> dict[str, list[str]]:
-        return read_note(self.path)
+        return read_cordon_record(self.path)
 
     def _write(self, taking: Sequence[str], unfinished: Sequence[str]) -> None:
         if not taking and not unfinished:
@@ -116,18 +116,18 @@ class Cordons:
         write_atomic(self.path, json.dumps({"taking": list(taking), "unfinished": sorted(set(unfinished))}) + "\n")
 
 
-def read_note(path: Path) -> dict[str, list[str]]:
-    """Return the note of a run that was cut short; empty lists where there was none.
+def read_cordon_record(path: Path) -> dict[str, list[str]]:
+    """Return the record of an interrupted run; empty lists without one.
 
     Raises:
-        RunError: it is there and cannot be read, so that whose a cordon is cannot be told.
+        RunError: The file is damaged, so that the owner of a cordon is unknown.
     """
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        return {name: [str(one) for one in said[name]] for name in ("taking", "unfinished")}
+        record = json.loads(path.read_text(encoding="utf-8"))
+        return {name: [str(node) for node in record[name]] for name in ("taking", "unfinished")}
     except FileNotFoundError:
         return {"taking": [], "unfinished": []}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{path} cannot be read ({error}): which Nodes an upgrade that was cut short has cordoned is not known"
-        fix = f"see `kubectl get nodes`, uncordon what takes no pods for no reason, remove {path}, then the same again"
+        what = f"{path} cannot be read ({error}): the Nodes that an interrupted upgrade cordoned are unknown"
+        fix = f"run `kubectl get nodes`, `kubectl uncordon` those that were cordoned by the upgrade, `rm {path}`, and run this again"
         raise RunError(what, fix=fix) from error

@@ -1,7 +1,6 @@
-"""Empty a Node: let its jobs end, evict the rest as disruption budgets allow, and say what is in the way. The judgement is pure.
+"""Drain a Node: wait for its jobs, evict the other pods within their disruption budgets, and report pods that remain.
 
-Pods of DaemonSets and the kubelet's own ones stay. A pod that nobody would start again is only deleted by force, and so are the pods of
-jobs that have not ended in time.
+Pods of DaemonSets and static pods stay. Only `force` evicts pods without a controller, and pods of jobs that have not ended in time.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 
 POLL_S = 2.0
 _MIRROR = "kubernetes.io/config.mirror"
-# Kinds whose pods come to an end by themselves. Those of PyTorchJob and the like are left to their operators.
+# Kinds whose pods end by themselves.
 _JOBS = ("Job", "PyTorchJob", "MPIJob")
-_TOLD = "it was told to end and has not"
+_EVICTED = "it was evicted and has not ended"
 _NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a Node runs, as namespace/name. Jobs may end by themselves; lone pods are those that nobody would start again."""
+    """The pods of a Node as namespace/name. Nothing restarts `lone` pods elsewhere: they have no controller."""
 
     staying: tuple[str, ...]
     jobs: tuple[str, ...]
@@ -42,7 +41,7 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions:
-    """How to drain: seconds that jobs may take to end, seconds that evictions may take, and whether jobs and lone pods go by force."""
+    """How to drain: the time limits for jobs and for evictions in seconds, and whether to evict jobs and lone pods."""
 
     wait_s: float
     evict_s: float
@@ -50,7 +49,7 @@ class DrainOptions:
 
 
 def sort_pods(pods: Iterable[Pod]) -> Contents:
-    """Tell a Node's pods apart; pods that have ended run nothing and are left to their owners."""
+    """Classify the pods of a Node, except those that have ended."""
     staying: list[str] = []
     jobs: list[str] = []
     movable: list[str] = []
@@ -69,64 +68,64 @@ def sort_pods(pods: Iterable[Pod]) -> Contents:
     return Contents(tuple(sorted(staying)), tuple(sorted(jobs)), tuple(sorted(movable)), tuple(sorted(lone)))
 
 
-def in_the_way(contents: Contents, wishes: DrainOptions, *, held: Mapping[str, str], node: str) -> str:
-    """Return what keeps a Node from being empty, in one line; `held` says of each pod that is left why it did not go."""
+def drain_problem(contents: Contents, options: DrainOptions, *, held: Mapping[str, str], node: str) -> str:
+    """Return why a Node is not empty, in one line, or an empty string. `held` maps each remaining pod to its reason."""
     parts = []
-    if contents.lone and not wishes.force:
-        parts.append(f"pods that nobody would start again: {_names(contents.lone)}")
-    if contents.jobs and not wishes.force:
-        parts.append(f"jobs that did not end within {wishes.wait_s:g} s: {_names(contents.jobs)}")
-    left = [f"{name} ({why})" for name, why in sorted(held.items())]
-    if left:
-        parts.append(f"pods that did not go within {wishes.evict_s:g} s: {_names(left)}")
+    if contents.lone and not options.force:
+        parts.append(f"pods without a controller, which nothing would restart: {_names(contents.lone)}")
+    if contents.jobs and not options.force:
+        parts.append(f"jobs that did not end within {options.wait_s:g} s: {_names(contents.jobs)}")
+    remaining = [f"{name} ({why})" for name, why in sorted(held.items())]
+    if remaining:
+        parts.append(f"pods that were not gone after {options.evict_s:g} s: {_names(remaining)}")
     return f"{node} is not empty: {'; '.join(parts)}" if parts else ""
 
 
 class Drain:
-    """One Node that is emptied."""
+    """The drain of one Node."""
 
     def __init__(
         self,
         api: Api,
         node: str,
-        wishes: DrainOptions,
+        options: DrainOptions,
         *,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Keep what to ask, and how to wait."""
+        """Store the API, the Node and the options; tests replace the clock."""
         self._api = api
         self._node = node
-        self._wishes = wishes
+        self._options = options
         self._clock = clock
         self._wait = wait
 
     def run(self, record: Mapping[str, Any], *, dry_run: bool = False) -> bool:
-        """Cordon the Node and empty it; tell whether anything was changed. A Node that the cluster does not have is empty.
+        """Cordon and drain the Node; return whether anything changed. A Node that does not exist is empty.
 
         Raises:
-            RunError: something is in the way; it is named, and the Node stays cordoned.
+            RunError: Pods remain; the Node stays cordoned.
         """
         found = read_node(self._api, self._node)
         if not found:
             return False
         contents = self._contents()
-        # A mark of health may be lifted while jobs are waited for; only these two hold until somebody lifts them.
+        # The health mark may be removed while this waits for jobs; these two marks stay until a person removes them.
         cordons = marks_of(found).keys().isdisjoint(("drain", "quarantine")) or not is_cordoned(found)
         if dry_run:
             return cordons or bool(contents.jobs or contents.movable or contents.lone)
         if cordons:
             found = change_node(self._api, found, lambda node: mark_patch(node, "drain", record))
-        if is_dead(found) and self._wishes.force:
-            return cordons  # nothing can end there; its pods go with the Node's object
-        self._refuse(Contents((), (), (), contents.lone))
-        self._let_jobs_end()
+        if is_not_ready(found) and self._options.force:
+            return cordons  # no pod can end there; they are deleted with the Node
+        self._check(Contents((), (), (), contents.lone))
+        self._wait_for_jobs()
         contents = self._contents()
-        self._refuse(contents)
-        going = (*contents.movable, *contents.jobs, *contents.lone)
-        held = self._send_away(going, alive=not is_dead(found))
-        self._refuse(Contents((), (), (), ()), held)
-        return cordons or bool(going)
+        self._check(contents)
+        pods = (*contents.movable, *contents.jobs, *contents.lone)
+        held = self._evict(pods, alive=not is_not_ready(found))
+        self._check(Contents((), (), (), ()), held)
+        return cordons or bool(pods)
 
     def _pods(self) -> Iterable[Pod]:
         return self._api.items("/api/v1/pods", fieldSelector=f"spec.nodeName={self._node}")
@@ -134,28 +133,28 @@ class Drain:
     def _contents(self) -> Contents:
         return sort_pods(self._pods())
 
-    def _refuse(self, contents: Contents, held: Mapping[str, str] | None = None) -> None:
-        if problem := in_the_way(contents, self._wishes, held=held or {}, node=self._node):
-            fix = "wait for them or mend what holds them, then the same again; with force, jobs and lone pods go at once"
+    def _check(self, contents: Contents, held: Mapping[str, str] | None = None) -> None:
+        if problem := drain_problem(contents, self._options, held=held or {}, node=self._node):
+            fix = "wait for these pods or delete them, and run this again; with force, jobs and pods without a controller are evicted"
             raise RunError(problem, fix=fix)
 
-    def _let_jobs_end(self) -> None:
-        deadline = self._clock() + self._wishes.wait_s
+    def _wait_for_jobs(self) -> None:
+        deadline = self._clock() + self._options.wait_s
         while self._contents().jobs and self._clock() < deadline:
             self._wait(POLL_S)
 
-    def _send_away(self, going: Sequence[str], *, alive: bool) -> dict[str, str]:
-        """Evict pods until they are gone; return why each that is left is. Those of a dead Node are gone once they are told to."""
-        deadline = self._clock() + self._wishes.evict_s
-        held = dict.fromkeys(going, "it was not evicted yet")
-        told: set[str] = set()
-        version = _eviction_version(self._api) if going else ""
+    def _evict(self, pods: Sequence[str], *, alive: bool) -> dict[str, str]:
+        """Evict pods until they are gone; return the reason of each that remains. On a dead Node, an evicted pod counts as gone."""
+        deadline = self._clock() + self._options.evict_s
+        held = dict.fromkeys(pods, "it was not evicted yet")
+        evicted: set[str] = set()
+        version = _eviction_version(self._api) if pods else ""
         while held:
-            for name in sorted(held.keys() - told):
+            for name in sorted(held.keys() - evicted):
                 held[name] = self._evict_one(name, version)
-                told |= {name} if held[name] == _TOLD else set()
-            there = {_where(pod) for pod in self._pods()} if alive else held.keys() - told
-            held = {name: why for name, why in held.items() if name in there}
+                evicted |= {name} if held[name] == _EVICTED else set()
+            present = {_full_name(pod) for pod in self._pods()} if alive else held.keys() - evicted
+            held = {name: why for name, why in held.items() if name in present}
             if not held or self._clock() >= deadline:
                 break
             self._wait(POLL_S)
@@ -171,11 +170,11 @@ class Drain:
                 return _budget(error)
             if error.status != MISSING:
                 return error.what
-        return _TOLD
+        return _EVICTED
 
 
-def forget(api: Api, node: str, *, dry_run: bool = False) -> bool:
-    """Delete a Node's object, with which its pods go; tell whether there was one."""
+def delete_node(api: Api, node: str, *, dry_run: bool = False) -> bool:
+    """Delete a Node and with it its pods; return whether it existed."""
     if not read_node(api, node):
         return False
     if not dry_run:
@@ -184,31 +183,31 @@ def forget(api: Api, node: str, *, dry_run: bool = False) -> bool:
 
 
 def _eviction_version(api: Api) -> str:
-    """Return what the server calls an eviction: policy/v1, or v1beta1 before Kubernetes 1.22."""
+    """Return the server's API version for evictions: policy/v1, or v1beta1 before Kubernetes 1.22."""
     resources = api.get("/api/v1")["resources"]
-    found: dict[str, Any] = next((one for one in resources if one["name"] == "pods/eviction"), {})
-    return f"{found.get('group', 'policy')}/{found.get('version', 'v1')}"
+    eviction: dict[str, Any] = next((resource for resource in resources if resource["name"] == "pods/eviction"), {})
+    return f"{eviction.get('group', 'policy')}/{eviction.get('version', 'v1')}"
 
 
 def _budget(error: ApiError) -> str:
     causes = (error.body.get("details") or {}).get("causes") or ()
-    told = "; ".join(str(cause.get("message")) for cause in causes if cause.get("message"))
-    return f"a disruption budget holds it: {told or error.body.get('message', '')}".rstrip(": ")
+    messages = "; ".join(str(cause.get("message")) for cause in causes if cause.get("message"))
+    return f"a disruption budget forbids the eviction: {messages or error.body.get('message', '')}".rstrip(": ")
 
 
 def _owner(pod: Pod) -> str:
-    """Return the kind of what controls a pod; empty where nobody does."""
-    return next((str(one["kind"]) for one in pod["metadata"].get("ownerReferences") or () if one.get("controller")), "")
+    """Return the kind of a pod's controller, or an empty string."""
+    return next((str(owner["kind"]) for owner in pod["metadata"].get("ownerReferences") or () if owner.get("controller")), "")
 
 
-def _where(pod: Pod) -> str:
+def _full_name(pod: Pod) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
-def is_dead(node: Mapping[str, Any]) -> bool:
-    """Tell whether a Node's kubelet has not been heard of, or is not ready."""
+def is_not_ready(node: Mapping[str, Any]) -> bool:
+    """Return whether a Node's condition Ready is not True."""
     conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] != "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] != "True" for condition in conditions)
 
 
 def _names(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
-"""What git would call the content of an archive: so that a release, however it was packed, is known as a pinned commit's.
+"""Compute git's tree hash of an archive, to check that it has the content of a pinned commit.
 
-The form of objects is https://git-scm.com/book/en/v2/Git-Internals-Git-Objects. The proof is as strong as that of a checkout: SHA-1. It is
-made of the archive's own words: unpacking rewrites modes and the targets of links.
+The object format is https://git-scm.com/book/en/v2/Git-Internals-Git-Objects. The hash is computed from the archive, because
+extraction changes modes and link targets.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    # A mode of git and the SHA-1 of what bears it, or a folder of such.
+    # git's mode and the SHA-1 of an object, or a folder of such entries.
     _Entry: TypeAlias = "tuple[bytes, bytes] | dict[str, _Entry]"
 
 _EXECUTABLE = 0o100
 
 
 def tree_of_archive(path: Path) -> str:
-    """Return the name of the tree below the one folder that an archive holds, as 40 hex digits.
+    """Return the hash of the tree below the single top folder of an archive, as 40 hex digits.
 
     Raises:
-        ValueError: it is no such archive.
+        ValueError: The file is not such an archive.
     """
     root: dict[str, _Entry] = {}
     try:
@@ -36,20 +36,20 @@ def tree_of_archive(path: Path) -> str:
         raise ValueError(str(error)) from error
     [*tops] = root.values()
     if len(tops) != 1 or not isinstance(tops[0], dict):
-        raise ValueError("it does not hold one folder")
+        raise ValueError("it does not have a single top folder")
     return _tree(tops[0]).hex()
 
 
 def _entry(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes] | None:
-    """Return mode and name of a file or link; nothing of a folder, which follows from what it holds."""
+    """Return the mode and hash of a file or link, or None for a folder."""
     if member.isdir():
         return None
     if member.issym():
-        return b"120000", _named("blob", member.linkname.encode())
+        return b"120000", _hash("blob", member.linkname.encode())
     content = archive.extractfile(member)
     if content is None:
-        raise ValueError(f"{member.name} is no file, folder or link")
-    return b"100755" if member.mode & _EXECUTABLE else b"100644", _named("blob", content.read())
+        raise ValueError(f"{member.name} is not a file, folder or link")
+    return b"100755" if member.mode & _EXECUTABLE else b"100644", _hash("blob", content.read())
 
 
 def _put(folder: dict[str, _Entry], parts: list[str], entry: tuple[bytes, bytes]) -> None:
@@ -63,15 +63,15 @@ def _put(folder: dict[str, _Entry], parts: list[str], entry: tuple[bytes, bytes]
 
 def _tree(folder: dict[str, _Entry]) -> bytes:
     # git sorts a folder as if its name ended with a slash.
-    keys = sorted((f"{name}/" if isinstance(one, dict) else name).encode() for name, one in folder.items())
+    keys = sorted((f"{name}/" if isinstance(entry, dict) else name).encode() for name, entry in folder.items())
     content = b""
     for key in keys:
         name = key.removesuffix(b"/")
-        one = folder[name.decode()]
-        mode, sha1 = (b"40000", _tree(one)) if isinstance(one, dict) else one
+        entry = folder[name.decode()]
+        mode, sha1 = (b"40000", _tree(entry)) if isinstance(entry, dict) else entry
         content += mode + b" " + name + b"\0" + sha1
-    return _named("tree", content)
+    return _hash("tree", content)
 
 
-def _named(kind: str, content: bytes) -> bytes:
+def _hash(kind: str, content: bytes) -> bytes:
     return hashlib.sha1(f"{kind} {len(content)}\0".encode() + content, usedforsecurity=False).digest()

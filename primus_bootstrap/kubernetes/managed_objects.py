@@ -1,4 +1,4 @@
-"""A few objects of our own, applied by the server and read back, or deleted again."""
+"""Apply or delete a few objects of this project with server-side apply, and check the result."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.kubernetes.api import Api
 
-# Where objects of a kind stand.
-_PLACES = {
+# The API path of an object of each kind.
+_PATHS = {
     "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts/{name}",
     "Secret": "/api/v1/namespaces/{namespace}/secrets/{name}",
     "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps/{name}",
@@ -27,15 +27,15 @@ _PLACES = {
 
 
 def path_of(wanted: Mapping[str, Any]) -> str:
-    """Return where an object stands."""
-    return _PLACES[wanted["kind"]].format(**{"namespace": "", **wanted["metadata"]})
+    """Return the API path of an object."""
+    return _PATHS[wanted["kind"]].format(**{"namespace": "", **wanted["metadata"]})
 
 
-def bring(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> bool:
-    """Apply objects in order; tell whether any was changed.
+def apply_objects(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> bool:
+    """Apply objects in order; return whether any changed.
 
     Raises:
-        RunError: the server refuses, or dropped a field.
+        RunError: The server refused an object or dropped a field.
     """
     changed = False
     for wanted in objects:
@@ -43,22 +43,22 @@ def bring(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = Fal
         before = _found(api, path)
         after = api.patch(path, wanted, kind=APPLY, dry_run=dry_run)
         if lost := lost_fields(wanted, after):
-            what = f"the API server took {wanted['kind']} {wanted['metadata']['name']} and dropped {', '.join(lost)}"
-            raise RunError(what, fix="it is too old for this field, or an admission webhook takes it off")
+            what = f"the API server stored {wanted['kind']} {wanted['metadata']['name']} without {', '.join(lost)}"
+            raise RunError(what, fix="upgrade Kubernetes if it is too old for this field, or find the admission webhook that removes it")
         changed |= _content(before) != _content(after)
     return changed
 
 
 def remove(api: Api, objects: Iterable[Mapping[str, Any]], *, dry_run: bool = False) -> bool:
-    """Delete objects, the last one first; tell whether any was there."""
-    there = [path for wanted in objects if _found(api, path := path_of(wanted))]
-    for path in reversed([] if dry_run else there):
+    """Delete objects, the last one first; return whether any existed."""
+    existing = [path for wanted in objects if _found(api, path := path_of(wanted))]
+    for path in reversed([] if dry_run else existing):
         api.delete(path)
-    return bool(there)
+    return bool(existing)
 
 
 def lost_fields(wanted: Any, found: Any, where: str = "") -> list[str]:
-    """Return the fields that were wanted and are not there."""
+    """Return the desired fields that are missing or different."""
     if isinstance(wanted, dict):
         if not isinstance(found, dict):
             return [where]
@@ -76,6 +76,6 @@ def _found(api: Api, path: str) -> dict[str, Any]:
 
 
 def _content(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object without what the server keeps about it."""
+    """Return an object without the metadata that the server manages."""
     metadata = {key: one.get("metadata", {}).get(key) for key in ("name", "namespace", "labels", "annotations")}
     return {**{key: value for key, value in one.items() if key != "metadata"}, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Bring the labels and taints of the inventory to the Nodes: one list, then a request or two for each Node that differs."""
+"""Apply the labels and taints of the inventory to the Nodes, with one list and up to three requests per changed Node."""
 
 from __future__ import annotations
 
@@ -20,60 +20,60 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Which Nodes were changed (would be, in a dry run), which hosts have no Node, and what changed of each as (before, after)."""
+    """The Nodes that were changed (in a dry run: would be), the hosts without a Node, and the differences as (before, after)."""
 
     changed: tuple[str, ...]
     absent: tuple[str, ...]
     differences: tuple[tuple[dict[str, Any], dict[str, Any]], ...]
 
 
-def wishes_of(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.DesiredNode]:
-    """Return what the inventory wants, by Node; `hosts` are each host's variables, its Node's name among them.
+def desired_nodes(hosts: Mapping[str, Mapping[str, Any]]) -> dict[str, rules.DesiredNode]:
+    """Return the desired labels and taints by Node, from the variables of each host.
 
     Raises:
-        PlanError: some labels or taints are none; all of them at once.
+        PlanError: Labels or taints are invalid; the error names all of them.
     """
-    wishes, problems = {}, []
+    desired, problems = {}, []
     for host, variables in hosts.items():
         try:
-            wishes[str(variables.get("kube_override_hostname") or host)] = rules.wish_of(host, variables)
+            desired[str(variables.get("kube_override_hostname") or host)] = rules.desired_node(host, variables)
         except ValueError as error:
             problems.append(str(error))
     if problems:
-        raise PlanError("; ".join(problems[:_NAMED]), fix="mend them in hosts.yaml, then the same again")
-    return wishes
+        raise PlanError("; ".join(problems[:_NAMED]), fix="correct node_labels and node_taints in hosts.yaml and run this again")
+    return desired
 
 
-def bring(api: Api, wishes: Mapping[str, rules.DesiredNode], *, dry_run: bool = False, differences: bool = False) -> Outcome:
-    """Give every Node what it is to have, and read it back; a host without a Node is named and is no error.
+def update_nodes(api: Api, desired: Mapping[str, rules.DesiredNode], *, dry_run: bool = False, differences: bool = False) -> Outcome:
+    """Apply the desired labels and taints to every Node and check the result. A host without a Node is not an error.
 
     Raises:
-        RunError: Nodes that could not be changed, or a field that the server dropped.
+        RunError: Nodes could not be changed, or the server dropped a label or taint.
     """
     nodes = read_nodes(api)
-    present = {name: wish for name, wish in wishes.items() if name in nodes}
-    found = {name: rules.difference(nodes[name], wish) for name, wish in present.items()}
-    changed = [name for name, each in found.items() if each.apply or each.taints]
+    present = {name: target for name, target in desired.items() if name in nodes}
+    found = {name: rules.difference(nodes[name], target) for name, target in present.items()}
+    changed = [name for name, change in found.items() if change.apply or change.taints]
     lost: dict[str, list[str]] = {}
 
-    def give(name: str) -> None:
-        node, wish = nodes[name], present[name]
+    def update(name: str) -> None:
+        node, target = nodes[name], present[name]
         if found[name].apply:
-            node = api.patch(node_path(name), rules.apply_object(name, wish), kind=APPLY)
+            node = api.patch(node_path(name), rules.apply_object(name, target), kind=APPLY)
         if stale := [key for key in found[name].removed if key in (node["metadata"].get("labels") or {})]:
             node = api.patch(node_path(name), {"metadata": {"labels": dict.fromkeys(stale)}})
-        node = change_node(api, node, lambda seen: rules.taints_patch(seen, wish))
-        if missing := rules.missing_after(node, wish):
+        node = change_node(api, node, lambda current: rules.taints_patch(current, target))
+        if missing := rules.missing_after(node, target):
             lost[name] = missing
 
     if not dry_run:
-        for_each(changed, give)
+        for_each(changed, update)
     if lost:
         first = min(lost)
-        what = f"the API server took the change of {len(lost)} Nodes and dropped some of it; {first} lacks {', '.join(lost[first])}"
-        raise RunError(what, fix="see which admission webhook or controller changes Nodes")
+        what = f"the API server stored {len(lost)} Nodes without all labels and taints: {first} lacks {', '.join(lost[first])}"
+        raise RunError(what, fix="find the admission webhook or controller that changes Nodes: kubectl get mutatingwebhookconfigurations")
     keys = {name: rules.owned_labels(nodes[name]) | dict(present[name].labels).keys() for name in changed} if differences else {}
     shown = [
         ({"name": name, **rules.shown(nodes[name], keys[name])}, rules.shown_after(nodes[name], present[name], keys[name])) for name in keys
     ]
-    return Outcome(tuple(changed), tuple(sorted(wishes.keys() - nodes.keys())), tuple(shown))
+    return Outcome(tuple(changed), tuple(sorted(desired.keys() - nodes.keys())), tuple(shown))

@@ -1,7 +1,7 @@
-"""What this project writes on a Node to keep pods away from it: marks with an owner and a reason, a taint each, and the cordon.
+"""Compute the patches that set and remove this project's marks on a Node: an annotation with owner and reason, a taint, the cordon.
 
-Pure functions from a Node (as the API returns it) to the merge patch that changes it; None where nothing is to be changed. The role
-`kube_health` takes this file to control planes: the standard library of Python 3.9 only.
+A function returns the merge patch for a Node, or None if nothing changes. The role `kube_health` copies this file to control planes:
+Python 3.9, standard library only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     Patch = dict[str, Any]
 
 DOMAIN = "primus-bootstrap.io"
-# quarantine: a person's, or the bench's; health: of the health checks; drain: of a day-2 verb that empties the node for a while.
+# quarantine: set by a person or a benchmark; health: set by the health checks; drain: set by a day-2 verb for its duration.
 MARKS = ("quarantine", "health", "drain")
-# Stands where the cordon is ours. A cordon without it is somebody else's, and is never lifted.
+# The annotation of a Node that this project cordoned. Any other cordon is never removed.
 CORDON = f"{DOMAIN}/cordon"
 
 
@@ -38,22 +38,22 @@ def taints_of(node: Node) -> list[dict[str, Any]]:
 
 
 def is_cordoned(node: Node) -> bool:
-    """Tell whether the scheduler leaves the Node out."""
+    """Return whether the Node is cordoned."""
     return bool((node.get("spec") or {}).get("unschedulable"))
 
 
 def has_foreign_cordon(node: Node) -> bool:
-    """Tell whether somebody else cordoned the Node."""
+    """Return whether the Node is cordoned, but not by this project."""
     return is_cordoned(node) and CORDON not in annotations_of(node)
 
 
 def mark_key(mark: str) -> str:
-    """Return the key of a mark's annotation and of its taint."""
+    """Return the key of a mark's annotation and taint."""
     return f"{DOMAIN}/{mark}"
 
 
 def mark_of(node: Node, mark: str) -> dict[str, Any]:
-    """Return a mark's record, an empty one where the Node has none; one that cannot be read is nobody's."""
+    """Return a mark's record, or an empty one if the Node has no such mark. A damaged record has the owner `unknown`."""
     text = annotations_of(node).get(mark_key(mark))
     if text is None:
         return {}
@@ -65,27 +65,27 @@ def mark_of(node: Node, mark: str) -> dict[str, Any]:
 
 
 def marks_of(node: Node) -> dict[str, dict[str, Any]]:
-    """Return the records of all marks that the Node has."""
+    """Return the records of all marks of the Node."""
     return {mark: record for mark in MARKS if (record := mark_of(node, mark))}
 
 
 def mark_patch(node: Node, mark: str, record: Mapping[str, Any]) -> Patch | None:
-    """Return what gives a Node this mark: the record, a taint, and a cordon of ours where nobody has cordoned it."""
+    """Return the patch that sets a mark: the record, a taint, and a cordon unless the Node is cordoned."""
     key = mark_key(mark)
-    written = json.dumps(record, sort_keys=True)
-    known = annotations_of(node)
-    annotations = {} if known.get(key) == written else {key: written}
+    text = json.dumps(record, sort_keys=True)
+    existing = annotations_of(node)
+    annotations = {} if existing.get(key) == text else {key: text}
     spec: dict[str, Any] = {}
     if not is_cordoned(node):
         spec["unschedulable"] = True
-        annotations |= {} if CORDON in known else {CORDON: "true"}
+        annotations |= {} if CORDON in existing else {CORDON: "true"}
     if not any(taint["key"] == key for taint in taints_of(node)):
         spec["taints"] = [*taints_of(node), {"key": key, "effect": "NoSchedule"}]
     return _patch(node, annotations, spec)
 
 
 def unmark_patch(node: Node, mark: str) -> Patch | None:
-    """Return what takes a mark off: its record and taint, and the cordon where it is ours and no other mark of ours needs it."""
+    """Return the patch that removes a mark: its record and taint, and the project's cordon with the last mark."""
     key = mark_key(mark)
     annotations: dict[str, str | None] = {key: None} if key in annotations_of(node) else {}
     spec: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def unmark_patch(node: Node, mark: str) -> Patch | None:
 
 
 def _patch(node: Node, annotations: Mapping[str, str | None], spec: Mapping[str, Any]) -> Patch | None:
-    """Return a merge patch that the server refuses (409) where the Node was changed since it was read."""
+    """Return a merge patch that the server rejects (409) if the Node changed since it was read."""
     if not annotations and not spec:
         return None
     metadata: dict[str, Any] = {"resourceVersion": node["metadata"]["resourceVersion"]}

@@ -1,4 +1,4 @@
-"""Quarantines on Nodes: look at a record there, keep records, and lift those of one owner. Nothing of another owner's is touched."""
+"""Read, set and lift quarantines of Nodes. A quarantine of another owner is never changed."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ QUARANTINE = "quarantine"
 _ONE = 1
 
 
-def look(api: Api, name: str) -> dict[str, Any]:
-    """Return what the Node says of a quarantine, as the role `quarantine` reads it of a host: record, problem, time here.
+def read_record(api: Api, name: str) -> dict[str, Any]:
+    """Return the quarantine record of a Node in the format of the role `quarantine`: record, problem, time on this machine.
 
-    `now` is missing where the cluster has no such Node, which could keep no record.
+    `now` is missing if the cluster has no such Node.
     """
     node = read_node(api, name)
     if not node:
@@ -34,29 +34,28 @@ def look(api: Api, name: str) -> dict[str, Any]:
     return {"record": record, "problem": "", "now": time.time()}
 
 
-def keep(api: Api, records: Mapping[str, Mapping[str, Any]], *, dry_run: bool = False) -> list[str]:
-    """Mark Nodes with their records; return those that were changed. Another owner's record stands, and a missing Node is passed over."""
+def set_quarantines(api: Api, records: Mapping[str, Mapping[str, Any]], *, dry_run: bool = False) -> list[str]:
+    """Set quarantine records; return the changed Nodes. Records of other owners stay, and missing Nodes are skipped."""
 
     def patch(node: Node) -> Patch | None:
         record = records[node["metadata"]["name"]]
-        standing = mark_of(node, QUARANTINE)
-        return mark_patch(node, QUARANTINE, record) if standing.get("owner") in (None, record["owner"]) else None
+        existing = mark_of(node, QUARANTINE)
+        return mark_patch(node, QUARANTINE, record) if existing.get("owner") in (None, record["owner"]) else None
 
     return _change(api, list(records), patch, dry_run=dry_run)
 
 
-def release(api: Api, names: Sequence[str], *, owner: str = "", dry_run: bool = False) -> list[str]:
-    """Lift quarantines of one owner, of anybody where none is given; return the Nodes that were changed."""
+def lift_quarantines(api: Api, names: Sequence[str], *, owner: str = "", dry_run: bool = False) -> list[str]:
+    """Lift the quarantines of one owner, or of all owners; return the changed Nodes."""
 
     def patch(node: Node) -> Patch | None:
-        standing = mark_of(node, QUARANTINE)
-        return unmark_patch(node, QUARANTINE) if owner in ("", standing.get("owner")) else None
+        return unmark_patch(node, QUARANTINE) if owner in ("", mark_of(node, QUARANTINE).get("owner")) else None
 
     return _change(api, list(names), patch, dry_run=dry_run)
 
 
-def lift(api: Api, names: Sequence[str], *, mark: str, reason: str, dry_run: bool = False) -> list[str]:
-    """Take one mark off where it was set for this reason; return the Nodes that were changed."""
+def lift_mark(api: Api, names: Sequence[str], *, mark: str, reason: str, dry_run: bool = False) -> list[str]:
+    """Remove a mark that was set for this reason; return the changed Nodes."""
 
     def patch(node: Node) -> Patch | None:
         return unmark_patch(node, mark) if mark_of(node, mark).get("reason") == reason else None
@@ -64,8 +63,8 @@ def lift(api: Api, names: Sequence[str], *, mark: str, reason: str, dry_run: boo
     return _change(api, list(names), patch, dry_run=dry_run)
 
 
-def clear(api: Api, names: Sequence[str], *, dry_run: bool = False) -> list[str]:
-    """Take every mark of ours off, with our cordon; return the Nodes that had one."""
+def lift_all(api: Api, names: Sequence[str], *, dry_run: bool = False) -> list[str]:
+    """Remove all marks and the project's cordon; return the Nodes that had a mark."""
     changed: set[str] = set()
     for mark in MARKS:
         changed |= set(_change(api, list(names), lambda node, mark=mark: unmark_patch(node, mark), dry_run=dry_run))  # type: ignore[misc]
@@ -73,7 +72,7 @@ def clear(api: Api, names: Sequence[str], *, dry_run: bool = False) -> list[str]
 
 
 def _change(api: Api, names: Sequence[str], patch: Callable[[Node], Patch | None], *, dry_run: bool) -> list[str]:
-    """Patch those Nodes that differ: by one list where there are several."""
+    """Patch the Nodes that differ. Several Nodes are read with one list."""
     nodes = {name: read_node(api, name) for name in names} if len(names) <= _ONE else read_nodes(api)
     differing = [name for name in names if nodes.get(name) and patch(nodes[name]) is not None]
     if not dry_run:

@@ -1,4 +1,4 @@
-"""Wait until a Node is back: Ready, and by what its kubelet has said since, not by what it said before its host went away."""
+"""Wait until a Node is Ready again after a reboot and its kubelet has renewed its lease."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.api import Api
 
 POLL_S = 3.0
-# A kubelet renews it every ten seconds: https://kubernetes.io/docs/concepts/architecture/nodes/#node-heartbeats
+# The kubelet renews its lease every ten seconds: https://kubernetes.io/docs/concepts/architecture/nodes/#node-heartbeats
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
@@ -27,12 +27,12 @@ def wait_for(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until a Node is Ready and its lease was renewed after the first look; one that the cluster does not have is not waited for.
+    """Wait until a Node is Ready and its lease was renewed since the call. Return at once if the Node does not exist.
 
-    An API server that gives no answer is asked again: it may be the one of the host that was rebooted.
+    Retries if the API server does not answer: it may run on the rebooted host.
 
     Raises:
-        RunError: it is not back within the time.
+        RunError: The Node was not ready in time.
     """
     deadline = clock() + limit_s
     first: str | None = None
@@ -42,21 +42,21 @@ def wait_for(
             found = read_node(api, node)
             if not found:
                 return
-            heard = _renewed(api, node)
-            why = _unready(found) or ("its kubelet has not been heard of since" if heard in ("", first) or first is None else "")
-            first = heard if first is None else first
+            renewed = _renew_time(api, node)
+            why = _unready(found) or ("its kubelet has not renewed its lease since" if renewed in ("", first) or first is None else "")
+            first = renewed if first is None else first
         except ApiError as error:
             why = error.what
         if not why:
             return
         if clock() >= deadline:
-            what = f"Node {node} was not back within {limit_s:g} s: {why}"
-            raise RunError(what, fix="see `journalctl -u kubelet -u containerd -n 50` there, then the same again")
+            what = f"Node {node} was not ready within {limit_s:g} s: {why}"
+            raise RunError(what, fix=f"run `journalctl -u kubelet -u containerd -n 50` on {node}, correct the cause, and run this again")
         wait(POLL_S)
 
 
-def _renewed(api: Api, node: str) -> str:
-    """Return when the kubelet was heard of last; empty where it never was."""
+def _renew_time(api: Api, node: str) -> str:
+    """Return when the kubelet last renewed its lease, or an empty string without a lease."""
     try:
         return str((api.get(f"{_LEASES}/{node}").get("spec") or {}).get("renewTime", ""))
     except ApiError as error:
@@ -66,8 +66,9 @@ def _renewed(api: Api, node: str) -> str:
 
 
 def _unready(node: dict[str, Any]) -> str:
-    """Return why a Node is not Ready; empty where it is."""
-    for one in (node.get("status") or {}).get("conditions") or ():
-        if one["type"] == "Ready":
-            return "" if one["status"] == "True" else f"it is not Ready ({one.get('message') or one.get('reason') or one['status']})"
-    return "it says nothing of being Ready"
+    """Return why a Node is not Ready, or an empty string."""
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Ready":
+            detail = condition.get("message") or condition.get("reason") or condition["status"]
+            return "" if condition["status"] == "True" else f"it is not Ready ({detail})"
+    return "it has no condition Ready"

@@ -1,4 +1,4 @@
-"""What Kubernetes says of hosts: in service or not, by whom and why. A server that gives no answer leaves them unknown."""
+"""Read the state of hosts as Nodes: ready, cordoned or marked, and why. Without an answer the state is unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODE_GROUPS = ("kube_control_plane", "kube_node")
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A host's Node in the words that people read; `quarantine` is the record that it carries, empty where it has none."""
+    """The state of a host's Node for display, and its quarantine record (empty without one)."""
 
     state: str
     reason: str = ""
@@ -28,37 +28,37 @@ class NodeState:
 
 
 def node_hosts(cluster: Cluster) -> frozenset[str]:
-    """Return the hosts that are Nodes, or are to be."""
+    """Return the hosts of the groups whose hosts are Nodes."""
     return frozenset(host for group in NODE_GROUPS for host in cluster.groups.get(group, ()))
 
 
 def kubeconfig_of(cluster: Cluster, host: str) -> Path:
-    """Return the file with which this machine reaches the cluster: the stated one, else what Kubespray leaves."""
+    """Return the kubeconfig of the cluster: kubernetes_kubeconfig, or else Kubespray's."""
     stated = cluster.view.variables(host).get("kubernetes_kubeconfig")
     folder = cluster.path.parent
     return Path(folder, str(stated)) if stated else Path(cluster.state_dir, "kubespray", "artifacts", "admin.conf")
 
 
-def ask_states(cluster: Cluster, hosts: Sequence[str]) -> dict[str, NodeState]:
-    """Return the state of those hosts that are Nodes, by one list."""
-    members = node_hosts(cluster)
-    asked = [host for host in hosts if host in members]
-    if not asked:
+def read_states(cluster: Cluster, hosts: Sequence[str]) -> dict[str, NodeState]:
+    """Return the state of those hosts that are Nodes, with one list."""
+    all_nodes = node_hosts(cluster)
+    members = [host for host in hosts if host in all_nodes]
+    if not members:
         return {}
     try:
-        nodes = read_nodes(Server(kubeconfig_of(cluster, asked[0])))
+        nodes = read_nodes(Server(kubeconfig_of(cluster, members[0])))
     except ApiError as error:
-        return dict.fromkeys(asked, NodeState("unknown", error.what))
-    names = {host: str(cluster.view.variables(host).get("kube_override_hostname") or host) for host in asked}
+        return dict.fromkeys(members, NodeState("unknown", error.what))
+    names = {host: str(cluster.view.variables(host).get("kube_override_hostname") or host) for host in members}
     return {host: state_of(nodes.get(name)) for host, name in names.items()}
 
 
 def state_of(node: Mapping[str, Any] | None) -> NodeState:
-    """Return a Node's state; None is a host that the cluster does not know."""
+    """Return the state of a Node; None means that the cluster has no such Node."""
     if node is None:
         return NodeState("no node", "it has not joined")
-    conditions = {one["type"]: one for one in (node.get("status") or {}).get("conditions") or ()}
-    ready = conditions.get("Ready") or {"status": "Unknown", "message": "its kubelet has said nothing"}
+    conditions = {condition["type"]: condition for condition in (node.get("status") or {}).get("conditions") or ()}
+    ready = conditions.get("Ready") or {"status": "Unknown", "message": "its kubelet has not reported"}
     marks = marks_of(node)
     states, reasons = [], [f"{mark}: {record['reason']} ({record['owner']})" for mark, record in marks.items()]
     if ready["status"] != "True":
@@ -68,7 +68,7 @@ def state_of(node: Mapping[str, Any] | None) -> NodeState:
         states.append("cordoned by somebody else")
     elif is_cordoned(node):
         states.append("cordoned")
-    told = conditions.get("PrimusHealthy") or {}
-    if told.get("status") == "Unknown":
-        reasons.append(f"health unknown: {told.get('message') or 'no reason given'}")
+    health = conditions.get("PrimusHealthy") or {}
+    if health.get("status") == "Unknown":
+        reasons.append(f"health unknown: {health.get('message') or 'no reason given'}")
     return NodeState(", ".join(states) or "ready", "; ".join(filter(None, reasons)), mark_of(node, "quarantine"))

@@ -1,4 +1,4 @@
-"""Read and change the Nodes of a cluster: one list, and a patch only for those that differ, a few at a time."""
+"""Read and patch the Nodes of a cluster, several in parallel."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
 
 NODES = "/api/v1/nodes"
 CONFLICT, MISSING, BUSY = 409, 404, 429
-# A Node changes by itself: its kubelet reports, and controllers taint it.
+# A patch can conflict: the kubelet and controllers also change a Node.
 ATTEMPTS = 5
 WAIT_S = 0.2
 _NAMED = 5
 
 
 def node_path(name: str) -> str:
-    """Return where a Node stands."""
+    """Return the API path of a Node."""
     return f"{NODES}/{name}"
 
 
 def read_nodes(api: Api) -> dict[str, dict[str, Any]]:
-    """Return every Node by name, by one list."""
+    """Return all Nodes by name, with one list."""
     return {str(node["metadata"]["name"]): node for node in api.items(NODES)}
 
 
 def read_node(api: Api, name: str) -> dict[str, Any]:
-    """Return a Node; empty where the cluster has none of that name."""
+    """Return a Node, or an empty dict if it does not exist."""
     try:
         return api.get(node_path(name))
     except ApiError as error:
@@ -43,10 +43,10 @@ def read_node(api: Api, name: str) -> dict[str, Any]:
 
 
 def change_node(api: Api, node: Mapping[str, Any], patch_for: Callable[[Mapping[str, Any]], Mapping[str, Any] | None]) -> dict[str, Any]:
-    """Patch a Node with what `patch_for` says, again with the Node as it is by then where somebody was faster; return it.
+    """Patch a Node with the result of `patch_for` and return it. After a conflict, read it again and retry.
 
     Raises:
-        ApiError: it is refused, or somebody is always faster.
+        ApiError: The patch was rejected, or all attempts conflicted.
     """
     found = dict(node)
     for attempt in range(1, ATTEMPTS + 1):
@@ -65,10 +65,10 @@ def change_node(api: Api, node: Mapping[str, Any], patch_for: Callable[[Mapping[
 
 
 def for_each(names: list[str], act: Callable[[str], None]) -> None:
-    """Act on many Nodes, a few at a time; one that fails keeps no other from its turn.
+    """Call `act` for many Nodes, several in parallel. A failure does not stop the others.
 
     Raises:
-        RunError: some failed; it names them and quotes the first.
+        RunError: Some calls failed; the error names the Nodes and quotes the first error.
     """
     failed: dict[str, ApiError] = {}
 

@@ -1,4 +1,4 @@
-"""What is judged before Kubespray runs: in seconds, on the controller alone, before any host is contacted."""
+"""Check the inventory and the versions on the controller before Kubespray runs, without contacting a host."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 
 _LIMIT_S = 300
-_OUTPUT_BYTES = 4 << 30  # ansible-inventory prints all variables of every host of a fleet
+_OUTPUT_BYTES = 4 << 30  # ansible-inventory prints all variables of every host
 
 
 def refuse_foreign(cluster: Cluster, verb: str) -> None:
-    """Refuse a verb about machines where somebody else makes the cluster.
+    """Fail if the verb would change the hosts of an existing Kubernetes cluster.
 
     Raises:
         PlanError: `kubernetes_provider` is `existing`.
     """
     if provider(cluster) == "existing":
-        what = f"{verb}: kubernetes_provider is existing, so the machines of this Kubernetes are not ours"
-        raise PlanError(what, fix="do it with the tools that made the cluster; what stands on it is brought up as before")
+        what = f"{verb}: kubernetes_provider is existing, so primus-bootstrap does not manage the hosts of this Kubernetes cluster"
+        raise PlanError(what, fix="use the tool that created the cluster; `apply` still installs services on it")
 
 
 def provider(cluster: Cluster) -> str:
-    """Return who makes the cluster: `kubespray` or `existing`."""
+    """Return `kubernetes_provider`: `kubespray` or `existing`."""
     first = next(iter(cluster.hosts), None)
     return str(cluster.view.variables(first.name).get("kubernetes_provider", "kubespray")) if first else "kubespray"
 
@@ -42,113 +42,114 @@ def parse_version(text: str) -> tuple[int, int, int]:
     """Return major, minor and patch of `1.35.4` or `v1.35.4`.
 
     Raises:
-        PlanError: it is no version.
+        PlanError: The text is not a version.
     """
-    found = re.fullmatch(r"v?(\d+)\.(\d+)\.(\d+)", text)
-    if not found:
-        raise PlanError(f"`{text}` is no version of Kubernetes", fix=f"write it as {load_release().newest}")
-    return int(found[1]), int(found[2]), int(found[3])
+    match = re.fullmatch(r"v?(\d+)\.(\d+)\.(\d+)", text)
+    if not match:
+        raise PlanError(f"`{text}` is not a version of Kubernetes", fix=f"write it like {load_release().newest}")
+    return int(match[1]), int(match[2]), int(match[3])
 
 
-def judge_upgrade(running: Iterable[str], wanted: str) -> None:
-    """Refuse an upgrade that Kubernetes or Kubespray cannot do; an upgrade that was cut short may be finished.
+def check_upgrade(running: Iterable[str], version: str) -> None:
+    """Check that Kubernetes and Kubespray support an upgrade. An interrupted upgrade may be finished.
 
     Args:
-        running: the versions of the nodes now.
-        wanted: the version to go to.
+        running: The current versions of the nodes.
+        version: The target version.
 
     Raises:
-        PlanError: it is outside the window, goes back, or leaves a minor out.
+        PlanError: The version is unsupported or older, or the upgrade skips a minor version.
     """
     release = load_release()
-    to = parse_version(wanted)
-    if wanted not in release.kubernetes:
+    to = parse_version(version)
+    if version not in release.kubernetes:
         raise PlanError(
-            f"Kubernetes {wanted}: Kubespray {release.version} installs {release.oldest} to {release.newest}",
-            fix=release.version_fix(wanted),
+            f"Kubernetes {version}: Kubespray {release.version} installs {release.oldest} to {release.newest}",
+            fix=release.version_fix(version),
         )
     for text in sorted(set(running), key=parse_version):
         at = parse_version(text)
         if at > to:
-            raise PlanError(f"a node runs Kubernetes {text}, newer than {wanted}: Kubernetes cannot go back", fix=f"go to {text} or newer")
+            what = f"a node runs Kubernetes {text}, which is newer than {version}: Kubernetes does not support downgrades"
+            raise PlanError(what, fix=f"upgrade to {text} or newer")
         if at[0] != to[0] or to[1] - at[1] > 1:
-            step = next((one for one in release.kubernetes if parse_version(one)[:2] == (at[0], at[1] + 1)), "")
-            fix = f"go to {step} first" if step else f"first bring it to {release.oldest} with an older release of Kubespray"
-            raise PlanError(f"from {text} to {wanted} leaves a minor version out: Kubernetes goes up one at a time", fix=fix)
+            step = next((known for known in release.kubernetes if parse_version(known)[:2] == (at[0], at[1] + 1)), "")
+            fix = f"upgrade to {step} first" if step else f"first upgrade to {release.oldest} with an older release of Kubespray"
+            raise PlanError(f"an upgrade from {text} to {version} skips a minor version, which Kubernetes does not support", fix=fix)
 
 
-def read_inventory(place: KubesprayPaths, environment: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the inventory as the release's own Ansible reads it.
+def read_inventory(paths: KubesprayPaths, environment: Mapping[str, str], secrets: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the inventory as Kubespray's Ansible reads it.
 
     Raises:
-        PlanError: it does not read it.
+        PlanError: Its Ansible cannot read it.
     """
-    argv = [str(place.programs / "ansible-inventory"), *place.inventory, *secrets, "--list"]
-    listed: dict[str, Any] = json.loads(_run(argv, place, environment, "does not read this inventory"))
+    argv = [str(paths.programs / "ansible-inventory"), *paths.inventory, *secrets, "--list"]
+    listed: dict[str, Any] = json.loads(_run(argv, paths, environment, "cannot read this inventory"))
     return listed
 
 
-def check(place: KubesprayPaths, commands: Sequence[Command], environment: Mapping[str, str], secrets: Sequence[str] = ()) -> None:
-    """Let the release itself judge the inventory, without SSH: seconds at any size.
+def check(paths: KubesprayPaths, commands: Sequence[Command], environment: Mapping[str, str], secrets: Sequence[str] = ()) -> None:
+    """Run Kubespray's own checks of the inventory, without SSH.
 
     Args:
-        place: where it runs.
-        commands: what is to run; each playbook's syntax is checked.
-        environment: the whole environment of its Ansible.
-        secrets: arguments that open Vault.
+        paths: The paths of Kubespray.
+        commands: The commands to run; the syntax of each playbook is checked.
+        environment: The environment of its Ansible.
+        secrets: The arguments for Vault.
 
     Raises:
-        PlanError: with the first thing that it refuses.
+        PlanError: A check failed; the error has the first failure.
     """
-    given = dict(environment) | {"ANSIBLE_STDOUT_CALLBACK": "json", "ANSIBLE_CALLBACKS_ENABLED": ""}
-    playbook = [str(place.programs / "ansible-playbook"), *place.inventory, *secrets]
-    # Asserts only. Of a large fleet one host is enough: every host would cost minutes, and the rules are the cluster's.
-    _run([*playbook, "playbooks/boilerplate.yml", "--limit", "kube_control_plane[0]"], place, given, "refuses this inventory")
+    settings = dict(environment) | {"ANSIBLE_STDOUT_CALLBACK": "json", "ANSIBLE_CALLBACKS_ENABLED": ""}
+    playbook = [str(paths.programs / "ansible-playbook"), *paths.inventory, *secrets]
+    # This playbook has only asserts. They concern the cluster, so one host suffices; all hosts of a fleet would take minutes.
+    _run([*playbook, "playbooks/boilerplate.yml", "--limit", "kube_control_plane[0]"], paths, settings, "rejects this inventory")
     for name in dict.fromkeys(command.playbook for command in commands):
-        _run([*playbook, "--syntax-check", name], place, given, f"cannot read its playbook {name}")
+        _run([*playbook, "--syntax-check", name], paths, settings, f"cannot parse its playbook {name}")
 
 
-def _run(argv: Sequence[str], place: KubesprayPaths, environment: Mapping[str, str], what: str) -> str:
+def _run(argv: Sequence[str], paths: KubesprayPaths, environment: Mapping[str, str], what: str) -> str:
     name = f"Kubespray {load_release().version}"
     try:
-        done = run_command(argv, timeout_s=_LIMIT_S, cwd=place.release, env=environment, max_output_bytes=_OUTPUT_BYTES)
+        done = run_command(argv, timeout_s=_LIMIT_S, cwd=paths.release, env=environment, max_output_bytes=_OUTPUT_BYTES)
     except OSError as error:
-        raise PlanError(f"{name} {what}: {error}", fix=f"see whether {argv[0]} runs") from error
+        raise PlanError(f"{name} {what}: {error}", fix=f"run `{argv[0]} --version` to see whether it works") from error
     if done.code != 0:
-        raise PlanError(f"{name} {what}: {_cause(done.stdout, done.stderr)}", fix="mend hosts.yaml; no host was contacted")
+        raise PlanError(f"{name} {what}: {_cause(done.stdout, done.stderr)}", fix="correct hosts.yaml; no host was contacted")
     return done.stdout
 
 
 def _cause(stdout: str, stderr: str) -> str:
-    """Return the message of the first task that failed, or Ansible's last word."""
+    """Return the message of the first failed task, or else Ansible's last line."""
     start = stdout.find("{")
     try:
-        said = json.loads(stdout[start:]) if start >= 0 else {}
+        output = json.loads(stdout[start:]) if start >= 0 else {}
     except ValueError:
-        said = {}
-    for play in said.get("plays") or ():
+        output = {}
+    for play in output.get("plays") or ():
         for task in play.get("tasks") or ():
             for host, result in (task.get("hosts") or {}).items():
                 if result.get("failed"):
-                    messages = [str(one.get("msg")) for one in result.get("results") or () if one.get("failed")]
+                    messages = [str(item.get("msg")) for item in result.get("results") or () if item.get("failed")]
                     return f"{host}: {task['task'].get('name', '')}: {messages[0] if messages else result.get('msg', '')}".strip()
     lines = [line for line in (stderr.strip() or stdout.strip()).splitlines() if line.strip()]
     errors = [line for line in lines if "ERROR" in line]
-    return (errors or lines or ["it said nothing"])[0 if errors else -1].strip()
+    return (errors or lines or ["no output"])[0 if errors else -1].strip()
 
 
-# Of this process's Ansible settings, those that are as true of Kubespray's.
+# The Ansible settings of this process that also apply to Kubespray's Ansible.
 _KEPT = (
     *("ANSIBLE_LOCAL_TEMP", "ANSIBLE_SSH_CONTROL_PATH_DIR", "ANSIBLE_SSH_ARGS", "ANSIBLE_FORKS", "ANSIBLE_TIMEOUT"),
     *("ANSIBLE_REMOTE_USER", "ANSIBLE_PRIVATE_KEY_FILE"),
     *("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST", "ANSIBLE_BECOME_PASSWORD_FILE"),
 )
-# Over Kubespray's own, which check no host key. A run of ours brings its own arguments.
+# Replaces Kubespray's, which disable the check of host keys. A run of the engine sets its own arguments.
 _SSH_ARGS = "-C -o ControlMaster=auto -o ControlPersist=30m"
 
 
 def base_environment() -> dict[str, str]:
-    """Return this process's environment without what would lead another Python or another Ansible astray."""
-    astray = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-    plain = {name: value for name, value in os.environ.items() if name not in astray and (name in _KEPT or not name.startswith("ANSIBLE_"))}
-    return {"ANSIBLE_SSH_ARGS": _SSH_ARGS, **plain}
+    """Return this process's environment without the settings of its own Python and Ansible."""
+    python = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in python and (name in _KEPT or not name.startswith("ANSIBLE_"))}
+    return {"ANSIBLE_SSH_ARGS": _SSH_ARGS, **kept}

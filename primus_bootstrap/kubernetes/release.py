@@ -1,7 +1,7 @@
-"""The pinned release of Kubespray on the controller: a checked copy in the user's cache, with a Python environment of its own.
+"""Install the pinned release of Kubespray in the user's cache, unmodified and with its own Python environment.
 
-Nothing in it is changed. It comes from a folder (`PRIMUS_KUBESPRAY_DIR`), whose commit is checked where it has one, from an archive on
-the controller or in the bundle, whose sha256 and content are checked, or from git, whose commit is. With a bundle nothing else is reached.
+The source is a folder (`PRIMUS_KUBESPRAY_DIR`), an archive on the controller or in the bundle, or git. The commit of a checkout and the
+sha256 and content of an archive are checked. With a bundle, nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -33,70 +33,71 @@ if TYPE_CHECKING:
 FOLDER_VARIABLE = "PRIMUS_KUBESPRAY_DIR"
 _FETCH_S, _INSTALL_S = 900, 1800
 _READY = ".primus-ready"
-_MARK = "galaxy.yml"
+_METADATA = "galaxy.yml"
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A release that can run: `checkout` is its folder, `programs` that of its own `ansible-playbook`."""
+class PreparedRelease:
+    """An installed release: `checkout` is its folder, `programs` the folder of its `ansible-playbook`."""
 
     checkout: Path
     programs: Path
 
 
 def cache_folder() -> Path:
-    """Return where releases are kept: below the user's cache, for all clusters."""
+    """Return the cache folder of releases, which all clusters share."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "primus-bootstrap" / "kubespray"
 
 
-def make_ready(source: Source, *, cache: Path | None = None) -> Ready:
-    """Return the release, fetched and installed where this was not done before; killed at any moment, the next call finishes it.
+def prepare_release(source: Source, *, cache: Path | None = None) -> PreparedRelease:
+    """Return the release, downloaded and installed if necessary. After an interruption the next call completes it.
 
     Raises:
-        PlanError: it cannot be had, or it is not the release that is pinned.
+        PlanError: The release is not available, or it is not the pinned one.
     """
     release, cache = load_release(), cache or cache_folder()
     given = source.folder or os.environ.get(FOLDER_VARIABLE, "")
     source = from_bundle(replace(source, folder=given)) if source.bundle else source
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _alone(cache / "lock"):
+    with _locked(cache / "lock"):
         checkout = _given(Path(given), release) if given else _fetched(source, release, cache)
-        return Ready(checkout, _environment(source, release, cache) / "bin")
+        return PreparedRelease(checkout, _environment(source, release, cache) / "bin")
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time fill the cache."""
+def _locked(path: Path) -> Iterator[None]:
+    """Allow one process at a time to change the cache."""
     with path.open("w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _given(folder: Path, release: Release) -> Path:
-    """Return a folder that the user names. Its version is the release's own statement; of a checkout git says what it holds."""
-    stated = folder.expanduser().absolute() / _MARK
-    found = re.search(r"^version: *(\S+)", stated.read_text(encoding="utf-8"), re.MULTILINE) if stated.is_file() else None
-    if found is None or f"v{found[1]}" != release.version:
-        what = f"{folder} is {f'Kubespray v{found[1]}' if found else 'no checkout of Kubespray'}, and this version drives {release.version}"
-        raise PlanError(what, fix=f"check {release.version} out there, or unset {FOLDER_VARIABLE}")
-    if (stated.parent / ".git").exists():
-        _refuse_changed(stated.parent, release)
-    return stated.parent
+    """Return the user's folder if its version, and for a checkout its commit, is the pinned one."""
+    metadata = folder.expanduser().absolute() / _METADATA
+    version = re.search(r"^version: *(\S+)", metadata.read_text(encoding="utf-8"), re.MULTILINE) if metadata.is_file() else None
+    if version is None or f"v{version[1]}" != release.version:
+        content = f"contains Kubespray v{version[1]}" if version else "is not a checkout of Kubespray"
+        what = f"{folder} {content}; this version of primus-bootstrap needs {release.version}"
+        raise PlanError(what, fix=f"check out {release.version} there, or unset {FOLDER_VARIABLE}")
+    if (metadata.parent / ".git").exists():
+        _refuse_changed(metadata.parent, release)
+    return metadata.parent
 
 
 def _refuse_changed(folder: Path, release: Release) -> None:
     git = ["git", "--no-optional-locks", "-C", str(folder)]
-    other = f"name another folder (kubespray_folder, {FOLDER_VARIABLE}), or none and let it be fetched"
-    fix = f"let git read {folder}, or {other}"
+    other = f"use another folder (kubespray_folder, {FOLDER_VARIABLE}), or none to download the release"
+    fix = f"make {folder} readable for git, or {other}"
     found = _call([*git, "rev-parse", "HEAD"], 60, "read Kubespray's commit", fix).strip()
     if found != release.commit:
-        what = f"{folder} is at commit {found}, and Kubespray {release.version} is {release.commit}"
+        what = f"{folder} is at commit {found}, but Kubespray {release.version} is {release.commit}"
         raise PlanError(what, fix=f"git -C {folder} checkout {release.version}, or {other}")
-    changed = _call([*git, "status", "--porcelain"], 60, "see whether Kubespray was changed", fix).splitlines()
+    changed = _call([*git, "status", "--porcelain"], 60, "check Kubespray for changes", fix).splitlines()
     if changed:
         more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-        what = f"{folder} is not Kubespray {release.version} as it was released: {changed[0].strip()}{more}"
-        raise PlanError(what, fix=f"put it back (git -C {folder} status), or {other}; settings belong in hosts.yaml")
+        what = f"{folder} was changed since the release {release.version}: {changed[0].strip()}{more}"
+        raise PlanError(what, fix=f"undo the changes (git -C {folder} status), or {other}; settings belong in hosts.yaml")
 
 
 def _fetched(source: Source, release: Release, cache: Path) -> Path:
@@ -114,56 +115,58 @@ def _fetched(source: Source, release: Release, cache: Path) -> Path:
 def _unpacked(source: Source, draft: Path, release: Release) -> Path:
     archive = Path(source.archive).expanduser()
     if not archive.is_file():
-        raise PlanError(f"no archive of Kubespray at {archive}", fix="check the path, or leave it out and let git fetch the release")
+        raise PlanError(f"the archive of Kubespray {archive} does not exist", fix="correct kubespray_archive, or remove it to use git")
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != source.sha256:
-        what = f"{archive} has sha256 {found}, expected {source.sha256 or 'one that is stated'}"
-        raise PlanError(what, fix=f"fetch the archive of {release.version} again, or state the sum that you trust")
-    if wrong := what_is_wrong(archive, release):
-        raise PlanError(f"{archive} {wrong}", fix=f"fetch the archive of {release.version} again; nothing in the release may be changed")
+        what = f"{archive} has the sha256 {found}, expected {source.sha256 or '(kubespray_archive_sha256 is not set)'}"
+        raise PlanError(what, fix=f"download the archive of {release.version} again, or set the sum that you trust")
+    if fault := archive_fault(archive, release):
+        raise PlanError(f"{archive} {fault}", fix=f"download the archive of {release.version} again; a changed release is not supported")
     with tarfile.open(archive) as packed:
         packed.extractall(draft, filter="data")
-    return _given(next(draft.glob(f"*/{_MARK}"), draft / _MARK).parent, release)
+    return _given(next(draft.glob(f"*/{_METADATA}"), draft / _METADATA).parent, release)
 
 
-def what_is_wrong(archive: Path, release: Release | None = None) -> str:
-    """Say why an archive is not the pinned release, whatever its sum, or nothing."""
+def archive_fault(archive: Path, release: Release | None = None) -> str:
+    """Return why the content of an archive is not the pinned release, or an empty string."""
     release = release or load_release()
     try:
         found = tree_of_archive(archive)
     except ValueError as error:
-        return f"is no archive of a release: {error}"
-    what = f"is not Kubespray {release.version} as it was released: it holds the tree {found}, commit {release.commit} holds {release.tree}"
+        return f"is not an archive of a release: {error}"
+    what = f"differs from Kubespray {release.version}: its tree is {found}, that of commit {release.commit} is {release.tree}"
     return "" if found == release.tree else what
 
 
 def _cloned(source: Source, draft: Path, release: Release) -> Path:
     checkout = draft / "kubespray"
     url = source.url or release.url
-    fix = f"let the controller reach {url}, or give the release as a folder ({FOLDER_VARIABLE}) or as an archive"
-    _call(["git", "clone", "-q", "--depth", "1", "--branch", release.version, url, str(checkout)], _FETCH_S, "fetch Kubespray", fix)
+    fix = f"check that the controller can access {url}, or provide the release as a folder ({FOLDER_VARIABLE}) or archive"
+    _call(["git", "clone", "-q", "--depth", "1", "--branch", release.version, url, str(checkout)], _FETCH_S, "download Kubespray", fix)
     found = _call(["git", "-C", str(checkout), "rev-parse", "HEAD"], 60, "read Kubespray's commit", fix).strip()
     if found != release.commit:
         what = f"{release.version} at {url} is commit {found}, expected {release.commit}: the tag was moved"
-        raise PlanError(what, fix="find out why before anything of it runs; a mirror must hold the tag as it was released")
+        raise PlanError(what, fix="find out why the tag was moved before you use it; a mirror must have the original tag")
     return checkout
 
 
 def environment_folder(release: Release, cache: Path) -> Path:
-    """Return where the release's own Ansible is for this Python."""
-    marks = "\n".join((sys.version, *release.requirements))
-    return cache / f"venv-{hashlib.sha256(marks.encode()).hexdigest()[:12]}"
+    """Return the folder of the virtual environment for the release and this Python."""
+    key = "\n".join((sys.version, *release.requirements))
+    return cache / f"venv-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 def _environment(source: Source, release: Release, cache: Path) -> Path:
-    """Return a virtual environment with what the release asks for, exactly."""
+    """Return a virtual environment with the requirements of the release."""
     target = environment_folder(release, cache)
     if (target / _READY).is_file():
         return target
-    shutil.rmtree(target, ignore_errors=True)  # its programs name its own path, so that it is not made elsewhere and moved
-    fix = "let the controller reach a package index, or give a folder of wheels for " + ", ".join(release.requirements)
-    _call([sys.executable, "-m", "venv", str(target)], _INSTALL_S, "make an environment for Kubespray's Ansible", "install python3-venv")
+    shutil.rmtree(target, ignore_errors=True)  # a virtual environment contains its own path, so it cannot be built elsewhere and renamed
+    fix = "check that pip can access a package index, or set kubespray_packages to a folder with wheels of " + ", ".join(
+        release.requirements
+    )
+    _call([sys.executable, "-m", "venv", str(target)], _INSTALL_S, "create an environment for Kubespray's Ansible", "install python3-venv")
     closed = ("--no-index", "--find-links", str(Path(source.packages).expanduser())) if source.packages else ()
     pip = [str(target / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", *closed, *release.requirements]
     _call(pip, _INSTALL_S, "install Kubespray's Ansible", fix)
@@ -178,5 +181,5 @@ def _call(argv: Sequence[str], limit_s: float, what: str, fix: str) -> str:
     except OSError as error:
         raise PlanError(f"cannot {what}: {error}", fix=fix) from error
     if done.code != 0:
-        raise PlanError(f"cannot {what}: {done.last_words() or f'exit status {done.code}'}", fix=fix)
+        raise PlanError(f"cannot {what}: {done.last_words() or f'exit code {done.code}'}", fix=fix)
     return done.stdout

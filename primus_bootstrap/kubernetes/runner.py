@@ -1,13 +1,13 @@
-"""Runs Kubespray for one cluster: writes its values, lets it judge, starts it, and says what came of it.
+"""Run Kubespray for one cluster: write its variables, check the inventory, run the commands, and report failures.
 
 <state folder>/kubespray/
-    inventory/       the generated values, anew before every run
-    facts/           what hosts said of themselves, one file a host
+    inventory/       generated variables, rewritten before every run
+    facts/           the fact cache, one file per host
     artifacts/       the administrator's kubeconfig
-    credentials/     Kubespray's own secrets
-    logs/            what it printed, the last runs
-    done.json        the inventory of the last run that ended well
-    cordons.json     of an upgrade that was cut short: which Nodes took pods before (`cordons`)
+    credentials/     Kubespray's secrets
+    logs/            the output of the last runs
+    done.json        the state after the last successful run
+    cordons.json     the schedulable Nodes before an interrupted upgrade (see `cordons`)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from primus_bootstrap.kubernetes import preflight
 from primus_bootstrap.kubernetes.commands import Command, KubesprayPaths
 from primus_bootstrap.kubernetes.kubespray_values import chosen_values, group_files
 from primus_bootstrap.kubernetes.reconcile import ClusterState, choose, refuse_recovery, refuse_removal, state_from_json, state_of, without
-from primus_bootstrap.kubernetes.release import make_ready
+from primus_bootstrap.kubernetes.release import prepare_release
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,25 +46,25 @@ _TAIL_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Kubespray:
-    """Kubespray, ready for one cluster. `secrets` are arguments, by twos, that open Vault and sudo; they name files."""
+    """Kubespray, prepared for one cluster. `secrets` are pairs of arguments with the password files of Vault and sudo."""
 
     cluster: Cluster
-    place: KubesprayPaths
+    paths: KubesprayPaths
     folder: Path
     secrets: tuple[str, ...] = ()
 
     @property
     def vault(self) -> tuple[str, ...]:
-        """Of these arguments those that open Vault: `ansible-inventory` knows no others."""
+        """The arguments of `secrets` for Vault, the only ones that `ansible-inventory` accepts."""
         pairs = zip(self.secrets[::2], self.secrets[1::2], strict=True)
         return tuple(word for pair in pairs if pair[0] == "--vault-id" for word in pair)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The whole environment of its Ansible."""
+        """The environment of its Ansible."""
         return {
             **preflight.base_environment(),
-            **self.place.environment,
+            **self.paths.environment,
             "ANSIBLE_CALLBACK_PLUGINS": str(_CALLBACKS),
             "ANSIBLE_CALLBACKS_ENABLED": "primus_lines",
             "ANSIBLE_NOCOLOR": "1",
@@ -74,103 +74,103 @@ class Kubespray:
 
 
 def prepare(cluster: Cluster, source: Source, *, secrets: tuple[str, ...] = ()) -> Kubespray:
-    """Make the release ready and write the cluster's values.
+    """Install the release and write the cluster's variables, without contacting a host.
 
     Raises:
-        PlanError: somebody else makes this cluster, or the release cannot be had; no host was contacted.
+        PlanError: `kubernetes_provider` is `existing`, or the release is not available.
     """
     preflight.refuse_foreign(cluster, "kubespray")
     folder = cluster.state_dir.absolute() / "kubespray"
-    ready = make_ready(source)
-    place = KubesprayPaths(
-        ready.checkout, ready.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts"
+    release = prepare_release(source)
+    paths = KubesprayPaths(
+        release.checkout, release.programs, cluster.snapshot or cluster.path.absolute(), folder / "inventory", folder / "facts"
     )
     try:
         for name in ("inventory/group_vars", "facts", "artifacts", "credentials", "logs"):
             (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        for old in (place.generated / "group_vars").iterdir():
+        for old in (paths.generated / "group_vars").iterdir():
             old.unlink()
         for name, text in group_files(chosen_values(cluster, folder)).items():
-            (place.generated / name).write_text(text, encoding="utf-8")
+            (paths.generated / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise PlanError(
-            f"cannot write {error.filename or folder}: {error.strerror}", fix="make the cluster's state folder writable"
+            f"cannot write {error.filename or folder}: {error.strerror}", fix=f"make the state folder {folder} writable"
         ) from error
-    return Kubespray(cluster, place, folder, secrets)
+    return Kubespray(cluster, paths, folder, secrets)
 
 
-def course(kubespray: Kubespray, present: Collection[str], *, whole: bool = False) -> tuple[tuple[Command, ...], ClusterState]:
-    """Return what has to run for hosts.yaml as it is now, judged by the release itself, and the state that it leads to.
+def plan_commands(kubespray: Kubespray, present: Collection[str], *, whole: bool = False) -> tuple[tuple[Command, ...], ClusterState]:
+    """Return the checked commands for the current hosts.yaml, and the state after them, without contacting a host.
 
     Raises:
-        PlanError: it is refused; no host was contacted.
+        PlanError: The change is not supported, or a check of Kubespray failed.
     """
-    now = _now(kubespray)
-    unknown = tuple(host for host in now.hosts if not (kubespray.place.facts / host).is_file())
-    chosen = choose(_before(kubespray), now, present, unknown=unknown, whole=whole)
-    if chosen.commands:
-        preflight.check(kubespray.place, chosen.commands, kubespray.environment, kubespray.secrets)
-    return chosen.commands, chosen.state
+    now = _current_state(kubespray)
+    unknown = tuple(host for host in now.hosts if not (kubespray.paths.facts / host).is_file())
+    plan = choose(_saved_state(kubespray), now, present, unknown=unknown, whole=whole)
+    if plan.commands:
+        preflight.check(kubespray.paths, plan.commands, kubespray.environment, kubespray.secrets)
+    return plan.commands, plan.state
 
 
-def judged(
+def check_commands(
     kubespray: Kubespray, commands: tuple[Command, ...], *, verb: str, host: str = "", away: Collection[str] = ()
 ) -> tuple[tuple[Command, ...], ClusterState | None]:
-    """Return commands that were asked for by name once the release has judged them, and the state that they lead to.
+    """Check the commands of a verb and return them with the state after them, without contacting a host.
 
     Args:
-        kubespray: from `prepare`.
-        commands: what was asked for.
-        verb: what is done with it.
-        host: the host that leaves.
-        away: hosts that an upgrade leaves out; they are then as they were before.
+        kubespray: The result of `prepare`.
+        commands: The commands.
+        verb: `remove`, `forget`, `recover`, `upgrade` or `reset`.
+        host: The host to remove.
+        away: Hosts that the upgrade excludes, whose state does not change.
 
     Raises:
-        PlanError: it is refused; no host was contacted.
+        PlanError: The operation is not supported, or a check of Kubespray failed.
     """
-    now, before = _now(kubespray), _before(kubespray)
+    now, before = _current_state(kubespray), _saved_state(kubespray)
     if verb in ("remove", "forget"):
         refuse_removal(now, host)
-        # Moved in hosts.yaml and not yet in the cluster. Of a host that is dead that play would wait for its etcd in vain.
+        # The host may have been moved in hosts.yaml without an apply. `forget` skips this check: an apply would wait for the dead host.
         if verb == "remove" and before is not None and host in before.hosts:
             refuse_removal(before, host)
     if verb == "recover":
         refuse_recovery(now)
-    preflight.check(kubespray.place, commands, kubespray.environment, kubespray.secrets)
+    preflight.check(kubespray.paths, commands, kubespray.environment, kubespray.secrets)
     if verb in ("remove", "forget"):
         return commands, without(before or now, host)
     if verb == "upgrade" and before is not None:
-        kept = {one: before.hosts.get(one, "") for one in away}
-        return commands, replace(now, left=before.left, hosts={**now.hosts, **kept})
+        unchanged = {name: before.hosts.get(name, "") for name in away}
+        return commands, replace(now, left=before.left, hosts={**now.hosts, **unchanged})
     return commands, None if verb == "reset" else now
 
 
-def _now(kubespray: Kubespray) -> ClusterState:
-    return state_of(preflight.read_inventory(kubespray.place, kubespray.environment, kubespray.vault), load_release().commit)
+def _current_state(kubespray: Kubespray) -> ClusterState:
+    return state_of(preflight.read_inventory(kubespray.paths, kubespray.environment, kubespray.vault), load_release().commit)
 
 
 def first_addresses(kubespray: Kubespray) -> tuple[str, ...]:
-    """Return the addresses of the first control plane, as Kubespray found them, else as hosts.yaml has them.
+    """Return the addresses of the first control plane from Kubespray's facts, or else from hosts.yaml.
 
-    None where hosts.yaml has a load balancer before the API servers: hosts that join are sent there.
+    Empty with a load balancer for the API servers, which new hosts use instead.
     """
     cluster = kubespray.cluster
     first = next(iter(cluster.groups.get("kube_control_plane", ())), "")
     if not first or "loadbalancer_apiserver" in cluster.stated:
         return ()
     try:
-        found = json.loads((kubespray.place.facts / first).read_text(encoding="utf-8"))
+        facts = json.loads((kubespray.paths.facts / first).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        found = {}
-    known = [found.get("main_access_ip"), found.get("main_ip")]
-    if not any(known):
-        stated = cluster.view.variables(first)
-        known = [stated.get("access_ip"), stated.get("ip")]
-    return tuple(dict.fromkeys(str(address) for address in known if address))
+        facts = {}
+    addresses = [facts.get("main_access_ip"), facts.get("main_ip")]
+    if not any(addresses):
+        variables = cluster.view.variables(first)
+        addresses = [variables.get("access_ip"), variables.get("ip")]
+    return tuple(dict.fromkeys(str(address) for address in addresses if address))
 
 
-def watched() -> str:
-    """Return the file from which the run that this is part of reads events; empty where nobody does."""
+def events_file() -> str:
+    """Return the file from which the engine reads events of Kubespray's Ansible, or an empty string outside of a run."""
     return os.environ.get(LINES_VARIABLE, "")
 
 
@@ -182,17 +182,17 @@ def run(
     forks: int = 0,
     around: Callable[[Command], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> int:
-    """Run commands one after the other; return how many results changed something.
+    """Run commands one after the other; return the number of changed task results.
 
     Args:
-        kubespray: from `prepare`.
-        commands: what to run; the first that fails is the last.
-        lines: the file that a watcher reads events from; one beside the log where it is empty.
-        forks: how many hosts at once; Kubespray's own where 0.
-        around: what is done before a command, and after one that has ended well.
+        kubespray: The result of `prepare`.
+        commands: The commands. The first failure ends the run.
+        lines: The file for events; empty for a temporary file beside the log.
+        forks: The number of hosts in parallel; 0 for Kubespray's default.
+        around: A context manager for each command.
 
     Raises:
-        RunError: with the hosts that failed, and why.
+        RunError: A command failed; the error names the failed hosts and the causes.
     """
     changed = 0
     for command in commands:
@@ -207,10 +207,10 @@ def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> 
     begin = events.stat().st_size if events.is_file() else 0
     more = (*kubespray.secrets, *(("--forks", str(forks)) if forks else ()))
     with log.open("w", encoding="utf-8") as out:
-        # No time limit: it takes as long as the fleet is large, and the run that started it can be interrupted.
+        # Without a time limit: the duration depends on the number of hosts.
         done = subprocess.run(
-            command.argv(kubespray.place, *more),
-            cwd=kubespray.place.release,
+            command.argv(kubespray.paths, *more),
+            cwd=kubespray.paths.release,
             env={**kubespray.environment, LINES_VARIABLE: str(events)},
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -222,12 +222,12 @@ def _run_one(kubespray: Kubespray, command: Command, lines: str, forks: int) -> 
         events.unlink(missing_ok=True)
     if done.returncode != 0:
         failures = outcome.failures() or "; ".join(_last_lines(log))
-        raise RunError(f"Kubespray could not {command.why}: {failures}", fix=f"mend that and run it again; all it said: {log}")
+        raise RunError(f"Kubespray could not {command.why}: {failures}", fix=f"correct the cause and run this again; its output: {log}")
     return outcome.changed
 
 
-def keep(kubespray: Kubespray, state: ClusterState | None) -> None:
-    """Note what the cluster is now; None where it is no more."""
+def save_state(kubespray: Kubespray, state: ClusterState | None) -> None:
+    """Save the state of the cluster; None removes it."""
     if state is None:
         for name in ("done.json", "cordons.json"):
             (kubespray.folder / name).unlink(missing_ok=True)
@@ -235,15 +235,15 @@ def keep(kubespray: Kubespray, state: ClusterState | None) -> None:
     write_atomic(kubespray.folder / "done.json", json.dumps(state.to_json(), indent=1) + "\n")
 
 
-def _before(kubespray: Kubespray) -> ClusterState | None:
+def _saved_state(kubespray: Kubespray) -> ClusterState | None:
     path = kubespray.folder / "done.json"
     try:
         return state_from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError) as error:
-        what = f"{path} cannot be read ({error}): what Kubespray did last is not known"
-        raise PlanError(what, fix=f"remove {path}; the next apply runs the full play, which is safe to repeat") from error
+        what = f"{path} cannot be read ({error}): the last state of the cluster is unknown"
+        raise PlanError(what, fix=f"rm {path}; the next apply then runs the full play, which is safe to repeat") from error
 
 
 def _new_log(folder: Path, command: Command) -> Path:
@@ -256,32 +256,32 @@ def _new_log(folder: Path, command: Command) -> Path:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the events of one run come to: how many results changed something, the last failure of each host, the hosts that it lost."""
+    """The result of one run: the number of changed task results, the last failure of each host, and the failed hosts."""
 
     changed: int = 0
     last: dict[str, str] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take one more event into account."""
+        """Add one event."""
         kind, data = event.get("event"), event["event_data"]
         res = data.get("res") or {}
         self.changed += bool(res.get("changed"))
         if kind in ("runner_on_failed", "runner_on_unreachable") and not data.get("ignore_errors"):
-            why = "hidden: the task sets no_log" if res.get("censored") else res.get("msg") or res.get("stderr") or "it said nothing"
+            why = "hidden: the task sets no_log" if res.get("censored") else res.get("msg") or res.get("stderr") or "no message"
             self.last[data["host"]] = f"{data['task']}: {str(why).strip()}"
         elif kind == "playbook_on_stats":
             self.lost = tuple({**data["failures"], **data["dark"]})
 
     def failures(self) -> str:
-        """Name the hosts of the recap with the last thing that failed there; empty without a recap."""
+        """Return the failed hosts of the recap with their last failures, or an empty string without a recap."""
         named = [f"{host}: {self.last.get(host, 'failed')}" for host in self.lost]
         more = f"; and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         return "; ".join(named[:_NAMED]) + more
 
 
 def read_outcome(path: Path, begin: int) -> Outcome:
-    """Read a run's events one by one from an offset on: a large fleet has gigabytes of them. Damaged lines are left out."""
+    """Read the events of a run from an offset on, line by line because there may be gigabytes. Damaged lines are skipped."""
     outcome = Outcome()
     if path.is_file():
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Where the release of Kubespray comes from, as hosts.yaml says it."""
+"""The source of Kubespray's release, from hosts.yaml."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the release comes from, in this order: `folder`, `archive` (with its `sha256`), `bundle`, git at `url`.
+    """The first of `folder`, `archive` (with its `sha256`), `bundle` and git at `url` that is set.
 
-    `packages` is a folder of wheels for a closed network; the bundle's where it is empty, without a bundle pip's own index. `archive_url`
-    is where upstream has the archive, and so under which name it lies in a bundle.
+    `packages` is a folder of wheels; if empty, pip uses the bundle's wheels, or its index without a bundle. `archive_url` is the
+    archive's upstream address, which is its name in a bundle.
     """
 
     folder: str = ""

@@ -1,10 +1,11 @@
-"""For each example with Kubernetes the exact commands of Kubespray, and what it is told, as files.
+"""Compare the commands and variables of Kubespray for each example with Kubernetes with files.
 
     PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden
 
-writes the files anew. With `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) and `PRIMUS_KUBESPRAY_BIN` (the `bin` of an
-environment with its Ansible; the user's cache where it is not given) the release itself confirms them: its `--list-hosts` says who is
-touched, `--list-tasks` that what we rely on is there.
+rewrites the files. With `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) and `PRIMUS_KUBESPRAY_BIN` (the `bin` of an
+environment with its Ansible; the user's cache by default) the release itself confirms the hosts (`--list-hosts`) and
+tasks (`--list-tasks`) of the commands.
+
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ TOPOLOGIES = sorted(
 )
 RELEASE = os.environ.get("PRIMUS_KUBESPRAY_DIR", "")
 CACHED = Path.home() / ".cache" / "primus-bootstrap" / "kubespray"
-needs_release = pytest.mark.skipif(not RELEASE, reason="PRIMUS_KUBESPRAY_DIR names no checkout of Kubespray")
+needs_release = pytest.mark.skipif(not RELEASE, reason="PRIMUS_KUBESPRAY_DIR is not a checkout of Kubespray")
 
 
 def state(cluster: Cluster, *, without: str = "", first: str = "") -> ClusterState:
-    """Return the state of an example, as it was before a host joined, or with another control plane and member first."""
+    """Return the state of an example, before a host joined, or with another first control plane and etcd member."""
     groups = {}
     for name in ("kube_control_plane", "etcd", "kube_node", "calico_rr"):
         hosts = [host for host in cluster.groups.get(name, ()) if host != without]
@@ -55,14 +56,14 @@ def state(cluster: Cluster, *, without: str = "", first: str = "") -> ClusterSta
     return ClusterState("commit", load_release().newest, groups, every)
 
 
-def brought(cluster: Cluster, before: ClusterState | None, *unknown: str, now: ClusterState | None = None) -> tuple[Command, ...]:
-    """Return what `apply` runs on an example."""
+def apply_commands(cluster: Cluster, before: ClusterState | None, *unknown: str, now: ClusterState | None = None) -> tuple[Command, ...]:
+    """Return the commands of `apply` for an example."""
     now = now or state(cluster)
     return reconcile.choose(before, now, tuple(now.hosts), unknown=unknown).commands
 
 
 def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
-    """Return the commands of every thing that is done to a cluster: those of `apply` as it chooses them, the others by their verb."""
+    """Return the commands of every operation: those of `apply`, and those of each verb."""
     workers = [host for host in cluster.groups["kube_node"] if host not in cluster.groups["kube_control_plane"]]
     member, now = cluster.groups["etcd"][-1], state(cluster)
     address = str(cluster.view.variables(member)["ip"])
@@ -70,18 +71,18 @@ def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
     changed = replace(now, hosts=dict.fromkeys(now.hosts, "other"))
     left = reconcile.without(now, member)
     return {
-        "create": brought(cluster, None),
-        "change a variable of all hosts": brought(cluster, changed),
-        "add worker": brought(cluster, state(cluster, without=workers[0])),
-        "add worker, some facts unknown": brought(cluster, state(cluster, without=workers[0]), workers[2]),
-        "add control plane": brought(cluster, state(cluster, without=member), now=alone),
-        "add etcd member": brought(cluster, state(cluster, without=member)),
-        "move the first control plane": brought(cluster, state(cluster, first=member)),
+        "create": apply_commands(cluster, None),
+        "change a variable of all hosts": apply_commands(cluster, changed),
+        "add worker": apply_commands(cluster, state(cluster, without=workers[0])),
+        "add worker, some facts unknown": apply_commands(cluster, state(cluster, without=workers[0]), workers[2]),
+        "add control plane": apply_commands(cluster, state(cluster, without=member), now=alone),
+        "add etcd member": apply_commands(cluster, state(cluster, without=member)),
+        "move the first control plane": apply_commands(cluster, state(cluster, first=member)),
         "remove worker": commands.remove(workers[-1]),
         "remove dead worker": commands.remove_dead(workers[-1]),
         "remove etcd member": commands.remove(member),
         "remove dead etcd member": commands.remove_dead(member, address=address),
-        "apply after an etcd member has left": brought(cluster, left, now=state(cluster, without=member)),
+        "apply after an etcd member has left": apply_commands(cluster, left, now=state(cluster, without=member)),
         "upgrade": commands.upgrade(load_release().newest, workers=(workers[:2], workers[2:4]), serial="1"),
         "reset": commands.reset(),
         "recover": commands.recover(),
@@ -90,7 +91,7 @@ def cases(cluster: Cluster) -> dict[str, tuple[Command, ...]]:
 
 
 def golden(name: str, got: str) -> str:
-    """Return the text that was agreed upon, or write it anew."""
+    """Return the golden text, or rewrite it."""
     path = GOLDEN / name
     if os.environ.get("PRIMUS_UPDATE_GOLDEN"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +100,8 @@ def golden(name: str, got: str) -> str:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_commands_are_the_golden_ones(topology: str) -> None:
-    """Playbook, limit and variables of every command are those that were read and agreed upon."""
+def test_commands_equal_the_golden_files(topology: str) -> None:
+    """The playbook, limit and variables of every command equal the golden file."""
     place = KubesprayPaths(Path("RELEASE"), Path("BIN"), Path("hosts.yaml"), Path("GENERATED"), Path("FACTS"))
     cluster = load_cluster(content.topologies_dir() / topology)
     shown = {name: [" ".join(one.argv(place)) for one in made] for name, made in cases(cluster).items()}
@@ -110,8 +111,8 @@ def test_commands_are_the_golden_ones(topology: str) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_values_are_the_golden_ones(topology: str) -> None:
-    """What Kubespray is told beside hosts.yaml, with every reason; numbers and booleans are such where it reads them."""
+def test_values_equal_the_golden_files(topology: str) -> None:
+    """The generated variables with their reasons equal the golden file; numbers and booleans keep their types."""
     cluster = load_cluster(content.topologies_dir() / topology)
     values = chosen_values(cluster, Path("/state"))
     files = group_files(values)
@@ -125,13 +126,13 @@ def test_values_are_the_golden_ones(topology: str) -> None:
         assert value.name not in cluster.stated
 
 
-def test_every_golden_file_has_its_example() -> None:
-    """A file of a topology that is gone would be compared with nothing."""
+def test_every_golden_file_has_an_example() -> None:
+    """There is no golden file of a removed example."""
     assert sorted({path.name.split(".")[0] for path in GOLDEN.iterdir()}) == TOPOLOGIES
 
 
-def ready_place(topology: str, folder: Path) -> KubesprayPaths:
-    """Return where the real release runs for an example."""
+def real_paths(topology: str, folder: Path) -> KubesprayPaths:
+    """Return the paths of the real release for an example."""
     cluster = load_cluster(content.topologies_dir() / topology)
     for name, text in group_files(chosen_values(cluster, folder)).items():
         path = folder / "inventory" / name
@@ -144,7 +145,7 @@ def ready_place(topology: str, folder: Path) -> KubesprayPaths:
 
 
 def ask(place: KubesprayPaths, command: Command, flag: str) -> str:
-    """Return what the release says of a command that it does not carry out."""
+    """Run a command of the release that only lists, and return its output."""
     environment = preflight.base_environment() | place.environment | {"ANSIBLE_HOST_PATTERN_MISMATCH": "ignore", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(
         command.argv(place, flag), cwd=place.release, env=environment, capture_output=True, text=True, check=False, timeout=300
@@ -153,8 +154,8 @@ def ask(place: KubesprayPaths, command: Command, flag: str) -> str:
     return done.stdout
 
 
-def touched(listed: str) -> set[str]:
-    """Return the hosts of the plays that contact any; the first ones only assert."""
+def changed_hosts(listed: str) -> set[str]:
+    """Return the hosts of the plays that change hosts; the first plays only check."""
     plays = re.split(r"^  play #", listed, flags=re.MULTILINE)[1:]
     asserting = ("Check Ansible version", "Inventory setup and validation", "Validate nodes for removal", "Confirm node removal")
     acting = [play for play in plays if not any(name in play.splitlines()[0] for name in asserting)]
@@ -164,9 +165,9 @@ def touched(listed: str) -> set[str]:
 @needs_release
 @pytest.mark.timeout(3600)  # a start of that Ansible for each of some twenty commands
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_the_release_touches_only_the_hosts_in_scope(topology: str, tmp_path: Path) -> None:
-    """`--list-hosts` of the real release: a new worker and the first control plane, a host that leaves, the whole cluster."""
-    place, cluster = ready_place(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+def test_release_changes_only_the_hosts_in_scope(topology: str, tmp_path: Path) -> None:
+    """`--list-hosts` of the real release has only the intended hosts."""
+    place, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
     serving, every = set(cluster.groups["kube_control_plane"]), set(cluster.groups["k8s_cluster"]) | set(cluster.groups["etcd"])
     first, worker, member = cluster.groups["kube_control_plane"][0], cluster.groups["kube_node"][0], cluster.groups["etcd"][-1]
     leaving = cluster.groups["kube_node"][-1]
@@ -193,7 +194,7 @@ def test_the_release_touches_only_the_hosts_in_scope(topology: str, tmp_path: Pa
     def hosts(command: Command) -> set[str]:
         key = command.argv(place)
         if key not in asked:
-            asked[key] = touched(ask(place, command, "--list-hosts"))
+            asked[key] = changed_hosts(ask(place, command, "--list-hosts"))
         return asked[key]
 
     got = {name: [hosts(command) for command in made] for name, made in cases(cluster).items()}
@@ -216,9 +217,9 @@ TASKS = {
 @needs_release
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_the_release_has_the_tasks_that_we_rely_on(topology: str, tmp_path: Path) -> None:
-    """`--list-tasks` of the real release, for every playbook that a command names."""
-    place, cluster = ready_place(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
+def test_release_has_the_expected_tasks(topology: str, tmp_path: Path) -> None:
+    """`--list-tasks` of the real release has the expected tasks for every playbook of a command."""
+    place, cluster = real_paths(topology, tmp_path), load_cluster(content.topologies_dir() / topology)
     used = {command.playbook: command for made in cases(cluster).values() for command in made}
 
     missing = {
@@ -232,9 +233,9 @@ def test_the_release_has_the_tasks_that_we_rely_on(topology: str, tmp_path: Path
 
 @needs_release
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_the_release_accepts_the_example(topology: str, tmp_path: Path) -> None:
-    """Its own gate passes with what we tell it, and its data are those that we hold."""
-    place = ready_place(topology, tmp_path)
+def test_release_accepts_the_example(topology: str, tmp_path: Path) -> None:
+    """The release's own checks pass with the generated variables, and its data equal this project's."""
+    place = real_paths(topology, tmp_path)
     preflight.check(place, commands.create(), preflight.base_environment() | place.environment)
     sums = yaml.safe_load((place.release / "roles/kubespray_defaults/vars/main/checksums.yml").read_text(encoding="utf-8"))
 

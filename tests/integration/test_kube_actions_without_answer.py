@@ -1,4 +1,4 @@
-"""Actions of ours that ask an API server, under an Ansible that expects no answer: `failed_when` and `until` have to be heard."""
+"""Test that `failed_when` and `until` apply to the action plugins when the API server does not answer."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def play(folder: Path, tasks: Sequence[Mapping[str, object]]) -> subprocess.Comp
 
 
 def role(name: str, tasks: str, **values: object) -> dict[str, object]:
-    """Return a task that brings tasks of a role."""
+    """Return a task that includes tasks of a role."""
     return {"name": name, "ansible.builtin.import_role": {"name": name, "tasks_from": tasks}, "vars": values}
 
 
-def test_a_server_without_an_answer_is_unknown_and_ends_nothing(tmp_path: Path) -> None:
-    """A look at the record on a Node, and at its labels, go on and say so."""
+def test_no_answer_is_unknown(tmp_path: Path) -> None:
+    """Reading the record and the labels of a Node continues with the verdict `unknown`."""
     kubeconfig = tmp_path / "admin.conf"
     kubeconfig.write_text(joining(NOBODY, user="admin"), encoding="utf-8")
     done = play(
@@ -56,8 +56,8 @@ def test_a_server_without_an_answer_is_unknown_and_ends_nothing(tmp_path: Path) 
     assert '\\"verdict\\": \\"unknown\\"' in done.stdout or "'verdict': 'unknown'" in done.stdout
 
 
-def test_a_node_is_given_back_once_its_api_server_is_up_again(tmp_path: Path) -> None:
-    """The server comes while the task waits, as after the reboot of an only control plane."""
+def test_node_is_uncordoned_when_the_api_server_is_up(tmp_path: Path) -> None:
+    """The task retries until the server answers, as after a reboot of the only control plane."""
     kubeconfig = tmp_path / "admin.conf"
     kubeconfig.write_text(joining(NOBODY, user="admin"), encoding="utf-8")
     ended = threading.Event()

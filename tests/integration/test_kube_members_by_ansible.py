@@ -1,4 +1,4 @@
-"""Reboots and removals of members of etcd and of control planes: the real playbooks by plain Ansible, stand-ins for what touches a host."""
+"""Test reboots and removals of etcd members and control planes with the real playbooks; fakes replace the tasks on hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = pytest.mark.long("roles/kube_backup", "playbooks/day2")
 
 
 def note(step: str, log: Path, *, only: str = "true") -> list[dict[str, Any]]:
-    """Return tasks that write down which step a host took."""
+    """Return tasks that record a step of a host."""
     return [{"ansible.builtin.shell": f"echo {step} {{{{ inventory_hostname }}}} >> {log}", "when": only}]
 
 
@@ -37,10 +37,10 @@ def write(path: Path, tasks: Any) -> None:
 
 
 class Site:
-    """Three control planes with etcd and a worker, all on this machine; the roles are stand-ins but for `kube_backup`'s own tasks."""
+    """Three control planes with etcd and a worker, all on this machine, with fake roles except for `kube_backup`'s tasks."""
 
     def __init__(self, folder: Path, *, away: tuple[str, ...] = (), silent: tuple[str, ...] = ()) -> None:
-        """Say which members must not be away, and which do not serve after their reboot."""
+        """Store which members must stay, and which do not answer after their reboot."""
         self.folder, self.log, self.roles = folder, folder / "log", folder / "roles"
         log, roles = self.log, self.roles
         write(roles / "baseline/vars/main.yml", {"_baseline_reboot_open": "{{ inventory_hostname != 'cp1' }}"})
@@ -74,7 +74,7 @@ class Site:
         (folder / "hosts.yaml").write_text(json.dumps(tree), encoding="utf-8")
 
     def play(self, playbook: str, *words: str) -> tuple[int, list[str], str]:
-        """Run a day-2 playbook; return its exit code, the steps in order, and what it said with single spaces."""
+        """Run a day-2 playbook; return its exit code, the steps in order, and its output with single spaces."""
         self.log.write_text("", encoding="utf-8")
         environment = {
             **os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_ROLES_PATH": str(self.roles), "ANSIBLE_NOCOLOR": "1",
@@ -86,8 +86,8 @@ class Site:
         return done.returncode, self.log.read_text(encoding="utf-8").splitlines(), " ".join((done.stdout + done.stderr).split())
 
 
-def test_the_next_host_waits_until_etcd_and_the_api_server_serve(tmp_path: Path) -> None:
-    """A member of etcd, with its API server, is asked before and after; of a worker its Node alone; who waits for no reboot stays."""
+def test_next_host_waits_for_etcd_and_the_api_server(tmp_path: Path) -> None:
+    """An etcd member and its API server are checked before and after a reboot; of a worker, only its Node."""
     code, steps, said = Site(tmp_path).play("reboot_node.yml")
 
     assert code == 0, said
@@ -105,8 +105,8 @@ def test_the_next_host_waits_until_etcd_and_the_api_server_serve(tmp_path: Path)
     ids=["a member that does not come back", "a member that the others need"],
 )
 @LONG
-def test_no_further_host_is_rebooted_after_one_that_does_not_serve(tmp_path: Path, ill: dict[str, Any], reboots: list[str]) -> None:
-    """Else etcd would lose two members; the one that is down stays marked as not back, and nothing starts on its Node."""
+def test_failed_host_stops_the_reboots(tmp_path: Path, ill: dict[str, Any], reboots: list[str]) -> None:
+    """After a host that does not return, no further host is rebooted, and its Node stays marked."""
     code, steps, said = Site(tmp_path, **ill).play("reboot_node.yml")
 
     assert code != 0
@@ -116,8 +116,8 @@ def test_no_further_host_is_rebooted_after_one_that_does_not_serve(tmp_path: Pat
 
 
 @LONG
-def test_a_limit_that_leaves_the_question_out_takes_no_member_out(tmp_path: Path) -> None:
-    """The play that asks etcd has no host then. With it, and for a host that is no member, it goes on."""
+def test_limit_without_etcd_hosts_removes_no_member(tmp_path: Path) -> None:
+    """The removal fails if --limit excludes the play that checks etcd."""
     site = Site(tmp_path)
     refused = site.play("node/kubernetes.yml", "-e", "node=cp3", "--limit", "cp3")
     whole = site.play("node/kubernetes.yml", "-e", "node=cp3")
@@ -131,8 +131,8 @@ def test_a_limit_that_leaves_the_question_out_takes_no_member_out(tmp_path: Path
 
 
 @LONG
-def test_a_member_that_etcd_needs_is_not_taken_out(tmp_path: Path) -> None:
-    """The members refuse it, and nothing runs."""
+def test_required_member_is_not_removed(tmp_path: Path) -> None:
+    """If etcd would lose its majority, nothing runs."""
     code, steps, _ = Site(tmp_path, away=("cp1",)).play("node/kubernetes.yml", "-e", "node=cp3")
 
     assert (code != 0, steps) == (True, ["quorum cp1"])

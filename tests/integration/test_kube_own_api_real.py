@@ -1,4 +1,4 @@
-"""Which API server a control plane asks, and where hosts that join are sent: the role `kubespray` by plain Ansible, kubectl from files."""
+"""Test the role `kubespray`: the API server that a control plane uses, and the server address for new hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 
 def config_maps(address: str) -> dict[str, dict[str, Any]]:
-    """Return what kubeadm wrote when the control plane with this address was the first."""
+    """Return the ConfigMaps of kubeadm with this address of the first control plane."""
     endpoint = yaml.safe_dump({"kind": "ClusterConfiguration", "controlPlaneEndpoint": f"{address}:6443", "kubernetesVersion": "v1.35.4"})
     joining = yaml.safe_dump({"clusters": [{"name": "", "cluster": {"server": f"https://{address}:6443"}}]})
     return {
@@ -45,10 +45,10 @@ def config_maps(address: str) -> dict[str, dict[str, Any]]:
 
 
 class Site:
-    """Two control planes, which are folders of this machine; cp1 was the first, and cp2 is by hosts.yaml."""
+    """Two control planes as folders of this machine; cp1 was the first one, and cp2 is the first one in hosts.yaml."""
 
     def __init__(self, folder: Path, **told: Any) -> None:
-        """Write hosts.yaml, what lies on each host, and its kubectl."""
+        """Write hosts.yaml, the files of each host, and its kubectl."""
         self.folder = folder
         local = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
         hosts = {}
@@ -67,7 +67,7 @@ class Site:
         (folder / "hosts.yaml").write_text(json.dumps(tree), encoding="utf-8")
 
     def play(self, tasks: str) -> str:
-        """Run a tasks file of the role on both; return the line of cp2 in the recap."""
+        """Run a tasks file of the role on both hosts; return the line of cp2 in the recap."""
         role = {"name": "Do it", "ansible.builtin.import_role": {"name": "kubespray", "tasks_from": tasks}}
         provider = {"kubespray_provider": "{{ kubernetes_provider | default('kubespray') }}"}
         play = {"name": "Look", "hosts": "kube_control_plane", "gather_facts": False, "vars": provider, "tasks": [role]}
@@ -81,23 +81,23 @@ class Site:
         return next(line for line in done.stdout.splitlines() if line.startswith("cp2 ") and "ok=" in line)
 
     def servers(self) -> list[str]:
-        """Return the servers in admin.conf and in root's copy, of cp2."""
+        """Return the servers in admin.conf and in root's copy on cp2."""
         texts = [(self.folder / "cp2" / name).read_text(encoding="utf-8") for name in ("admin.conf", "root.conf")]
         return [yaml.safe_load(text)["clusters"][0]["cluster"]["server"] for text in texts]
 
     def keep(self, found: dict[str, dict[str, Any]]) -> None:
-        """Let the API have these ConfigMaps."""
+        """Set the ConfigMaps of the API."""
         for name, one in found.items():
             (self.folder / name).write_text(json.dumps(one), encoding="utf-8")
 
     def patched(self) -> str:
-        """Return what was patched."""
+        """Return the patches."""
         path = self.folder / "patched"
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
-def test_each_control_plane_asks_its_own_api_server(tmp_path: Path) -> None:
-    """All named the first one, as kubeadm writes it; root's copy follows, the mode stays, and a second run changes nothing."""
+def test_each_control_plane_uses_its_own_api_server(tmp_path: Path) -> None:
+    """admin.conf and root's copy get the local address, the mode stays, and a second run changes nothing."""
     site = Site(tmp_path, kube_apiserver_port=7443)
     first, second = site.play("own_api"), site.play("own_api")
 
@@ -115,8 +115,8 @@ def test_each_control_plane_asks_its_own_api_server(tmp_path: Path) -> None:
     ],
     ids=["a load balancer", "machines of somebody else, which are not contacted"],
 )
-def test_who_is_reached_otherwise_is_left_alone(tmp_path: Path, told: dict[str, Any]) -> None:
-    """A load balancer outlives any one control plane."""
+def test_other_addresses_stay(tmp_path: Path, told: dict[str, Any]) -> None:
+    """The address of a load balancer is not changed."""
     site = Site(tmp_path, **told)
     site.keep(config_maps("10.0.0.1"))
 
@@ -125,8 +125,8 @@ def test_who_is_reached_otherwise_is_left_alone(tmp_path: Path, told: dict[str, 
     assert site.patched() == ""
 
 
-def test_hosts_join_at_the_control_plane_that_is_first_now(tmp_path: Path) -> None:
-    """Before Kubespray lets one in: the one that was first may be dead, and its address is in both of kubeadm's ConfigMaps."""
+def test_new_hosts_join_at_the_current_first_control_plane(tmp_path: Path) -> None:
+    """The address in both ConfigMaps of kubeadm is updated before Kubespray adds a host."""
     site = Site(tmp_path)
     site.keep(config_maps("10.0.0.1"))
     site.play("standing")
@@ -139,8 +139,8 @@ def test_hosts_join_at_the_control_plane_that_is_first_now(tmp_path: Path) -> No
     assert site.patched() == patched
 
 
-def test_a_cluster_that_has_yet_to_be_made_or_to_answer_is_no_error(tmp_path: Path) -> None:
-    """What comes next makes it, or says why not."""
+def test_missing_cluster_is_not_an_error(tmp_path: Path) -> None:
+    """Without a cluster, or without an answer, nothing is changed."""
     site = Site(tmp_path)
     for name in ("admin.conf", "root.conf", "manifests/kube-apiserver.yaml"):
         (tmp_path / "cp2" / name).unlink()

@@ -1,4 +1,4 @@
-"""Whether an API server can be used: what a kubeconfig that cannot work is refused with."""
+"""Test the errors of kube_reach for an unusable kubeconfig."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_expired_certificate_is_told_before_the_server_is_asked(tmp_path: Path) -> None:
-    """The server would answer 401 without a reason; the kubeconfig itself tells for how long it has been too late."""
+def test_expired_certificate_is_refused_without_a_request(tmp_path: Path) -> None:
+    """The error has the number of days since the certificate expired."""
     with pytest.raises(reach.ReachError, match=r"the client certificate expired 30\.0 days ago. Fix: renew"):
         reach.look(kubeconfig(tmp_path, days=-30), "")
 
 
 @pytest.mark.timeout(30)
-def test_a_server_that_does_not_answer_is_named_at_once(tmp_path: Path) -> None:
-    """Its address stands in the message; nothing is tried again and again."""
+def test_missing_server_is_refused_at_once(tmp_path: Path) -> None:
+    """The error has the address; the request is not retried."""
     with pytest.raises(reach.ReachError, match=r"the API server https://127.0.0.1:\d+ does not answer: .*refused"):
         reach.look(kubeconfig(tmp_path, days=30), "")

@@ -1,4 +1,4 @@
-"""`playbooks/day2/upgrade_kubernetes.yml` by plain Ansible: which workers go where some do not answer; Kubespray is a stand-in."""
+"""Test `playbooks/day2/upgrade_kubernetes.yml` with a fake Kubespray: which workers it upgrades if some do not answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def running(name: str, version: str, *, ready: bool = True) -> dict[str, Any]:
 
 
 def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[str], str]:
-    """Run the playbook; return its exit code, the steps of the stand-in, and what it said with single spaces."""
+    """Run the playbook; return its exit code, the fake's commands, and the output with single spaces."""
     roles, log = folder / "roles", folder / "log"
     told = "{{ kubespray_version }} {{ kubespray_batches | to_json }} {{ kubespray_away | to_json }}"
     for name, words in (("own_api", "own {{ inventory_hostname }}"), ("upgrade", told), ("verify", "verify")):
@@ -66,8 +66,8 @@ def upgrade(folder: Path, nodes: dict[str, dict[str, Any]]) -> tuple[int, list[s
     )
 
 
-def test_workers_that_do_not_answer_stay_behind_by_name(tmp_path: Path) -> None:
-    """One that is dead and one whose Node is not Ready end nobody else's upgrade; they are named, and Kubespray asks neither."""
+def test_unavailable_workers_are_excluded(tmp_path: Path) -> None:
+    """A worker that is down or not Ready is named and excluded; the others are upgraded."""
     nodes = {name: running(name, OLD) for name in ("cp1", "w1", "w2", "w4")} | {"node-3": running("node-3", OLD, ready=False)}
     code, steps, said = upgrade(tmp_path, nodes)
 
@@ -79,8 +79,8 @@ def test_workers_that_do_not_answer_stay_behind_by_name(tmp_path: Path) -> None:
 
 
 @LONG
-def test_an_upgrade_that_was_cut_short_takes_its_batch_again(tmp_path: Path) -> None:
-    """By the note, for what has the version already; who is done and was cordoned by somebody else stays as it is."""
+def test_interrupted_batch_is_repeated(tmp_path: Path) -> None:
+    """The batch in the record is repeated; a finished worker with another cordon stays cordoned."""
     nodes = {name: running(name, NEWEST) for name in ("cp1", "w1", "w2", "node-3", "w4")}
     nodes["w4"]["spec"]["unschedulable"] = True
     note = tmp_path / ".primus/demo/kubespray/cordons.json"

@@ -1,4 +1,4 @@
-"""`kubernetes_provider: existing`: what is refused before anything changes, with the real Ansible and no API server."""
+"""Test `kubernetes_provider: existing`: the checks before the first change, with the real Ansible and without an API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "ansible_us
 
 
 def write(folder: Path, **more: str) -> Path:
-    """Write a cluster of a control plane, a worker, and a GPU host that is no machine of Kubernetes."""
+    """Write a cluster with a control plane, a worker, and a GPU host outside of Kubernetes."""
     one, worker = {"hosts": {"cp1": None}}, {"hosts": {"gpu1": None}}
     children = {"kube_control_plane": one, "etcd": one, "kube_node": worker, "gpu_node": {"hosts": {"gpu1": None, "gpu2": None}}}
     children["k8s_cluster"] = {"children": {"kube_control_plane": None, "kube_node": None}}
@@ -41,8 +41,8 @@ def write(folder: Path, **more: str) -> Path:
         ("unanswered", "does not answer: [Errno 111] Connection refused. Fix: see that it runs"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_refused_in_preflight(tmp_path: Path, what: str, says: str) -> None:
-    """With the reason and what to do; no host is contacted, and nothing of the play goes on."""
+def test_unusable_kubeconfig_is_refused_in_preflight(tmp_path: Path, what: str, says: str) -> None:
+    """The error has the reason and the fix; no host is contacted."""
     hosts = write(tmp_path)
     if what != "missing":
         certificates.write(tmp_path, f"https://127.0.0.1:{free_port()}", dt.timedelta(days=-2 if what == "expired" else 1))
@@ -54,16 +54,16 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused_in_preflight(tmp_path: Path
     assert "unreachable=1" not in said
 
 
-def test_a_cluster_that_kubespray_makes_need_not_stand_yet(tmp_path: Path) -> None:
-    """Its kubeconfig comes with the phase kubernetes, so preflight does not look for one."""
+def test_kubespray_cluster_needs_no_kubeconfig(tmp_path: Path) -> None:
+    """The phase preflight does not check the kubeconfig that Kubespray creates later."""
     code, said = play(write(tmp_path, kubernetes_provider="kubespray"), "preflight/kubernetes.yml")
 
     assert code == 0, said
 
 
 @pytest.mark.parametrize("words", [("node=gpu1",), ("node=gpu2", "old=gpu1")])
-def test_plain_ansible_refuses_machines_of_somebody_else(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The play that add_node.yml, remove_node.yml and replace_node.yml have before any other that touches a host ends them."""
+def test_plain_ansible_refuses_hosts_of_an_existing_cluster(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The first play of add_node.yml, remove_node.yml and replace_node.yml fails."""
     code, said = play(write(tmp_path), "day2/node/owned.yml", *(word for one in words for word in ("-e", one)))
 
     assert code == 2
@@ -71,7 +71,7 @@ def test_plain_ansible_refuses_machines_of_somebody_else(tmp_path: Path, words: 
 
 
 def test_the_refusal_ends_the_removal(tmp_path: Path) -> None:
-    """Neither drained nor stopped: no play comes after the refusal."""
+    """The host is neither drained nor stopped."""
     code, said = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo")
 
     assert code == 2
@@ -79,8 +79,8 @@ def test_the_refusal_ends_the_removal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new", ["gpu1", "gpu9"])
-def test_the_verb_replaces_no_machine_of_somebody_else(tmp_path: Path, new: str) -> None:
-    """Neither by another one nor by itself, installed anew: exit 3, before a host is asked for its key."""
+def test_verb_does_not_replace_a_host_of_an_existing_cluster(tmp_path: Path, new: str) -> None:
+    """The exit code is 3, and no host is contacted."""
     path = write(tmp_path)
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     tree["all"]["hosts"] = {name: {"ansible_host": f"127.0.0.{number}"} for number, name in enumerate(tree["all"]["hosts"], 2)}
@@ -91,8 +91,8 @@ def test_the_verb_replaces_no_machine_of_somebody_else(tmp_path: Path, new: str)
     assert "kubernetes_provider is existing" in done.stderr
 
 
-def test_a_limit_without_localhost_does_not_lift_the_refusal(tmp_path: Path) -> None:
-    """`--limit all:!NAME` leaves the plays of localhost out."""
+def test_limit_without_localhost_is_refused_too(tmp_path: Path) -> None:
+    """`--limit all:!NAME` excludes the plays of localhost."""
     code, said = play(write(tmp_path), "day2/remove_node.yml", "-e", "node=gpu1", "-e", "confirm=demo", "--limit", "all:!gpu1")
 
     assert code == 2
@@ -100,16 +100,16 @@ def test_a_limit_without_localhost_does_not_lift_the_refusal(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("provider", "host"), [("existing", "gpu2"), ("kubespray", "gpu1")])
-def test_other_hosts_may_come_and_go(tmp_path: Path, provider: str, host: str) -> None:
-    """A host that is no machine of that cluster, and any of one that Kubespray makes."""
+def test_other_hosts_can_be_added_and_removed(tmp_path: Path, provider: str, host: str) -> None:
+    """Hosts outside of the existing cluster, and hosts of a Kubespray cluster, are accepted."""
     code, said = play(write(tmp_path, kubernetes_provider=provider), "day2/node/owned.yml", "-e", f"node={host}")
 
     assert code == 0, said
 
 
 @pytest.mark.parametrize(("provider", "unreachable"), [("existing", "unreachable=0"), ("kubespray", "unreachable=1")])
-def test_backups_and_certificates_of_somebody_else_are_not_judged(tmp_path: Path, provider: str, unreachable: str) -> None:
-    """Of a cluster of ours the phase verify asks its hosts for both; of another's none, as `renew` would refuse what it advised."""
+def test_backups_and_certificates_of_an_existing_cluster_are_not_checked(tmp_path: Path, provider: str, unreachable: str) -> None:
+    """The phase verify checks both only for a Kubespray cluster."""
     code, said = play(write(tmp_path, kubernetes_provider=provider), "verify/kubernetes.yml", "--tags", "kube_backup,kube_certificates")
 
     assert (code == 0) == (provider == "existing")

@@ -1,4 +1,4 @@
-"""Where the pinned release comes from, and that nothing else than that release is ever used."""
+"""Test the checks of Kubespray's release with git."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_an_archive_has_the_name_that_git_gives_its_content(tmp_path: Path) -> None:
-    """Git itself is asked, of a tree with a program, links, a name that sorts as a folder, and an empty folder."""
+def test_tree_hash_equals_that_of_git(tmp_path: Path) -> None:
+    """The tree has an executable file, links, names that sort as folders, and an empty folder."""
     work = tmp_path / "work"
     (work / "a").mkdir(parents=True)
     (work / "empty").mkdir()
@@ -48,17 +48,17 @@ def test_an_archive_has_the_name_that_git_gives_its_content(tmp_path: Path) -> N
     subprocess.run(["tar", "-czf", str(tmp_path / "c.tgz"), "--exclude=.git", "work"], cwd=tmp_path, timeout=60, check=True)
     assert tree_of_archive(tmp_path / "c.tgz") != git("rev-parse", "HEAD^{tree}")
     subprocess.run(["tar", "-czf", str(tmp_path / "d.tgz"), "a.tgz", "b.tgz"], cwd=tmp_path, timeout=60, check=True)
-    with pytest.raises(ValueError, match="one folder"):
+    with pytest.raises(ValueError, match="single top folder"):
         tree_of_archive(tmp_path / "d.tgz")
 
 
-def test_a_checkout_is_what_was_released(tmp_path: Path) -> None:
-    """Of a folder with history git is asked: another commit, a changed file and one that was put there are refused."""
+def test_changed_checkout_is_refused(tmp_path: Path) -> None:
+    """Another commit, a changed file and an added file are refused."""
     mine = _checkout(tmp_path / "mine")
     git = ["git", "-C", str(mine), "-c", "user.name=x", "-c", "user.email=x"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "x"]):
         subprocess.run([*git, *words], check=True, timeout=60)
-    with pytest.raises(PlanError, match=rf"is at commit \w+, and Kubespray v{VERSION} is 1c9add48") as caught:
+    with pytest.raises(PlanError, match=rf"is at commit \w+, but Kubespray v{VERSION} is 1c9add48") as caught:
         releases._given(mine, load_release())
     assert f"git -C {mine} checkout v{VERSION}" in caught.value.fix
 
@@ -67,7 +67,7 @@ def test_a_checkout_is_what_was_released(tmp_path: Path) -> None:
     assert releases._given(mine, pinned) == mine
     (mine / "group_vars").mkdir()
     (mine / "group_vars/all.yml").touch()
-    with pytest.raises(PlanError, match=rf"is not Kubespray v{VERSION} as it was released: \?\? group_vars/"):
+    with pytest.raises(PlanError, match=rf"was changed since the release v{VERSION}: \?\? group_vars/"):
         releases._given(mine, pinned)
     with (mine / "galaxy.yml").open("a") as file:
         file.write("more: 1\n")
@@ -75,11 +75,11 @@ def test_a_checkout_is_what_was_released(tmp_path: Path) -> None:
         releases._given(mine, pinned)
 
 
-def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    """The last line of what it said, and what to do."""
+def test_failed_program_is_reported(tmp_path: Path) -> None:
+    """The error has the last line of the output, and a fix."""
     with pytest.raises(PlanError, match="cannot fetch it: no such place") as caught:
         releases._call(["sh", "-c", "echo a >&2; echo no such place >&2; exit 3"], 10, "fetch it", "look")
-    with pytest.raises(PlanError, match="cannot fetch it: exit status 3"):
+    with pytest.raises(PlanError, match="cannot fetch it: exit code 3"):
         releases._call(["sh", "-c", "exit 3"], 10, "fetch it", "look")
     with pytest.raises(PlanError, match="cannot fetch it"):
         releases._call([str(tmp_path / "nobody")], 10, "fetch it", "look")

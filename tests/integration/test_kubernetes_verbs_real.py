@@ -1,4 +1,4 @@
-"""`backup`, `restore`, `renew`, `upgrade`: which hosts they concern, and what is refused before any is contacted."""
+"""Test the checks of `backup`, `restore`, `renew` and `upgrade` before a host is contacted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from primus_bootstrap import content
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.rules.day2_nodes import check_leaving
-from primus_bootstrap.kubernetes.day2 import refuse_part
+from primus_bootstrap.kubernetes.day2 import refuse_partial_reset
 from tests.command_line import run_primus
 from tests.unit.test_kubernetes_verbs import MI300X, NEWEST, write
 
 LAB = content.topologies_dir() / "lab/hosts.yaml"
 
 
-def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
-    """With the groups that would change that."""
+def test_cluster_without_kubernetes_is_refused(tmp_path: Path) -> None:
+    """The error names the groups of Kubernetes."""
     done = run_primus("backup", "etcd", str(LAB))
 
     assert done.returncode == 3
@@ -29,8 +29,8 @@ def test_a_cluster_without_kubernetes_has_nothing_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("backup", "etcd"), ("restore", "etcd"), ("renew", "certificates"), ("upgrade", "kubernetes")])
-def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """kubernetes_provider existing ends in exit 3, before any host is contacted; plain Ansible refuses it as well."""
+def test_existing_cluster_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """With kubernetes_provider existing the exit code is 3, and no host is contacted."""
     path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
     done = run_primus(
         *words, str(path), *([NEWEST] if words[0] == "upgrade" else []), *(["--confirm", "demo"] if words[0] == "restore" else [])
@@ -40,8 +40,8 @@ def test_machines_of_somebody_else_are_refused(tmp_path: Path, words: tuple[str,
     assert "kubernetes_provider is existing" in done.stderr
 
 
-def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
-    """The first play of each playbook contacts nobody."""
+def test_plain_ansible_refuses_an_existing_cluster(tmp_path: Path) -> None:
+    """The first play of each playbook fails and contacts no host."""
     path = write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf")
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/backup_etcd.yml")]
     done = subprocess.run(argv, cwd=content.playbooks_dir().parent, capture_output=True, text=True, timeout=300, check=False)
@@ -50,8 +50,8 @@ def test_plain_ansible_refuses_them_as_well(tmp_path: Path) -> None:
     assert "this cluster's machines are somebody else's" in " ".join(done.stdout.split())
 
 
-def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
-    """Another name, or none and nobody to ask: exit 3, and nothing was touched."""
+def test_restore_needs_the_name_of_the_cluster(tmp_path: Path) -> None:
+    """With another name, or without one and a terminal, the exit code is 3."""
     path = str(write(tmp_path))
     done = [run_primus("restore", "etcd", path, "--confirm", "prod"), run_primus("restore", "etcd", path)]
 
@@ -60,8 +60,8 @@ def test_a_restore_wants_the_clusters_name(tmp_path: Path) -> None:
     assert "--confirm demo" in done[1].stderr
 
 
-def test_a_member_of_etcd_leaves_by_kubespray_first() -> None:
-    """The verb and plain Ansible say the same: a host that hosts.yaml takes out of its groups beforehand would stay in etcd for ever."""
+def test_etcd_member_must_be_removed_by_kubespray() -> None:
+    """The verb and plain Ansible refuse to remove a host that hosts.yaml has removed from etcd."""
     with pytest.raises(PlanError) as caught:
         check_leaving(load_cluster(MI300X), "cp3")
     argv = [
@@ -80,15 +80,15 @@ def test_a_member_of_etcd_leaves_by_kubespray_first() -> None:
     assert done.returncode == 2
 
 
-def test_a_part_of_kubernetes_is_not_reset(tmp_path: Path) -> None:
-    """Kubespray's reset wipes every host whatever --limit says: the verb refuses a part, and so does the playbook before it touches any."""
+def test_partial_reset_is_refused(tmp_path: Path) -> None:
+    """Kubespray resets all hosts, so the verb and the playbook refuse a --limit."""
     path = write(tmp_path)
     cluster = load_cluster(path)
-    refuse_part(cluster, ("cp1", "gpu1"))
-    refuse_part(cluster, ())
-    with pytest.raises(PlanError, match="1 of 2 hosts of Kubernetes are left out"):
-        refuse_part(cluster, ("gpu1",))
-    refuse_part(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
+    refuse_partial_reset(cluster, ("cp1", "gpu1"))
+    refuse_partial_reset(cluster, ())
+    with pytest.raises(PlanError, match="1 of 2 hosts of Kubernetes are excluded"):
+        refuse_partial_reset(cluster, ("gpu1",))
+    refuse_partial_reset(load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="x")), ("gpu1",))
     path = write(tmp_path)
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(path), str(content.playbooks_dir() / "day2/reset.yml")]
     words = ["-e", "confirm=demo", "--limit", "gpu1"]

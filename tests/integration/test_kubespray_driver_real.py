@@ -1,4 +1,4 @@
-"""The role kubespray with a real Ansible at both ends: what it starts, keeps, says and hides; the release is the one of kubespray_rig."""
+"""Test the role kubespray with a real Ansible and the release of kubespray_rig."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primus_bootstrap import content
 from primus_bootstrap.engine.plan import make_plan
 from primus_bootstrap.engine.run import Options, apply_plan
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.cordons import read_note
+from primus_bootstrap.kubernetes.cordons import read_cordon_record
 from primus_bootstrap.kubernetes.node_marks import is_cordoned
 from tests.unit.engine_rig import write_playbooks
 from tests.unit.kube_nodes_rig import node
@@ -30,15 +30,15 @@ RENEWED = 'upgrade-cluster.yml -b --limit etcd,kube_control_plane -e {"drain_nod
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Give a cluster of one control plane and one worker, of which nothing ran."""
+    """Return a cluster with one control plane and one worker, without a run."""
     made = make_site(tmp_path)
     made.write(["cp1"], ["w1"])
     return made
 
 
 @LONG
-def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
-    """The full play, noted when it ended well; then nothing; then the new worker's own facts and its join, limited to it."""
+def test_cluster_is_created_once_and_a_worker_is_added(site: Site) -> None:
+    """The full play runs once; then nothing; then the facts and the join of the new worker."""
     first = site.play()
 
     assert first.returncode == 0, first.stdout + first.stderr
@@ -59,8 +59,8 @@ def test_a_cluster_is_made_once_and_a_worker_comes_alone(site: Site) -> None:
 
 
 @LONG
-def test_after_a_member_of_etcd_was_taken_out_the_next_apply_tells_the_others(site: Site) -> None:
-    """The removal runs remove-node.yml alone, because the full play would name the host again while hosts.yaml does."""
+def test_removed_etcd_member_is_announced_by_the_next_apply(site: Site) -> None:
+    """The removal runs remove-node.yml only; the full play runs after the host left hosts.yaml."""
     site.write(["cp1", "cp2", "cp3"], ["w1"])
     assert site.play().returncode == 0
     site.calls()
@@ -80,13 +80,13 @@ def test_after_a_member_of_etcd_was_taken_out_the_next_apply_tells_the_others(si
 
 
 @LONG
-def test_an_upgrade_that_ends_early_is_finished_by_the_next(site: Site) -> None:
-    """What it had cordoned takes pods again before Kubespray looks, who was cordoned before stays so; a host that is away is not asked."""
+def test_interrupted_upgrade_is_finished(site: Site) -> None:
+    """Its cordoned Nodes are uncordoned before the next run; other cordons stay, and a lost host is excluded."""
     site.write(["cp1"], ["w1", "w2", "w3"], site_full=["w1"])
     nodes = {name: node(name) for name in ("cp1", "w1", "w3")} | {"w2": node("w2", unschedulable=True)}
     with api("https://10.0.0.1:6443", site.state / "artifacts/admin.conf", nodes):
         failed = site.play(tasks="upgrade")
-        left = read_note(site.state / "cordons.json")
+        left = read_cordon_record(site.state / "cordons.json")
         nodes["w1"]["spec"]["unschedulable"] = True
         site.write(["cp1"], ["w1", "w2", "w3"])
         done = site.play(tasks="upgrade")
@@ -100,8 +100,8 @@ def test_an_upgrade_that_ends_early_is_finished_by_the_next(site: Site) -> None:
 
 
 @LONG
-def test_hosts_that_join_are_sent_to_the_first_control_plane(site: Site) -> None:
-    """Of old kubeadm wrote the one that was first then; the whole role puts it right after Kubespray, and a second run changes nothing."""
+def test_new_hosts_use_the_first_control_plane(site: Site) -> None:
+    """The role corrects the address of kubeadm after Kubespray; a second run changes nothing."""
     with api("https://10.0.0.77:6443", site.state / "artifacts/admin.conf") as data:
         first = site.play(tasks="main")
         assert first.returncode == 0, first.stdout + first.stderr
@@ -113,8 +113,8 @@ def test_hosts_that_join_are_sent_to_the_first_control_plane(site: Site) -> None
     assert "changed=0" in second.stdout
 
 
-def test_a_host_that_fails_is_named_with_its_cause(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the report and the journal of `apply`, as its own Ansible says it; nothing is noted, so that the next run repeats it."""
+def test_failed_host_is_reported(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The report and the journal have the cause; no state is saved, so that the next run repeats the play."""
     site.write(["cp1"], ["w1", "w2"], site_full=["w1"])
     (tmp_path / "phases").mkdir()
     playbooks = write_playbooks(tmp_path / "phases", {"kubernetes": playbook("install")})
@@ -137,8 +137,8 @@ def test_a_host_that_fails_is_named_with_its_cause(site: Site, monkeypatch: pyte
 
 
 @pytest.mark.long("roles/kubespray", "primus_bootstrap/inventory/snapshot.py", "primus_bootstrap/inventory/plugins")
-def test_kubespray_reads_the_hosts_that_the_run_was_checked_with(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """hosts.yaml gets a worker while `apply` runs: neither the role nor Kubespray's own Ansible sees it, and it is not noted as made."""
+def test_kubespray_reads_the_snapshot(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A worker that is added to hosts.yaml during `apply` is neither configured nor saved."""
     before = (tmp_path / "hosts.yaml").read_text(encoding="utf-8")
     site.write(["cp1"], ["w1", "w2"])
     (tmp_path / "hosts.yaml").rename(tmp_path / "later.yaml")
@@ -162,24 +162,24 @@ def test_kubespray_reads_the_hosts_that_the_run_was_checked_with(site: Site, mon
 
 
 @LONG
-def test_check_mode_says_what_would_run_and_runs_nothing(site: Site) -> None:
-    """Nor does a run whose inventory the release itself refuses; its own words are passed on."""
+def test_check_mode_lists_the_commands(site: Site) -> None:
+    """Check mode lists the commands, and reports failed checks of the release."""
     checked = site.play("--check", "--diff")
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "changed=1" in checked.stdout
-    assert "+cluster.yml -b: bring the hosts of the cluster to what hosts.yaml says" in checked.stdout
+    assert "+cluster.yml -b: configure the hosts of the cluster as hosts.yaml says" in checked.stdout
     site.write(["cp1"], ["w1"], site_bad=True)
     refused = site.play()
-    assert "refuses this inventory: cp1: Check the network" in " ".join(refused.stdout.split())
+    assert "rejects this inventory: cp1: Check the network" in " ".join(refused.stdout.split())
     assert refused.returncode != 0
     assert site.calls() == []
     assert not (site.state / "done.json").exists()
 
 
 @LONG
-def test_a_secret_reaches_kubespray_and_stands_nowhere_afterwards(site: Site, tmp_path: Path) -> None:
-    """One under Vault is opened there; neither it, Vault's password nor what `-e` gives is in a file, a log or an argument."""
+def test_secrets_are_not_stored(site: Site, tmp_path: Path) -> None:
+    """A secret under Vault reaches Kubespray; it and Vault's password are in no file, log or argument."""
     (tmp_path / "password").write_text("of-the-vault\n")
     argv = [str(PROGRAMS / "ansible-vault"), "encrypt_string", "--vault-password-file", str(tmp_path / "password"), "--name", "site_secret"]
     sealed = subprocess.run([*argv, "hush-hush"], env=site.environment(), capture_output=True, text=True, timeout=300, check=True)

@@ -14,7 +14,7 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.kubernetes.api import Server
-from primus_bootstrap.kubernetes.node_label_run import bring, wishes_of
+from primus_bootstrap.kubernetes.node_label_run import desired_nodes, update_nodes
 from tests.kubernetes.fake_nodes import register_nodes
 from tests.waiting import until
 
@@ -98,12 +98,12 @@ def test_what_hosts_yaml_no_longer_says_goes(api_server: ApiServer, api: Api) ->
     api_server.kubectl("label", "node", "kn-gpu1", "example.com/pool=a")
     variables = {"node_labels": {"example.com/pool": "a", "nfd": "yes"}, "node_taints": ["gpu=yes:NoSchedule"]}
     api.patch("/api/v1/nodes/kn-gpu1", {"metadata": {"labels": {"nfd": "yes"}}}, fieldManager="nfd-master")
-    bring(server, wishes_of({"kn-gpu1": variables}))
-    assert bring(server, wishes_of({"kn-gpu1": variables})).changed == ()
-    bring(server, wishes_of({"kn-gpu1": {"rack": "r"}}))
+    update_nodes(server, desired_nodes({"kn-gpu1": variables}))
+    assert update_nodes(server, desired_nodes({"kn-gpu1": variables})).changed == ()
+    update_nodes(server, desired_nodes({"kn-gpu1": {"rack": "r"}}))
     found = api.get("/api/v1/nodes/kn-gpu1")
 
     assert found["metadata"]["labels"].get("example.com/pool") is None
     assert (found["metadata"]["labels"]["nfd"], found["metadata"]["labels"]["theirs"]) == ("yes", "x")
     assert found["spec"].get("taints") is None
-    assert bring(server, wishes_of({"kn-gpu1": {"rack": "r"}})).changed == ()
+    assert update_nodes(server, desired_nodes({"kn-gpu1": {"rack": "r"}})).changed == ()

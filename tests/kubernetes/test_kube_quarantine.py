@@ -18,7 +18,7 @@ from primus_bootstrap import content
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes import node_quarantine
 from primus_bootstrap.kubernetes.api import Server
-from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, forget
+from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, delete_node
 from primus_bootstrap.kubernetes.node_states import state_of
 from tests.kubernetes.fake_kubelet import running_pods
 from tests.kubernetes.fake_nodes import register_nodes
@@ -106,10 +106,10 @@ def test_a_foreign_cordon_is_untouched(api_server: ApiServer, api: Api) -> None:
     api_server.kubectl("cordon", "kq-gpu2")
     records = {name: {**RECORD, "host": name} for name in ("kq-gpu1", "kq-gpu2")}
 
-    assert node_quarantine.keep(server, records) == ["kq-gpu1", "kq-gpu2"]
-    assert node_quarantine.keep(server, records) == []
+    assert node_quarantine.set_quarantines(server, records) == ["kq-gpu1", "kq-gpu2"]
+    assert node_quarantine.set_quarantines(server, records) == []
     until(lambda: len(node(api, "kq-gpu1")["spec"]["taints"]) == 2)  # Kubernetes' own for a cordon beside ours
-    assert node_quarantine.release(server, list(records), owner="primus-bench") == ["kq-gpu1", "kq-gpu2"]
+    assert node_quarantine.lift_quarantines(server, list(records), owner="primus-bench") == ["kq-gpu1", "kq-gpu2"]
     until(lambda: not node(api, "kq-gpu1")["spec"].get("taints"))
     assert "unschedulable" not in node(api, "kq-gpu1")["spec"]
     assert state_of(node(api, "kq-gpu2")).state == "cordoned by somebody else"
@@ -214,7 +214,9 @@ def test_a_drain_respects_budgets_and_refuses_lone_pods(api_server: ApiServer, a
         until(lambda: on("kq-gpu1") == 2)
         api_server.kubectl("uncordon", "kq-gpu2")
         until(lambda: api.get(budget).get("status", {}).get("currentHealthy") == 2)
-        with pytest.raises(RunError, match=r"within 3 s: .*/web-.* \(a disruption budget holds it: The disruption budget web needs 2"):
+        with pytest.raises(
+            RunError, match=r"within 3 s: .*/web-.* \(a disruption budget forbids the eviction: The disruption budget web needs 2"
+        ):
             drain(api_server, evict_s=3)
         assert on("kq-gpu1") == 2
         api.patch(budget, {"spec": {"minAvailable": 1}})
@@ -226,9 +228,9 @@ def test_a_drain_respects_budgets_and_refuses_lone_pods(api_server: ApiServer, a
         lone = {"nodeName": "kq-gpu1", "terminationGracePeriodSeconds": 1, "containers": [{"name": "x", "image": "x"}]}
         api.create(pods, {"metadata": {"name": "lone"}, "spec": lone})
         until(lambda: on("kq-gpu1") == 1)
-        with pytest.raises(RunError, match=r"pods that nobody would start again: .*/lone"):
+        with pytest.raises(RunError, match=r"pods without a controller, which nothing would restart: .*/lone"):
             drain(api_server, evict_s=10)
         assert drain(api_server, evict_s=30, force=True)
         assert on("kq-gpu1") == 0
-    assert forget(Server(api_server.kubeconfig), "kq-gpu1")
-    assert not forget(Server(api_server.kubeconfig), "kq-gpu1")
+    assert delete_node(Server(api_server.kubeconfig), "kq-gpu1")
+    assert not delete_node(Server(api_server.kubeconfig), "kq-gpu1")

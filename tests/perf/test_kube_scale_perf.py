@@ -25,9 +25,9 @@ import yaml
 
 from primus_bootstrap import content
 from primus_bootstrap.kubernetes.api import PAGE, Server
-from primus_bootstrap.kubernetes.node_label_run import bring, wishes_of
+from primus_bootstrap.kubernetes.node_label_run import desired_nodes, update_nodes
 from primus_bootstrap.kubernetes.node_labels import RACK
-from primus_bootstrap.kubernetes.node_quarantine import keep, release
+from primus_bootstrap.kubernetes.node_quarantine import lift_quarantines, set_quarantines
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
@@ -146,7 +146,7 @@ def test_labels_and_taints_of_all_nodes(fleet: Fleet) -> None:
     first = timed("playbook, labels and taints of all", lambda: play(fleet))
     second = timed("playbook, nothing to do", lambda: play(fleet))
     server = Counting(fleet.server.kubeconfig)
-    outcome = timed("of which the requests", lambda: bring(server, wishes_of(fleet.hosts)))
+    outcome = timed("of which the requests", lambda: update_nodes(server, desired_nodes(fleet.hosts)))
     node = fleet.api.get(f"/api/v1/nodes/{BURST[-1]}")
 
     assert ("changed=1 " in first, "changed=0 " in second) == (True, True), first + second
@@ -159,11 +159,11 @@ def test_a_burst_of_quarantines(fleet: Fleet) -> None:
     """Five in a hundred go at once by one list and a patch for each, and come back; a second time nothing is changed."""
     server = Counting(fleet.server.kubeconfig)
     records = {name: {**RECORD, "host": name} for name in BURST}
-    kept = timed(f"{len(BURST):,} quarantined", lambda: keep(server, records))
+    kept = timed(f"{len(BURST):,} quarantined", lambda: set_quarantines(server, records))
     asked = dict(server.asked)
     cordoned = _cordoned(fleet)
-    again = timed("the same, nothing to do", lambda: keep(server, records))
-    released = timed(f"{len(BURST):,} released", lambda: release(server, BURST, owner="primus-bench"))
+    again = timed("the same, nothing to do", lambda: set_quarantines(server, records))
+    released = timed(f"{len(BURST):,} released", lambda: lift_quarantines(server, BURST, owner="primus-bench"))
 
     assert (kept, cordoned, again, released) == ([*BURST], {*BURST}, [], [*BURST])
     assert asked["GET"] <= PAGES + len(BURST) // 10, asked
@@ -203,8 +203,8 @@ def test_a_burst_of_bad_health_and_its_breaker(fleet: Fleet) -> None:
 def test_gangs_of_64_by_rack(fleet: Fleet, tmp_path: Path) -> None:
     """Jobs as `workload` makes them, with every twentieth host out: a scheduler that weighs all Nodes keeps a gang in few racks."""
     server = Server(fleet.server.kubeconfig)
-    bring(server, wishes_of(fleet.hosts))
-    keep(server, {name: {**RECORD, "host": name} for name in BURST})
+    update_nodes(server, desired_nodes(fleet.hosts))
+    set_quarantines(server, {name: {**RECORD, "host": name} for name in BURST})
     free = Counter(variables["rack"] for host, variables in fleet.hosts.items() if host not in BURST)
     fewest = _fewest(free)
     racks = {}
@@ -224,7 +224,7 @@ def test_gangs_of_64_by_rack(fleet: Fleet, tmp_path: Path) -> None:
             end="",
             flush=True,
         )
-    timed("quarantines lifted", lambda: release(server, BURST))
+    timed("quarantines lifted", lambda: lift_quarantines(server, BURST))
 
     whole, sampled = racks["rack preferred, all Nodes weighed"], racks["rack preferred, as it comes"]
     assert max(whole) <= 2 * fewest

@@ -1,4 +1,4 @@
-"""A stand-in for an API server with Nodes and pods: merge patches, conflicts on demand, and evictions that a budget may hold."""
+"""A fake API server with Nodes and pods: merge patches, conflicts, and evictions that a budget may block."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def node(name: str = "gpu1", **spec: Any) -> dict[str, Any]:
 
 
 def pod(name: str, owner: str = "ReplicaSet", *, on: str = "gpu1", phase: str = "Running") -> dict[str, Any]:
-    """Return a pod; without an owner nobody would start it again."""
+    """Return a pod; without an owner it has no controller."""
     owners = [{"kind": owner, "name": owner.lower(), "controller": True}] if owner else []
     metadata = {"name": name, "namespace": "x", "ownerReferences": owners}
     return {"metadata": metadata, "spec": {"nodeName": on}, "status": {"phase": phase}}
 
 
 def merged(found: Any, patch: Any) -> Any:
-    """Return what a merge patch makes of a value (RFC 7386)."""
+    """Return the result of a merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     base = dict(found) if isinstance(found, dict) else {}
@@ -38,10 +38,10 @@ def merged(found: Any, patch: Any) -> Any:
 
 
 class FakeApi:
-    """Nodes and pods in memory; `calls` are what changed something, `held` names pods that a budget holds, `stuck` those that never end."""
+    """Nodes and pods in memory. `calls` has the changes, `held` the pods that a budget blocks, `stuck` those that never end."""
 
     def __init__(self, *nodes: dict[str, Any], pods: tuple[dict[str, Any], ...] = ()) -> None:
-        """Keep copies."""
+        """Store copies of the objects."""
         self.nodes = {one["metadata"]["name"]: copy.deepcopy(one) for one in nodes}
         self.pods = list(pods)
         self.calls: list[str] = []
@@ -50,13 +50,13 @@ class FakeApi:
         self.before_patch: Callable[[], None] = lambda: None
 
     def get(self, path: str, **_: str) -> dict[str, Any]:
-        """Return a Node, or the list of what pods can be asked."""
+        """Return a Node, or the resources of the API."""
         if path == "/api/v1":
             return {"resources": [{"name": "pods/eviction", "group": "policy", "version": "v1beta1"}]}
         return copy.deepcopy(self._node(path))
 
     def items(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield Nodes, or the pods of one."""
+        """Yield the Nodes, or the pods of one."""
         if path.endswith("pods"):
             of = query["fieldSelector"].partition("=")[2]
             yield from [one for one in self.pods if one["spec"]["nodeName"] == of]
@@ -107,7 +107,7 @@ class FakeApi:
 
     @staticmethod
     def _take_over(found: dict[str, Any], labels: Mapping[str, str]) -> None:
-        """Apply labels as the server does: what was ours alone and is no longer stated goes."""
+        """Apply labels like the server: those that only this project set and no longer applies are removed."""
         metadata = found["metadata"]
         entries = metadata.setdefault("managedFields", [])
         mine = [one for one in entries if one["manager"] == FIELD_MANAGER]

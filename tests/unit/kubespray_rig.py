@@ -1,6 +1,7 @@
-"""A release of Kubespray that only says what it would do: its playbooks are real, its hosts are this machine, its Ansible is this one.
+"""Create a fake release of Kubespray: its playbooks are real, its hosts are this machine, and its Ansible is this one.
 
-It stands in for the pinned release in the folder that `kubespray_folder` names, and its programs write down how they were called.
+The folder `kubespray_folder` refers to it. Its programs log how they were called.
+
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class Site:
 
     @property
     def state(self) -> Path:
-        """What the driver keeps."""
+        """The state folder of Kubespray."""
         return self.folder / ".primus/demo/kubespray"
 
     def write(self, control: list[str], workers: list[str], **variables: Any) -> None:
-        """Write hosts.yaml; control planes are members of etcd as well."""
+        """Write hosts.yaml; control planes are also etcd members."""
         hosts = {
             name: {"ip": f"10.0.0.{number}", "etcd_member_name": f"etcd-{name}"} for number, name in enumerate([*control, *workers], 1)
         }
@@ -101,7 +102,7 @@ class Site:
         (self.folder / "hosts.yaml").write_text(yaml.safe_dump({"all": tree}), encoding="utf-8")
 
     def environment(self) -> dict[str, str]:
-        """The environment of a run: the cache is the site's own."""
+        """The environment of a run, with the cache of the site."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PRIMUS_", "ANSIBLE_"))}
         mine = {"XDG_CACHE_HOME": "cache", "CALLS": "calls", "ANSIBLE_LOCAL_TEMP": "temp"}
         folders = {name: str(self.folder / path) for name, path in mine.items()}
@@ -115,12 +116,12 @@ class Site:
         }
 
     def play(self, *words: str, tasks: str = "install") -> subprocess.CompletedProcess[str]:
-        """Let plain Ansible run tasks of the role."""
+        """Run tasks of the role with plain Ansible."""
         program = [str(PROGRAMS / "ansible-playbook"), "-i", str(self.folder / "hosts.yaml"), str(self.folder / f"{tasks}.yml")]
         return subprocess.run([*program, *words], env=self.environment(), capture_output=True, text=True, timeout=600, check=False)
 
     def calls(self) -> list[str]:
-        """Return the playbooks that ran since the last look, with limit and variables; what was only judged is left out."""
+        """Return the playbooks since the last call, with limit and variables, without the checks."""
         path = self.folder / "calls"
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         path.unlink(missing_ok=True)
@@ -128,16 +129,16 @@ class Site:
         return [line.split("hosts.yaml ", 1)[1].split(" --forks")[0].split(" --vault-id")[0] for line in ran]
 
     def done(self) -> dict[str, Any]:
-        """Return what the last run that ended well left."""
+        """Return the state after the last successful run."""
         found: dict[str, Any] = json.loads((self.state / "done.json").read_text(encoding="utf-8"))
         return found
 
 
 class ClusterInfo(BaseHTTPRequestHandler):
-    """An API of one namespace, one ConfigMap, which says where hosts that join are sent, and Nodes."""
+    """An API server with one ConfigMap, which has the server address for new hosts, and Nodes."""
 
     def do_GET(self) -> None:
-        """Answer what the client asks to find its way, and the two objects."""
+        """Answer requests for API groups, the ConfigMap and the Nodes."""
         resources = [
             {"name": name, "singularName": "", "namespaced": kind == "ConfigMap", "kind": kind, "verbs": ["get", "list", "patch"]}
             for name, kind in (("configmaps", "ConfigMap"), ("namespaces", "Namespace"), ("nodes", "Node"))
@@ -154,7 +155,7 @@ class ClusterInfo(BaseHTTPRequestHandler):
         self._answer(known.get(self.path.split("?")[0]))
 
     def do_PATCH(self) -> None:
-        """Merge what is sent into the ConfigMap, or into a Node."""
+        """Merge the patch into the ConfigMap, or into a Node."""
         sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path.startswith(NODES):
             nodes, name = self.server.nodes, self.path.split("?")[0].rpartition("/")[2]  # type: ignore[attr-defined]
@@ -165,7 +166,7 @@ class ClusterInfo(BaseHTTPRequestHandler):
         self._answer(self._object())
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Disable the log."""
 
     def _object(self) -> dict[str, Any]:
         metadata = {"name": "cluster-info", "namespace": "kube-public"}
@@ -182,7 +183,7 @@ class ClusterInfo(BaseHTTPRequestHandler):
 
 @contextmanager
 def api(server: str, kubeconfig: Path, nodes: dict[str, dict[str, Any]] | None = None) -> Iterator[dict[str, str]]:
-    """Serve a cluster whose hosts are sent to a server, write its kubeconfig, and yield the ConfigMap's data; Nodes change in place."""
+    """Start the API server, write its kubeconfig, and yield the ConfigMap's data; Nodes change in place."""
     with ThreadingHTTPServer(("127.0.0.1", 0), ClusterInfo) as serving:
         serving.nodes = {} if nodes is None else nodes  # type: ignore[attr-defined]
         serving.data = {"kubeconfig": joining(server)}  # type: ignore[attr-defined]
@@ -194,7 +195,7 @@ def api(server: str, kubeconfig: Path, nodes: dict[str, dict[str, Any]] | None =
 
 
 def joining(server: str, *, user: str = "") -> str:
-    """Return a kubeconfig: without a user the one that kubeadm keeps in the ConfigMap."""
+    """Return a kubeconfig; without a user it is the one of kubeadm's ConfigMap."""
     contexts = [{"name": "it", "context": {"cluster": "it", "user": user}}] if user else []
     users = [{"name": user, "user": {"token": "x"}}] if user else []
     config = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "it", "cluster": {"server": server}}]}
@@ -202,7 +203,7 @@ def joining(server: str, *, user: str = "") -> str:
 
 
 def make_site(folder: Path) -> Site:
-    """Write the release, its programs and one playbook for each of the role's tasks files that are run."""
+    """Write the release, its programs and one playbook for each tasks file of the role."""
     release = folder / "release"
     (release / "playbooks").mkdir(parents=True)
     (release / "galaxy.yml").write_text(f"version: {load_release().version.removeprefix('v')}\n", encoding="utf-8")

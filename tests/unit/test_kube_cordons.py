@@ -1,4 +1,4 @@
-"""What Kubespray cordons in an upgrade: noted before, given back after a kill, and nothing of somebody else's touched."""
+"""Test that Nodes are uncordoned after an interrupted upgrade, and that cordons of others stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.kubernetes import commands
-from primus_bootstrap.kubernetes.cordons import Cordons, cordoned_by, give_back, read_note
+from primus_bootstrap.kubernetes.cordons import Cordons, cordoned_by, read_cordon_record, uncordon_patch
 from primus_bootstrap.kubernetes.node_marks import CORDON, annotations_of, is_cordoned, mark_patch, unmark_patch
 from tests.unit.kube_nodes_rig import FakeApi, merged, node
 
@@ -22,16 +22,16 @@ CONTROL_PLANES, BATCH = commands.upgrade("1.35.4", workers=[["a", "b"]])[1:]
 
 
 class KilledError(Exception):
-    """Stands in for the end of the process."""
+    """Replaces the end of the process."""
 
 
-def note(folder: Path, api: FakeApi) -> Cordons:
-    """Return the note of a cluster; hosts and Nodes have the same names."""
+def cordons_of(folder: Path, api: FakeApi) -> Cordons:
+    """Return the record of a cluster whose hosts and Nodes have the same names."""
     return Cordons(folder / "cordons.json", lambda: api, GROUPS, str)
 
 
-def cut_short(cordons: Cordons, api: FakeApi, command: commands.Command, *cordoned: str) -> None:
-    """Let a run cordon these Nodes as Kubespray does, and be killed."""
+def interrupt(cordons: Cordons, api: FakeApi, command: commands.Command, *cordoned: str) -> None:
+    """Cordon these Nodes like Kubespray, and end the run with an error."""
 
     def run() -> None:
         with cordons.around(command):
@@ -43,8 +43,8 @@ def cut_short(cordons: Cordons, api: FakeApi, command: commands.Command, *cordon
         run()
 
 
-def test_who_is_cordoned_is_told_by_the_command() -> None:
-    """Groups as their hosts, without those that are left out; nobody by what does not upgrade."""
+def test_cordoned_hosts_follow_from_the_command() -> None:
+    """The limit is expanded to hosts without the excluded ones; other playbooks cordon nothing."""
     renewed = commands.renew_api_servers(["cp2"])[0]
 
     assert cordoned_by(CONTROL_PLANES, GROUPS) == ("cp1", "cp2", "e3")
@@ -53,11 +53,11 @@ def test_who_is_cordoned_is_told_by_the_command() -> None:
     assert cordoned_by(commands.create("a,b")[0], GROUPS) == ()
 
 
-def test_a_killed_run_leaves_no_node_cordoned(tmp_path: Path) -> None:
-    """The repeat gives back what took pods before, so that it is drained and given back as any other; then nothing is noted any more."""
+def test_killed_run_leaves_no_node_cordoned(tmp_path: Path) -> None:
+    """The next run uncordons the Nodes that were schedulable, and a successful run removes the record."""
     api = FakeApi(node("a"), node("b", unschedulable=True), node("c"))
-    cordons = note(tmp_path, api)
-    cut_short(cordons, api, BATCH, "a", "b")
+    cordons = cordons_of(tmp_path, api)
+    interrupt(cordons, api, BATCH, "a", "b")
     seen = {}
     with cordons.around(BATCH):
         seen = {name: is_cordoned(found) for name, found in api.nodes.items()}
@@ -66,52 +66,52 @@ def test_a_killed_run_leaves_no_node_cordoned(tmp_path: Path) -> None:
     assert not cordons.path.exists()
 
 
-def test_control_planes_come_back_too_and_the_workers_batch_is_still_known(tmp_path: Path) -> None:
-    """A second kill, while control planes are repeated, forgets neither what it cordoned nor which workers are not done."""
+def test_record_survives_a_second_kill(tmp_path: Path) -> None:
+    """After a second kill, the record still has the cordoned Nodes and the unfinished workers."""
     api = FakeApi(node("cp1"), node("cp2"), node("a"), node("b"))
-    cordons = note(tmp_path, api)
-    cut_short(cordons, api, BATCH, "a")
-    cut_short(cordons, api, CONTROL_PLANES, "cp2")
+    cordons = cordons_of(tmp_path, api)
+    interrupt(cordons, api, BATCH, "a")
+    interrupt(cordons, api, CONTROL_PLANES, "cp2")
 
     assert not is_cordoned(api.nodes["a"])
-    assert read_note(cordons.path) == {"taking": ["cp1", "cp2"], "unfinished": ["a", "b", "cp1", "cp2"]}
+    assert read_cordon_record(cordons.path) == {"taking": ["cp1", "cp2"], "unfinished": ["a", "b", "cp1", "cp2"]}
     with cordons.around(CONTROL_PLANES):
         assert not is_cordoned(api.nodes["cp2"])
-    assert read_note(cordons.path) == {"taking": [], "unfinished": ["a", "b"]}
+    assert read_cordon_record(cordons.path) == {"taking": [], "unfinished": ["a", "b"]}
 
 
-def test_without_anything_to_run_they_come_back_as_well(tmp_path: Path) -> None:
-    """As after an apply whose change was taken back; the next upgrade still finishes them."""
+def test_nodes_are_uncordoned_without_a_run(tmp_path: Path) -> None:
+    """`restore` uncordons the Nodes, and the record keeps the unfinished ones."""
     api = FakeApi(node("a"), node("b"))
-    cordons = note(tmp_path, api)
-    cut_short(cordons, api, BATCH, "a")
-    cordons.settle()
+    cordons = cordons_of(tmp_path, api)
+    interrupt(cordons, api, BATCH, "a")
+    cordons.restore()
 
     assert not is_cordoned(api.nodes["a"])
-    assert read_note(cordons.path) == {"taking": [], "unfinished": ["a", "b"]}
+    assert read_cordon_record(cordons.path) == {"taking": [], "unfinished": ["a", "b"]}
     changes = list(api.calls)
-    cordons.settle()
+    cordons.restore()
     assert api.calls == changes
 
 
-def test_a_node_that_fell_ill_meanwhile_stays_out_until_its_mark_goes() -> None:
-    """The cordon was Kubespray's when the mark came, so nobody would have lifted it: it becomes ours, and goes with the mark."""
+def test_node_with_a_mark_stays_cordoned() -> None:
+    """Kubespray's cordon becomes the project's and is removed with the last mark."""
     ill = node("a", unschedulable=True)
     ill = merged(ill, mark_patch(ill, "health", RECORD))
     assert CORDON not in annotations_of(ill)
 
-    kept = merged(ill, give_back(ill))
+    kept = merged(ill, uncordon_patch(ill))
     well = merged(kept, unmark_patch(kept, "health"))
 
     assert (is_cordoned(kept), is_cordoned(well)) == (True, False)
-    assert give_back(kept) is None
-    assert give_back(well) is None
+    assert uncordon_patch(kept) is None
+    assert uncordon_patch(well) is None
 
 
-def test_a_note_that_cannot_be_read_stops_the_run(tmp_path: Path) -> None:
-    """Whose a cordon is cannot be told then; it says what to look at."""
+def test_damaged_record_stops_the_run(tmp_path: Path) -> None:
+    """The owner of a cordon is then unknown; the fix lists what to check."""
     (tmp_path / "cordons.json").write_text(json.dumps({"taking": 7}), encoding="utf-8")
 
-    with pytest.raises(RunError, match="which Nodes an upgrade that was cut short has cordoned is not known") as caught:
-        note(tmp_path, FakeApi()).begin(["a"])
+    with pytest.raises(RunError, match="the Nodes that an interrupted upgrade cordoned are unknown") as caught:
+        cordons_of(tmp_path, FakeApi()).begin(["a"])
     assert "kubectl get nodes" in caught.value.fix

@@ -1,4 +1,4 @@
-"""How a Node is emptied: jobs may end, budgets are respected, lone pods are refused, and what is in the way is named."""
+"""Test the drain of a Node: jobs, disruption budgets, pods without a controller, and its errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.core.errors import RunError
-from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, forget, sort_pods
+from primus_bootstrap.kubernetes.drain import Drain, DrainOptions, delete_node, sort_pods
 from primus_bootstrap.kubernetes.node_marks import mark_of, mark_patch
 from tests.unit.kube_nodes_rig import FakeApi, node, pod
 
@@ -18,31 +18,31 @@ RECORD = {"owner": "primus-bootstrap", "reason": "reboot", "time": 1, "host": "g
 
 
 class Clock:
-    """A clock that only waiting moves; `then` is called at each wait."""
+    """A clock that advances only in `wait`; `then` is called at each wait."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        """Begin at 0."""
+        """Start at 0."""
         self.now = 0.0
         self.then = then
 
     def __call__(self) -> float:
-        """Tell the time."""
+        """Return the time."""
         return self.now
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
         self.then()
 
 
 def drain(api: FakeApi, clock: Clock | None = None, *, force: bool = False, dry_run: bool = False) -> bool:
-    """Empty gpu1: jobs have 100 s, evictions 20 s."""
+    """Drain gpu1 with 100 s for jobs and 20 s for evictions."""
     clock = clock or Clock()
     return Drain(api, "gpu1", DrainOptions(100, 20, force=force), clock=clock, wait=clock.wait).run(RECORD, dry_run=dry_run)
 
 
-def test_pods_are_told_apart() -> None:
-    """DaemonSets' and the kubelet's own stay, ended ones count for nothing."""
+def test_pods_are_classified() -> None:
+    """Pods of DaemonSets and static pods stay; ended pods are ignored."""
     mirror = pod("etcd", "Node")
     mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
     pods = [pod("ds", "DaemonSet"), mirror, pod("j", "Job"), pod("done", "Job", phase="Succeeded"), pod("web"), pod("lone", "")]
@@ -51,8 +51,8 @@ def test_pods_are_told_apart() -> None:
     assert (found.staying, found.jobs, found.movable, found.lone) == (("x/ds", "x/etcd"), ("x/j",), ("x/web",), ("x/lone",))
 
 
-def test_an_empty_node_is_cordoned_and_the_second_time_changes_nothing() -> None:
-    """Only a DaemonSet's pod is left; it stays."""
+def test_empty_node_is_cordoned_once() -> None:
+    """A pod of a DaemonSet stays; a second drain changes nothing."""
     api = FakeApi(node(), pods=(pod("ds", "DaemonSet"),))
 
     assert drain(api)
@@ -61,8 +61,8 @@ def test_an_empty_node_is_cordoned_and_the_second_time_changes_nothing() -> None
 
 
 @pytest.mark.parametrize(("mark", "drained"), [("health", True), ("quarantine", False)])
-def test_a_node_that_is_out_for_its_health_is_drained_by_name(mark: str, *, drained: bool) -> None:
-    """Its health may pass while jobs are waited for, and new pods would start; a quarantine stays until a person lifts it."""
+def test_node_with_a_health_mark_gets_a_drain_mark(mark: str, *, drained: bool) -> None:
+    """The health mark may be removed during the drain; a quarantine stays, so it needs no drain mark."""
     api = FakeApi(node())
     api.patch("/api/v1/nodes/gpu1", mark_patch(node(), mark, RECORD) or {})
 
@@ -70,22 +70,22 @@ def test_a_node_that_is_out_for_its_health_is_drained_by_name(mark: str, *, drai
     assert bool(mark_of(api.nodes["gpu1"], "drain")) is drained
 
 
-def test_pods_are_evicted_in_the_servers_own_version() -> None:
-    """Kubernetes before 1.22 only knows v1beta1, and says so."""
+def test_eviction_uses_the_servers_api_version() -> None:
+    """Kubernetes before 1.22 needs policy/v1beta1."""
     api = FakeApi(node(), pods=(pod("web"), pod("elsewhere", on="gpu2")))
 
     assert drain(api)
     assert api.calls == ["patch gpu1", "evict web policy/v1beta1"]
 
 
-def test_a_budget_that_holds_is_named_with_its_pod() -> None:
-    """Until the time is over it is tried again; then the pod and the budget's own words are in the message, and the Node stays cordoned."""
+def test_blocking_budget_is_reported() -> None:
+    """The eviction is retried until the time limit; the error has the pod and the budget's message, and the Node stays cordoned."""
     api = FakeApi(node(), pods=(pod("web"), pod("free")))
     api.held = {"web"}
     clock = Clock()
 
     with pytest.raises(
-        RunError, match=r"gpu1 is not empty: .*within 20 s: x/web \(a disruption budget holds it: The disruption budget web"
+        RunError, match=r"gpu1 is not empty: .*after 20 s: x/web \(a disruption budget forbids the eviction: The disruption budget web"
     ):
         drain(api, clock)
     assert clock.now == 20
@@ -93,36 +93,36 @@ def test_a_budget_that_holds_is_named_with_its_pod() -> None:
     assert api.nodes["gpu1"]["spec"]["unschedulable"]
 
 
-def test_a_budget_that_lets_go_is_waited_for() -> None:
-    """As soon as another replica is there, the eviction goes through."""
+def test_eviction_is_retried() -> None:
+    """The eviction succeeds when the budget allows it."""
     api = FakeApi(node(), pods=(pod("web"),))
     api.held = {"web"}
 
     assert drain(api, Clock(api.held.clear))
 
 
-def test_a_pod_that_does_not_end_is_named() -> None:
-    """It was evicted and is still there: a finalizer, or a process that does not end."""
+def test_pod_that_does_not_end_is_reported() -> None:
+    """The error names a pod that was evicted and still exists."""
     api = FakeApi(node(), pods=(pod("web"),))
     api.stuck = {"web"}
 
-    with pytest.raises(RunError, match=r"x/web \(it was told to end and has not\)"):
+    with pytest.raises(RunError, match=r"x/web \(it was evicted and has not ended\)"):
         drain(api)
 
 
-def test_a_lone_pod_is_refused_before_anything_is_evicted_and_goes_by_force() -> None:
-    """Nobody would start it again, so a person has to say so."""
+def test_pod_without_a_controller_needs_force() -> None:
+    """Without force the drain fails before any eviction."""
     api = FakeApi(node(), pods=(pod("web"), pod("lone", "")))
 
-    with pytest.raises(RunError, match="pods that nobody would start again: x/lone"):
+    with pytest.raises(RunError, match="pods without a controller, which nothing would restart: x/lone"):
         drain(api)
     assert api.calls == ["patch gpu1"]
     assert drain(api, force=True)
     assert api.pods == []
 
 
-def test_jobs_may_end_by_themselves() -> None:
-    """A job that ends in time is not evicted; one that does not is refused by name, and goes by force."""
+def test_jobs_are_waited_for() -> None:
+    """A job that ends in time is not evicted; another one fails the drain, or is evicted with force."""
     api = FakeApi(node(), pods=(pod("train", "Job"),))
     clock = Clock()
 
@@ -136,26 +136,26 @@ def test_jobs_may_end_by_themselves() -> None:
     assert drain(api, force=True)
 
 
-def test_a_dead_node_is_not_waited_for_by_force() -> None:
-    """Nothing can end on it; its pods go with its object, which is deleted next."""
+def test_dead_node_is_not_drained_with_force() -> None:
+    """Its pods are deleted with the Node."""
     dead = node()
     dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
     api = FakeApi(dead, pods=(pod("web"), pod("lone", "")))
 
     assert drain(api, force=True)
-    assert forget(api, "gpu1")
-    assert not forget(api, "gpu1")
+    assert delete_node(api, "gpu1")
+    assert not delete_node(api, "gpu1")
     assert api.calls == ["patch gpu1", "delete gpu1"]
 
 
 @pytest.mark.parametrize("found", [None, node("other")])
-def test_a_node_that_is_not_there_is_empty(found: dict[str, Any] | None) -> None:
-    """A host that never joined, or has left already."""
+def test_missing_node_is_empty(found: dict[str, Any] | None) -> None:
+    """A host without a Node needs no drain."""
     assert not drain(FakeApi(*([found] if found else [])))
 
 
-def test_a_dry_run_changes_nothing() -> None:
-    """It says that something would be."""
+def test_dry_run_changes_nothing() -> None:
+    """A dry run returns whether anything would change."""
     api = FakeApi(node(), pods=(pod("web"),))
 
     assert drain(api, dry_run=True)

@@ -1,4 +1,4 @@
-"""What Kubernetes takes as a label or a taint: the edges of its syntax, and whose keys are whose."""
+"""Test the syntax of labels and taints, and the reserved keys."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LONGEST_PREFIX = ".".join(["a" * 49] * 5) + ".abc"
         ("notkubernetes.io/pool", "a"),
     ],
 )
-def test_a_label_that_a_server_takes_is_taken(key: str, value: object) -> None:
-    """The longest that is allowed, an empty value, and prefixes that an administrator may use are no fault."""
+def test_valid_label_is_accepted(key: str, value: object) -> None:
+    """The longest label, an empty value and a custom prefix are valid."""
     assert len(LONGEST_PREFIX) == 253
     assert label_fault(key, value) is None
 
@@ -57,8 +57,8 @@ def test_a_label_that_a_server_takes_is_taken(key: str, value: object) -> None:
         ("primus-bootstrap.io/rack", "b", "the prefix primus-bootstrap.io is reserved for this project"),
     ],
 )
-def test_a_label_that_it_would_refuse_or_that_is_not_ours_is_named(key: str, value: object, what: str) -> None:
-    """Each fault says which part is wrong, and ends in what to write."""
+def test_invalid_or_reserved_label_is_refused(key: str, value: object, what: str) -> None:
+    """The message names the wrong part, and the fix what to write."""
     found = label_fault(key, value)
 
     assert found is not None
@@ -69,8 +69,8 @@ def test_a_label_that_it_would_refuse_or_that_is_not_ours_is_named(key: str, val
 @pytest.mark.parametrize(
     "taint", ["gpu=yes:NoSchedule", "gpu:NoExecute", "gpu=:PreferNoSchedule", "node-role.kubernetes.io/gpu:NoSchedule"]
 )
-def test_a_taint_with_and_without_value_is_taken(taint: str) -> None:
-    """`kubectl taint` writes both."""
+def test_valid_taint_is_accepted(taint: str) -> None:
+    """A taint with and without a value is valid."""
     assert taint_fault(taint) is None
 
 
@@ -87,16 +87,16 @@ def test_a_taint_with_and_without_value_is_taken(taint: str) -> None:
         (5, "found int"),
     ],
 )
-def test_a_taint_that_cannot_stay_is_named(taint: object, what: str) -> None:
-    """An effect that there is not, bad syntax, and taints that a controller or we set and lift."""
+def test_invalid_or_reserved_taint_is_refused(taint: object, what: str) -> None:
+    """Unknown effects, bad syntax, and taints of controllers or this project are refused."""
     found = taint_fault(taint)
 
     assert found is not None
     assert what in found[0]
 
 
-def test_a_taint_falls_into_its_parts() -> None:
-    """What is not there is empty."""
+def test_taint_is_split() -> None:
+    """Missing parts are empty."""
     assert [split_taint(one) for one in ("a=b:NoSchedule", "a:NoSchedule", "a=b")] == [
         ("a", "b", "NoSchedule"),
         ("a", "", "NoSchedule"),
@@ -104,6 +104,6 @@ def test_a_taint_falls_into_its_parts() -> None:
     ]
 
 
-def test_our_own_prefix_is_that_of_the_marks() -> None:
-    """Two modules name it, because one of them travels to hosts alone."""
+def test_prefix_equals_that_of_the_marks() -> None:
+    """Both modules have the same prefix; node_marks.py cannot import it."""
     assert kubernetes_names.OURS == DOMAIN

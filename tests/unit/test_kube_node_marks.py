@@ -1,4 +1,4 @@
-"""Marks on Nodes: cordon and taint with an owner, lifted by that owner alone; somebody else's cordon is never touched."""
+"""Test marks on Nodes: record, cordon and taint, removed by their owner only."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def unmarked(found: dict[str, Any], mark: str = "quarantine") -> dict[str, Any]:
     return dict(merged(found, unmark_patch(found, mark) or {}))
 
 
-def test_a_mark_is_a_record_a_taint_and_a_cordon_and_goes_without_a_trace() -> None:
-    """Set, and taken off again, a Node is what it was; the same mark twice changes nothing."""
+def test_mark_is_set_and_removed() -> None:
+    """After a mark is removed, the Node is unchanged; setting the same mark twice changes nothing."""
     out = marked(node())
 
     assert out["spec"] == {"unschedulable": True, "taints": [{"key": "primus-bootstrap.io/quarantine", "effect": "NoSchedule"}]}
@@ -36,24 +36,24 @@ def test_a_mark_is_a_record_a_taint_and_a_cordon_and_goes_without_a_trace() -> N
     assert unmark_patch(back, "quarantine") is None
 
 
-def test_a_foreign_cordon_stays() -> None:
-    """Who cordoned the Node before us finds it cordoned after us."""
+def test_foreign_cordon_stays() -> None:
+    """A cordon that existed before the mark stays after it."""
     out = marked(node(unschedulable=True))
 
     assert CORDON not in out["metadata"]["annotations"]
     assert unmarked(out)["spec"] == {"unschedulable": True}
 
 
-def test_the_cordon_stays_until_the_last_mark_goes() -> None:
-    """A host that is quarantined and ill is put back by neither alone."""
+def test_cordon_stays_until_the_last_mark_is_removed() -> None:
+    """With a quarantine and a health mark, removing one does not uncordon the Node."""
     out = marked(marked(node()), "health", {**RECORD, "owner": "primus-health"})
 
     assert unmarked(out)["spec"]["unschedulable"]
     assert unmarked(unmarked(out), "health")["spec"] == {}
 
 
-def test_a_cordon_that_a_person_lifted_is_not_lifted_twice() -> None:
-    """Taking the mark off then only removes what is left of it."""
+def test_removed_cordon_is_not_patched() -> None:
+    """If a person uncordoned the Node, removing the mark does not patch the cordon."""
     out = marked(node())
     del out["spec"]["unschedulable"]
 
@@ -61,52 +61,52 @@ def test_a_cordon_that_a_person_lifted_is_not_lifted_twice() -> None:
 
 
 def test_taints_of_others_stay() -> None:
-    """Setting and lifting a mark leaves their order and values alone."""
+    """Setting and removing a mark does not change other taints."""
     other = {"key": "theirs", "value": "x", "effect": "NoExecute"}
 
     assert unmarked(marked(node(taints=[other])))["spec"] == {"taints": [other]}
 
 
-def test_another_owners_record_stands() -> None:
-    """The bench neither overwrites nor lifts what a person has quarantined; a missing Node is passed over."""
+def test_record_of_another_owner_stays() -> None:
+    """A quarantine of a person is neither overwritten nor removed by the benchmark; a missing Node is skipped."""
     api = FakeApi(marked(node()), node("gpu2"))
 
-    assert node_quarantine.keep(api, {"gpu1": {**BENCH}, "gpu2": {**BENCH, "host": "gpu2"}, "gpu3": BENCH}) == ["gpu2"]
-    assert node_quarantine.release(api, ["gpu1", "gpu2"], owner="primus-bench") == ["gpu2"]
+    assert node_quarantine.set_quarantines(api, {"gpu1": {**BENCH}, "gpu2": {**BENCH, "host": "gpu2"}, "gpu3": BENCH}) == ["gpu2"]
+    assert node_quarantine.lift_quarantines(api, ["gpu1", "gpu2"], owner="primus-bench") == ["gpu2"]
     assert mark_of(api.nodes["gpu1"], "quarantine")["owner"] == "ada"
     assert api.nodes["gpu2"]["spec"] == {}
 
 
-def test_a_dry_run_says_what_would_be_and_changes_nothing() -> None:
-    """Check mode names the Nodes."""
+def test_dry_run_changes_nothing() -> None:
+    """A dry run returns the Nodes that would change."""
     api = FakeApi(node())
 
-    assert node_quarantine.keep(api, {"gpu1": RECORD}, dry_run=True) == ["gpu1"]
+    assert node_quarantine.set_quarantines(api, {"gpu1": RECORD}, dry_run=True) == ["gpu1"]
     assert api.calls == []
 
 
-def test_what_the_node_knows_is_a_copy_of_the_record() -> None:
-    """Looked at, it says record and time; a Node that is not there could keep none; a damaged one is a problem, and nobody's."""
+def test_record_is_read_from_the_node() -> None:
+    """The result has the record and the time; a missing Node has no time, and a damaged record is a problem."""
     damaged = node("gpu3")
     damaged["metadata"]["annotations"] = {"primus-bootstrap.io/quarantine": "{"}
     api = FakeApi(marked(node()), damaged)
 
-    assert node_quarantine.look(api, "gpu1")["record"] == RECORD
-    assert "now" not in node_quarantine.look(api, "gpu2")
-    assert "cannot be read" in node_quarantine.look(api, "gpu3")["problem"]
-    assert node_quarantine.release(api, ["gpu3"], owner="primus-bench") == []
+    assert node_quarantine.read_record(api, "gpu1")["record"] == RECORD
+    assert "now" not in node_quarantine.read_record(api, "gpu2")
+    assert "cannot be read" in node_quarantine.read_record(api, "gpu3")["problem"]
+    assert node_quarantine.lift_quarantines(api, ["gpu3"], owner="primus-bench") == []
 
 
-def test_everything_of_ours_goes_at_reset() -> None:
-    """All marks at once, with our cordon."""
+def test_all_marks_are_removed() -> None:
+    """All marks and the project's cordon are removed."""
     api = FakeApi(marked(marked(node()), "drain"), node("gpu2", unschedulable=True))
 
-    assert node_quarantine.clear(api, ["gpu1", "gpu2"]) == ["gpu1"]
+    assert node_quarantine.lift_all(api, ["gpu1", "gpu2"]) == ["gpu1"]
     assert (api.nodes["gpu1"]["spec"], api.nodes["gpu2"]["spec"]) == ({}, {"unschedulable": True})
 
 
-def test_states_in_words() -> None:
-    """Ready, cordoned by us with the reason, by somebody else, not ready, and not there."""
+def test_state_of_a_node() -> None:
+    """The state is ready, cordoned with its reason, cordoned by somebody else, not ready or no node."""
     dead = node()
     dead["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}]
 

@@ -1,4 +1,4 @@
-"""`kubernetes_provider: existing`: what is refused before anything changes, with the real Ansible and no API server."""
+"""Test `kubernetes_provider: existing`: the checks before the first change, with the real Ansible and without an API server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from primus_bootstrap import content
 from primus_bootstrap.engine.playbooks import Call, Play, groups_in, load_phases
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.node_labels import RACK, wish_of
+from primus_bootstrap.kubernetes.node_labels import RACK, desired_node
 
 KUBERNETES_VARS = content.playbooks_dir() / "vars" / "kubernetes.yml"
 
 
 def play(hosts: Path, playbook: str, *words: str) -> tuple[int, str]:
-    """Run a playbook; return its exit status and what it said, on one line."""
+    """Run a playbook; return its exit code and its output on one line."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / playbook), *words]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -30,8 +30,8 @@ def phase_plays(name: str) -> tuple[Play, ...]:
     return next(phase.plays for phase in load_phases(content.playbooks_dir()) if phase.name == name)
 
 
-def test_the_way_to_the_cluster_is_judged_before_the_first_change() -> None:
-    """In the phase preflight, the first of site.yml, for everybody who goes to the cluster later; a fault there stops all."""
+def test_kubeconfig_is_checked_before_the_first_change() -> None:
+    """The phase preflight checks the kubeconfig for all hosts that use it later, and a failure stops the run."""
     judging = [play for play in phase_plays("preflight") if Call("kubespray", "reach") in play.calls]
     later = {
         group
@@ -47,12 +47,12 @@ def test_the_way_to_the_cluster_is_judged_before_the_first_change() -> None:
 
 
 @pytest.mark.parametrize("topology", ["mi300x", "airgap"])
-def test_workers_of_the_examples_stand_in_racks(topology: str) -> None:
-    """Upgrades and reboots go rack by rack, and the label by which queues place jobs is one that Nodes get."""
+def test_workers_of_the_examples_have_racks(topology: str) -> None:
+    """Every worker has a rack and gets the label with which queues place jobs."""
     cluster = load_cluster(content.topologies_dir() / topology)
     variables = {host: cluster.view.variables(host) for host in cluster.groups["kube_node"]}
     racks = [variables[host].get("rack") for host in variables]
 
     assert {rack: racks.count(rack) for rack in racks} == {f"rack{number:02}": 8 for number in range(1, 9)}
-    assert dict(wish_of("gpu001", variables["gpu001"]).labels)[RACK] == "rack01"
+    assert dict(desired_node("gpu001", variables["gpu001"]).labels)[RACK] == "rack01"
     assert cluster.view.variables(cluster.groups["kueue"][0])["kueue_topology_levels"] == [RACK]

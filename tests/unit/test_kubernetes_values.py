@@ -1,4 +1,4 @@
-"""What Kubespray is told of drains: one setting of ours for both, and Kubespray's own where hosts.yaml has it."""
+"""Test the drain settings of Kubespray: derived from kube_drain_evict_s unless hosts.yaml sets them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ all:
 """
 
 
-def told(folder: Path, *, every: str = "", workers: str = "") -> dict[str, object]:
-    """Return what is handed over about drains."""
+def drain_values(folder: Path, *, every: str = "", workers: str = "") -> dict[str, object]:
+    """Return the generated drain settings."""
     cluster = load_cluster(write_inventory(folder, HOSTS.format(every=every, workers=workers)))
     return {value.name: value.value for value in chosen_values(cluster, folder) if value.name.startswith("drain_")}
 
@@ -40,12 +40,12 @@ def told(folder: Path, *, every: str = "", workers: str = "") -> dict[str, objec
         ("", "kube_drain_evict_s: 900", "900s", 840),
     ],
 )
-def test_an_upgrade_drains_by_our_setting(tmp_path: Path, every: str, workers: str, timeout: str, grace: int) -> None:
-    """The time is handed on; a pod's own share ends before it, neither is ever 0, and of two values the longer counts."""
-    assert told(tmp_path, every=every, workers=workers) == {"drain_timeout": timeout, "drain_grace_period": grace}
+def test_drain_settings_follow_kube_drain_evict_s(tmp_path: Path, every: str, workers: str, timeout: str, grace: int) -> None:
+    """The time-out is the larger value of the hosts; the grace period is shorter, and neither is 0."""
+    assert drain_values(tmp_path, every=every, workers=workers) == {"drain_timeout": timeout, "drain_grace_period": grace}
 
 
 @pytest.mark.parametrize("own", ["drain_timeout: 900s", "drain_grace_period: 30"])
-def test_kubesprays_own_settings_win(tmp_path: Path, own: str) -> None:
-    """The two belong together, so with one of them stated neither is handed over."""
-    assert told(tmp_path, every=f"kube_drain_evict_s: 1800, {own}") == {}
+def test_settings_in_hosts_yaml_override(tmp_path: Path, own: str) -> None:
+    """If hosts.yaml sets one of the two settings, neither is generated."""
+    assert drain_values(tmp_path, every=f"kube_drain_evict_s: 1800, {own}") == {}

@@ -1,4 +1,4 @@
-"""`backup`, `restore`, `renew`, `upgrade`: which hosts they concern, and what is refused before any is contacted."""
+"""Test the hosts of `backup`, `restore`, `renew` and `upgrade`, and the checks before a host is contacted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.load import load_cluster
-from primus_bootstrap.kubernetes.day2 import last_versions, refuse_foreign_machine, check_upgrade_step
+from primus_bootstrap.kubernetes.day2 import check_upgrade_step, last_versions, refuse_foreign_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +25,7 @@ CONTROL_PLANES = ("cp1", "cp2", "cp3")
 
 
 def write(folder: Path, **more: str) -> Path:
-    """Write a Kubernetes of one control plane and one worker."""
+    """Write a hosts.yaml with one control plane and one worker."""
     hosts = {"cp1": {"ansible_host": "10.0.0.1"}, "gpu1": {"ansible_host": "10.0.0.2"}}
     one = {"hosts": {"cp1": None}}
     children = {"kube_control_plane": one, "etcd": one, "kube_node": {"hosts": {"gpu1": None}}, "gpu_node": {"hosts": {"gpu1": None}}}
@@ -37,13 +37,13 @@ def write(folder: Path, **more: str) -> Path:
 
 
 @pytest.mark.parametrize("playbook", ["backup_etcd", "restore_etcd"])
-def test_etcd_concerns_its_members_and_the_control_planes(playbook: str) -> None:
-    """And no worker: none is contacted."""
+def test_etcd_verbs_use_etcd_members_and_control_planes(playbook: str) -> None:
+    """No worker is contacted."""
     assert make_plan(load_cluster(MI300X), playbook=f"day2/{playbook}.yml").hosts == CONTROL_PLANES
 
 
 def test_certificates_are_renewed_one_control_plane_at_a_time() -> None:
-    """Quorum is at stake, so the play says so; the days of every node are read."""
+    """The play has `serial: 1`, and the certificates of all nodes are read."""
     plays = yaml.safe_load((content.playbooks_dir() / "day2/renew_certificates.yml").read_text(encoding="utf-8"))
     renewing = next(play for play in plays if play.get("roles") == ["kube_certificates"])
 
@@ -61,8 +61,8 @@ def test_certificates_are_renewed_one_control_plane_at_a_time() -> None:
         (f"1.{MINOR - 1}.1", "", NEWEST, "kube_version in hosts.yaml is not set"),
     ],
 )
-def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str, stated: str, wanted: str, says: str) -> None:
-    """Two minors at once, outside the window, not what hosts.yaml states."""
+def test_unsupported_upgrade_step_is_refused(tmp_path: Path, last: str, stated: str, wanted: str, says: str) -> None:
+    """Two minor versions, an unsupported version, or a version other than kube_version is refused."""
     cluster = load_cluster(write(tmp_path, **({"kube_version": stated} if stated else {})))
     if last:
         folder = cluster.state_dir / "kubespray"
@@ -79,8 +79,8 @@ def test_a_step_is_refused_before_anybody_is_contacted(tmp_path: Path, last: str
     assert says in said
 
 
-def test_a_node_that_leaves_goes_out_of_kubernetes_before_it_is_stopped() -> None:
-    """The phase stands between drain and stop, and touches that node and the first member of etcd."""
+def test_node_leaves_kubernetes_before_it_is_stopped() -> None:
+    """The phase is between drain and stop, and concerns the node and the first etcd member."""
     plan = make_plan(load_cluster(MI300X), playbook="day2/remove_node.yml", target=TargetHost("gpu007"))
     steps = {step.phase: step.hosts for step in plan.steps}
 
@@ -88,8 +88,8 @@ def test_a_node_that_leaves_goes_out_of_kubernetes_before_it_is_stopped() -> Non
     assert list(steps).index("kubernetes") < len(steps)
 
 
-def test_machines_of_somebody_elses_kubernetes_are_neither_added_nor_removed(tmp_path: Path) -> None:
-    """A host that is none of its machines may come and go."""
+def test_hosts_of_an_existing_cluster_are_not_changed(tmp_path: Path) -> None:
+    """Hosts outside of the groups of Kubernetes can be added and removed."""
     cluster = load_cluster(write(tmp_path, kubernetes_provider="existing", kubernetes_kubeconfig="admin.conf"))
 
     refuse_foreign_machine(cluster, ("gpu_node", "slurm_node"), "node add")

@@ -1,4 +1,4 @@
-"""The role kubespray with a real Ansible at both ends: what it starts, keeps, says and hides; the release is the one of kubespray_rig."""
+"""Test the runner of Kubespray and the role kubespray with a real Ansible and the release of kubespray_rig."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others are not told yet, and Kubespray would lose its origin. One that is dead is forgotten without it: the play would fail."""
+def test_first_host_is_not_removed_before_an_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host that moved only in hosts.yaml is refused by `remove`; `forget` accepts it if it is dead."""
     groups = {"kube_control_plane": ("cp1", "cp2", "cp3"), "etcd": ("cp1", "cp2", "cp3"), "kube_node": (), "calico_rr": ()}
     before = ClusterState("commit", "1.34.2", groups, dict.fromkeys(groups["etcd"], "sum"))
     moved = ("cp2", "cp3", "cp1")
     now = replace(before, groups={**groups, "kube_control_plane": moved, "etcd": moved})
-    place = KubesprayPaths(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
-    kubespray = runner.Kubespray(make_cluster(tmp_path, groups), place, tmp_path)
-    monkeypatch.setattr(runner, "_now", lambda _: now)
+    paths = KubesprayPaths(tmp_path, tmp_path, tmp_path / "hosts.yaml", tmp_path, tmp_path)
+    kubespray = runner.Kubespray(make_cluster(tmp_path, groups), paths, tmp_path)
+    monkeypatch.setattr(runner, "_current_state", lambda _: now)
     monkeypatch.setattr(preflight, "check", lambda *_: None)
-    runner.keep(kubespray, before)
+    runner.save_state(kubespray, before)
 
     with pytest.raises(PlanError, match="cp1 is the first host of kube_control_plane"):
-        runner.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
-    _, state = runner.judged(kubespray, commands.remove_dead("cp1"), verb="forget", host="cp1")
+        runner.check_commands(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
+    _, state = runner.check_commands(kubespray, commands.remove_dead("cp1"), verb="forget", host="cp1")
     assert state is not None
     assert state.left == {"cp1": ("kube_control_plane", "etcd")}
-    runner.keep(kubespray, now)
-    runner.judged(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
+    runner.save_state(kubespray, now)
+    runner.check_commands(kubespray, commands.remove("cp1"), verb="remove", host="cp1")
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_first_host_that_only_hosts_yaml_moved_stays(tmp_path: Path, monkeypat
         ("https://10.0.0.9:6443", [], ""),
     ],
 )
-def test_an_address_that_is_not_the_firsts_is_put_right(server: str, addresses: list[str], wanted: str) -> None:
-    """A name is a load balancer's and stays; where nobody knows the first one's address, nothing is written."""
+def test_wrong_address_of_the_first_control_plane_is_corrected(server: str, addresses: list[str], wanted: str) -> None:
+    """The name of a load balancer stays; without a known address nothing is written."""
     found = plugin("kubespray", "kubespray").kubespray_cluster_info(joining(server), addresses)
 
     assert found == (joining(wanted) if wanted else "")
@@ -66,8 +66,8 @@ def _event(kind: str, **data: object) -> bytes:
     return json.dumps({"event": kind, "event_data": data}).encode() + b"\n"
 
 
-def test_events_of_kubespray_are_counted_without_keeping_them(tmp_path: Path) -> None:
-    """A fleet has gigabytes of them: what is kept is a count, and of each host that failed the last reason. Damaged lines are left out."""
+def test_events_are_counted(tmp_path: Path) -> None:
+    """The outcome has the number of changes and the last failure of each host. Damaged lines are skipped."""
     path = tmp_path / "events"
     ok = _event("runner_on_ok", host="n1", task="t", res={"changed": True, "padding": "x" * 1000})
     with path.open("wb") as file:
@@ -91,15 +91,15 @@ def test_events_of_kubespray_are_counted_without_keeping_them(tmp_path: Path) ->
     assert peak_bytes < path.stat().st_size / 10
 
 
-def test_a_run_of_kubespray_without_events_has_changed_nothing(tmp_path: Path) -> None:
-    """It ended before the first one; the log is what is left to quote."""
+def test_run_without_events_has_no_changes(tmp_path: Path) -> None:
+    """A run that ends before the first event has an empty outcome."""
     outcome = runner.read_outcome(tmp_path / "none", 0)
 
     assert (outcome.changed, outcome.failures()) == (0, "")
 
 
-def test_the_end_of_a_log_is_read_whatever_its_size_and_bytes(tmp_path: Path) -> None:
-    """Two lines are quoted, and neither a bad byte nor a long log stands in the way."""
+def test_last_lines_of_a_log_are_read(tmp_path: Path) -> None:
+    """The last two lines are returned for a long log and for bytes that are not UTF-8."""
     path = tmp_path / "log"
     path.write_bytes(b"x\n" * 1_000_000 + b"cause \xff\nlast\n\n")
 

@@ -1,4 +1,4 @@
-"""What Kubespray's Ansible does, one JSON line an event, for who watches: loaded by that Ansible (2.18), which knows nothing of ours."""  # noqa: INP001
+"""Write one JSON line per event of Kubespray's Ansible (2.18), which loads this plugin."""  # noqa: INP001
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ansible.plugins.callback import CallbackBase
 DOCUMENTATION = """
 name: primus_lines
 type: aggregate
-short_description: one JSON line an event
+short_description: write one JSON line per event
 description:
-  - Appends events to the file that PRIMUS_LINES names, in ansible-runner's spelling. Of results it keeps what failed and why, nothing else.
+  - Appends events to the file that PRIMUS_LINES names, in the format of ansible-runner. Results contain only changes and failures.
 """
 _CHARS = 2000
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc]
-    """Appends; a watcher that is gone stops nothing."""
+    """Appends events to a file."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -38,35 +38,35 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
         self._file.flush()
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:  # noqa: ARG002, FBT001 - Ansible's signature
-        """A task began."""
+        """Write the start of a task."""
         self._write("playbook_on_task_start", task=task.get_name(), role="kubespray")
 
     def v2_playbook_on_handler_task_start(self, task: Any) -> None:
-        """A handler began."""
+        """Write the start of a handler."""
         self._write("playbook_on_task_start", task=task.get_name(), role="kubespray")
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
-        """A task began on a host."""
+        """Store when a task started on a host."""
         self._began[host.get_name(), task._uuid] = time.time()  # noqa: SLF001
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """It ended well."""
+        """Write a success."""
         self._result("runner_on_ok", result, {"changed": bool(result._result.get("changed"))})  # noqa: SLF001
 
     def v2_runner_on_skipped(self, result: Any) -> None:
-        """It was left out."""
+        """Write a skipped task."""
         self._result("runner_on_skipped", result, {})
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:  # noqa: FBT001, FBT002 - Ansible's signature
-        """It failed."""
+        """Write a failure."""
         self._result("runner_on_failed", result, _why(result._result), ignore_errors=ignore_errors)  # noqa: SLF001
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """The host did not answer."""
+        """Write that a host is unreachable."""
         self._result("runner_on_unreachable", result, _why(result._result))  # noqa: SLF001
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """The playbook ended."""
+        """Write the recap."""
         self._write("playbook_on_stats", failures=dict(stats.failures), dark=dict(stats.dark))
 
     def _result(self, event: str, result: Any, res: dict[str, Any], **more: Any) -> None:
@@ -79,9 +79,9 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]
 
 
 def _why(result: dict[str, Any]) -> dict[str, Any]:
-    """Return what says why, of the result or of its first item that failed."""
+    """Return the messages of a failed result, or of its first failed item."""
     if result.get("_ansible_no_log"):
         return {"censored": True}
-    parts = [result, *(one for one in result.get("results") or () if isinstance(one, dict) and one.get("failed"))][-2:]
-    found = {key: str(part[key])[-_CHARS:] for part in parts for key in ("msg", "stderr", "stdout") if part.get(key)}
-    return found | ({"rc": result["rc"]} if "rc" in result else {})
+    parts = [result, *(item for item in result.get("results") or () if isinstance(item, dict) and item.get("failed"))][-2:]
+    messages = {key: str(part[key])[-_CHARS:] for part in parts for key in ("msg", "stderr", "stdout") if part.get(key)}
+    return messages | ({"rc": result["rc"]} if "rc" in result else {})

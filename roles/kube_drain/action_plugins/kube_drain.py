@@ -33,16 +33,16 @@ class ActionModule(ActionBase):
         try:
             api = Server(Path(args["kubeconfig"]))
             if args["state"] == "forgotten":
-                changed = drain.forget(api, node, dry_run=check)
+                changed = drain.delete_node(api, node, dry_run=check)
             elif args["state"] == "ready":
                 changed = False
                 node_ready.wait_for(api, node, float(args["wait_s"]))
             elif args["state"] == "back":
-                changed = bool(node_quarantine.lift(api, [node], mark="drain", reason=reason, dry_run=check))
+                changed = bool(node_quarantine.lift_mark(api, [node], mark="drain", reason=reason, dry_run=check))
             else:
-                wishes = drain.DrainOptions(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
+                options = drain.DrainOptions(float(args["wait_s"]), float(args["evict_s"]), force=bool(args["force"]))
                 record = {"owner": OWNER, "reason": reason, "time": round(time.time()), "host": host}
-                changed = drain.Drain(api, node, wishes).run(record, dry_run=check)
+                changed = drain.Drain(api, node, options).run(record, dry_run=check)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
             return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}

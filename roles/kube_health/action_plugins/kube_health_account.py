@@ -34,7 +34,7 @@ class ActionModule(ActionBase):
             api = Server(Path(args["kubeconfig"]))
             if args["state"] == "absent":
                 return {**result, "changed": managed_objects.remove(api, objects, dry_run=check)}
-            changed = managed_objects.bring(api, objects, dry_run=check)
+            changed = managed_objects.apply_objects(api, objects, dry_run=check)
             token = "" if check else self._token(api, managed_objects.path_of(objects[-1]))
         except PrimusError as problem:
             raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem

@@ -37,11 +37,11 @@ class ActionModule(ActionBase):
         if not known:
             return {**result, "changed": False, "msg": "0 of 0 Nodes differ", "absent": []}
         try:
-            wishes = node_label_run.wishes_of(known)
+            wishes = node_label_run.desired_nodes(known)
             if args["state"] == "absent":
                 wishes = dict.fromkeys(wishes, node_labels.DesiredNode((), ()))
             check, diff = bool(self._task.check_mode), bool(self._task.diff)
-            outcome = node_label_run.bring(Server(Path(args["kubeconfig"])), wishes, dry_run=check, differences=diff)
+            outcome = node_label_run.update_nodes(Server(Path(args["kubeconfig"])), wishes, dry_run=check, differences=diff)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
             return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}

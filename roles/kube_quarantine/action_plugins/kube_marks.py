@@ -39,13 +39,13 @@ class ActionModule(ActionBase):
                 return {**result, "changed": False, "nodes": []}
             api = Server(Path(args["kubeconfig"]))
             if args["state"] == "seen":
-                return {**result, "changed": False, **node_quarantine.look(api, hosts[0])}
+                return {**result, "changed": False, **node_quarantine.read_record(api, hosts[0])}
             if args["state"] == "kept":
-                changed = node_quarantine.keep(api, {node(str(one["host"])): one for one in records}, dry_run=check)
+                changed = node_quarantine.set_quarantines(api, {node(str(one["host"])): one for one in records}, dry_run=check)
             elif args["state"] == "released":
-                changed = node_quarantine.release(api, hosts, owner=str(args.get("owner") or ""), dry_run=check)
+                changed = node_quarantine.lift_quarantines(api, hosts, owner=str(args.get("owner") or ""), dry_run=check)
             else:
-                changed = node_quarantine.clear(api, hosts, dry_run=check)
+                changed = node_quarantine.lift_all(api, hosts, dry_run=check)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
             return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}

@@ -29,12 +29,12 @@ def kube_upgrade_refusal(running: Sequence[str], wanted: str) -> str:
     """
     try:
         from primus_bootstrap.core.errors import PlanError  # noqa: PLC0415 - where it is missing the error has a fix
-        from primus_bootstrap.kubernetes.preflight import judge_upgrade  # noqa: PLC0415
+        from primus_bootstrap.kubernetes.preflight import check_upgrade  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     try:
-        judge_upgrade(running, wanted)
+        check_upgrade(running, wanted)
     except PlanError as error:
         return f"{error.what}. Fix: {error.fix}"
     return ""
@@ -48,12 +48,12 @@ def kube_upgrade_unfinished(note: str) -> list[str]:
     """
     try:
         from primus_bootstrap.core.errors import RunError  # noqa: PLC0415 - where it is missing the error has a fix
-        from primus_bootstrap.kubernetes.cordons import read_note  # noqa: PLC0415
+        from primus_bootstrap.kubernetes.cordons import read_cordon_record  # noqa: PLC0415
     except ImportError as error:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleFilterError(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     try:
-        found = read_note(Path(note))
+        found = read_cordon_record(Path(note))
     except RunError as error:
         raise AnsibleFilterError(f"{error.what}. Fix: {error.fix}") from error
     return [*found["taking"], *found["unfinished"]]

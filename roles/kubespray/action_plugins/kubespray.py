@@ -82,10 +82,10 @@ class ActionModule(ActionBase):
                 }
             cordons = self._cordons(kubespray, known["hostvars"])
             forks = int(context.CLIARGS.get("forks") or 0)
-            changed = runner.run(kubespray, commands, lines=runner.watched(), forks=forks, around=cordons.around)
+            changed = runner.run(kubespray, commands, lines=runner.events_file(), forks=forks, around=cordons.around)
             if str(args.get("verb", "bring")) in ("bring", "upgrade"):
-                cordons.settle()
-            runner.keep(kubespray, state)
+                cordons.restore()
+            runner.save_state(kubespray, state)
             first = list(runner.first_addresses(kubespray))
         except PrimusError as problem:
             raise AnsibleActionFail(_words(problem)) from None  # Ansible would print the cause as well, which is the same
@@ -102,7 +102,7 @@ class ActionModule(ActionBase):
         host, address = str(args.get("host", "")), str(args.get("address", ""))
         away = tuple(args.get("away", ()))
         if verb == "bring":
-            return runner.course(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
+            return runner.plan_commands(kubespray, present=tuple(args["hosts"]), whole=boolean(args.get("whole", False)))
         made = {
             "remove": lambda: commands.remove(host),
             "forget": lambda: commands.remove_dead(host, address=address),
@@ -114,7 +114,7 @@ class ActionModule(ActionBase):
         }
         if verb not in made:
             raise PlanError(f"no such verb: {verb}", fix=f"choose from: {', '.join(_VERBS)}")
-        return runner.judged(kubespray, made[verb](), verb=verb, host=host, away=away)
+        return runner.check_commands(kubespray, made[verb](), verb=verb, host=host, away=away)
 
     def _not_compared(self) -> tuple[str, ...]:
         """Return a line for what check mode cannot look at: a first run has no cluster yet."""
