@@ -1,4 +1,4 @@
-"""Run `primus-bootstrap` in the process of the tests: what a new one says, without the second that it takes to start."""
+"""Runs `primus-bootstrap` in the process of the tests, which saves the second that a new process needs to start."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ if TYPE_CHECKING:
 
 
 def run_primus(*words: str, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a verb with nobody at the terminal; return its exit code and what it printed.
+    """Run a verb without a terminal; return its exit code and output.
 
     Args:
-        words: The words of the command line after `primus-bootstrap`.
-        folder: Where it runs; here without one.
-        environment: What its environment has besides that of the tests.
+        words: The command line after `primus-bootstrap`.
+        folder: The working folder; the current one by default.
+        environment: Additional environment variables.
     """
-    shown, said = io.StringIO(), io.StringIO()
+    stdout, stderr = io.StringIO(), io.StringIO()
     code = 0
     with (
         contextlib.chdir(folder or "."),
         mock.patch.dict(os.environ, environment or {}),
         mock.patch.object(sys, "stdin", io.StringIO()),
-        # A process that goes on for other tests keeps its garbage collection.
+        # The process continues with other tests, so garbage collection stays as it is.
         mock.patch.object(gc, "freeze"),
-        # A verb that becomes another program, such as ssh, would end the tests.
+        # A verb that replaces the process, such as ssh, would end the tests.
         mock.patch.object(os, "execvp", _run_instead),
-        contextlib.redirect_stdout(shown),
-        contextlib.redirect_stderr(said),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
     ):
         try:
             main([*words])
         except SystemExit as ended:
             code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    return subprocess.CompletedProcess(words, code, shown.getvalue(), said.getvalue())
+    return subprocess.CompletedProcess(words, code, stdout.getvalue(), stderr.getvalue())
 
 
 def _run_instead(_program: str, words: Sequence[str]) -> NoReturn:
-    """Run the program that the process would become, and end the verb with its exit code."""
+    """Run a program as a child instead of replacing the process, and end the verb with its exit code."""
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=120)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)

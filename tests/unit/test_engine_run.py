@@ -1,4 +1,4 @@
-"""What a run makes of what a runner hands over; the runner replays, no process is started."""
+"""Runs with a fake runner that replays recorded events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAY = "---\n- name: Play\n  hosts: gpu_node\n  tasks: []\n"
 
 @dataclass
 class FakeRunner:
-    """Replays one recording a process, cut to `length` events, and keeps the jobs that it was given."""
+    """Replays one recording per process, cut to `length` events, and stores its jobs."""
 
     recordings: Sequence[str]
     length: int | None = None
@@ -56,7 +56,7 @@ class FakeRunner:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Give a cluster of three local hosts and one phase of one play."""
+    """Return a cluster with three local hosts and one phase with one play."""
     playbooks = write_playbooks(tmp_path, {"baseline": PLAY})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     return make_cluster(tmp_path, {"gpu_node": ["a", "b", "c"]}, dict.fromkeys("abc", LOCAL))
@@ -71,7 +71,7 @@ def run(cluster: Cluster, runner: FakeRunner, options: Options | None = None, *,
 
 
 def test_report_names_hosts_causes_changes_and_verdicts(cluster: Cluster) -> None:
-    """One host of three gets there; a failure that was rescued is not in the report; verdicts are counted by outcome."""
+    """One host of three succeeds; a rescued failure is not in the report; verdicts are counted by outcome."""
     report, _ = run(cluster, FakeRunner(["results"]))
 
     hosts = {host.host: host for host in report.hosts}
@@ -86,8 +86,8 @@ def test_report_names_hosts_causes_changes_and_verdicts(cluster: Cluster) -> Non
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_a_silent_host_that_the_playbook_goes_on_without_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> None:
-    """It is no failure, also where the run was killed before Ansible's recap; the report keeps why it was left out, and reads it back."""
+def test_an_ignored_unreachable_host_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, killed: bool) -> None:
+    """It is not a failure, even if the run was killed before Ansible's recap. report.json contains the reason."""
     playbooks = write_playbooks(tmp_path, {"baseline": PLAY})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": LOCAL})
@@ -102,8 +102,8 @@ def test_a_silent_host_that_the_playbook_goes_on_without_is_said(tmp_path: Path,
     assert last_report(cluster.state_dir).hosts[0].ignored == host.ignored  # type: ignore[union-attr]
 
 
-def test_report_from_the_journal_is_the_report(cluster: Cluster) -> None:
-    """The journal leaves out what changed nothing, and still adds up to the same report."""
+def test_the_report_from_the_journal_equals_the_report(cluster: Cluster) -> None:
+    """The journal omits results that changed nothing, but leads to the same report."""
     report, events = run(cluster, FakeRunner(["results"]))
 
     (folder,) = list_runs(cluster.state_dir)
@@ -112,33 +112,35 @@ def test_report_from_the_journal_is_the_report(cluster: Cluster) -> None:
     assert len(list(read_journal(folder.journal))) < len(events)
 
 
-def test_a_run_that_was_killed_is_told_from_its_journal(cluster: Cluster) -> None:
-    """No report, a torn last line: hosts that were under way are `interrupted`, and what failed before is still named."""
+def test_a_killed_run_has_a_report_from_its_journal(cluster: Cluster) -> None:
+    """report.json is missing and the last line is damaged. Earlier failures are in the report."""
     run(cluster, FakeRunner(["results"]))
     (folder,) = list_runs(cluster.state_dir)
     lines = folder.journal.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if not any(word in line for word in (b"PhaseFinished", b"Recap", b"RunFinished"))]
-    folder.journal.write_bytes(b"".join(kept) + b'{"event":"HostResult","host":"a","pha')
+    remaining = [line for line in lines if not any(word in line for word in (b"PhaseFinished", b"Recap", b"RunFinished"))]
+    folder.journal.write_bytes(b"".join(remaining) + b'{"event":"HostResult","host":"a","pha')
     folder.report.unlink()
 
     report = last_report(cluster.state_dir)
 
     assert report is not None
     assert (report.killed, report.exit_code, report.finished) == (True, 130, 0.0)
-    assert {host.host: host.result for host in report.hosts}["a"] == "failed"  # its rescue came after no recap: unknown, so said
+    assert {host.host: host.result for host in report.hosts}[
+        "a"
+    ] == "failed"  # without a recap it is unknown whether the failure was rescued
     assert "killed" in report.problem
 
 
-def test_ansible_that_ends_without_a_word_is_a_failure(cluster: Cluster) -> None:
-    """Exit 4 and a problem, never 0, when the events stop before the recap."""
+def test_a_missing_recap_is_a_failure(cluster: Cluster) -> None:
+    """If the events end before the recap, the exit code is 4 and the report has a problem."""
     report, _ = run(cluster, FakeRunner(["serial"], length=6))
 
     assert report.exit_code == 4
     assert report.problem
 
 
-def test_one_process_gets_all_phases_and_only_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job imports the plan's playbooks by absolute path, checks host keys, and has no limit unless there is one."""
+def test_one_process_runs_all_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job imports the plan's playbooks by absolute path, checks host keys, and has a limit only if the run has one."""
     playbooks = write_playbooks(tmp_path, {"baseline": PLAY + PLAY[4:], "empty": PLAY.replace("gpu_node", "redis"), "gpu": PLAY + PLAY[4:]})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
@@ -160,8 +162,8 @@ def test_one_process_gets_all_phases_and_only_what_it_needs(tmp_path: Path, monk
     assert "StrictHostKeyChecking=yes" in job.environment["ANSIBLE_SSH_ARGS"]
 
 
-def test_a_limited_run_hands_its_hosts_over_in_a_file(cluster: Cluster) -> None:
-    """The hosts of the plan, not the user's pattern, so that plan and run cannot differ."""
+def test_a_limited_run_passes_its_hosts_in_a_file(cluster: Cluster) -> None:
+    """The file lists the hosts of the plan instead of the user's pattern, so that plan and run cannot differ."""
     runner = FakeRunner(["results"])
 
     run(cluster, runner, Options(limited=True), limit="c,a")
@@ -171,7 +173,7 @@ def test_a_limited_run_hands_its_hosts_over_in_a_file(cluster: Cluster) -> None:
 
 
 def test_a_cancelled_run_starts_no_further_process(cluster: Cluster) -> None:
-    """Cancelled before the first event: exit 130, the report is there, and every host is `interrupted` or `not_reached`."""
+    """Cancelled before the first event: exit code 130, a report, and every host is `not_reached`."""
     cancel = threading.Event()
     cancel.set()
     runner = FakeRunner(["results"])
@@ -183,8 +185,8 @@ def test_a_cancelled_run_starts_no_further_process(cluster: Cluster) -> None:
     assert isinstance(events[-1], RunFinished)
 
 
-def test_state_is_readable_by_its_owner_alone(cluster: Cluster) -> None:
-    """The cluster's state folder and each run's folder are 0700, the journal 0600."""
+def test_only_the_owner_can_read_the_state(cluster: Cluster) -> None:
+    """The state folder and each run's folder have mode 0700, the journal 0600."""
     run(cluster, FakeRunner(["results"]))
 
     (folder,) = list_runs(cluster.state_dir)
@@ -192,8 +194,8 @@ def test_state_is_readable_by_its_owner_alone(cluster: Cluster) -> None:
     assert modes == [0o700, 0o700, 0o600]
 
 
-def test_the_report_is_never_half_written(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be written whole leaves no report.json at all, and the run is told from its journal."""
+def test_a_failed_write_leaves_no_partial_report(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """report.json does not exist then, and the report comes from the journal."""
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -220,7 +222,7 @@ def test_the_report_is_never_half_written(cluster: Cluster, monkeypatch: pytest.
 
 
 def test_a_full_disk_during_the_run_is_a_run_error(cluster: Cluster) -> None:
-    """The kernel itself says ENOSPC for the journal: exit 4, the path, and what to do."""
+    """The journal cannot be written (ENOSPC): exit code 4, the path, and a fix."""
 
     class Filling(FakeRunner):
         def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
@@ -237,8 +239,8 @@ def test_a_full_disk_during_the_run_is_a_run_error(cluster: Cluster) -> None:
     assert "PRIMUS_STATE_DIR" in caught.value.fix
 
 
-def test_a_state_folder_that_cannot_be_written_touches_nothing(cluster: Cluster) -> None:
-    """Exit 3, and no process was started."""
+def test_an_unwritable_state_folder_is_an_error_before_the_run(cluster: Cluster) -> None:
+    """Exit code 3, and no process was started."""
     cluster.state_dir.mkdir(parents=True)
     (cluster.state_dir / "runs").write_text("no folder", encoding="utf-8")
     runner = FakeRunner(["results"])
@@ -249,50 +251,50 @@ def test_a_state_folder_that_cannot_be_written_touches_nothing(cluster: Cluster)
     assert runner.jobs == []
 
 
-def test_a_linked_inventory_is_read_where_the_link_is(cluster: Cluster, tmp_path: Path) -> None:
-    """Ansible gets the group_vars beside the link, and the link as `inventory_file`, as `validate` does."""
+def test_the_variable_files_of_a_linked_inventory_are_next_to_the_link(cluster: Cluster, tmp_path: Path) -> None:
+    """Ansible gets the group_vars next to the link, and the link as `inventory_file`, like `validate`."""
     (tmp_path / "site" / "group_vars").mkdir(parents=True)
     (tmp_path / "site" / "group_vars" / "all.yml").write_text("site_a: 1\n", encoding="utf-8")
     link = tmp_path / "site" / "hosts.yaml"
     link.symlink_to(cluster.path)
-    seen: dict[str, str] = {}
+    files: dict[str, str] = {}
 
-    run(replace(cluster, path=link), Looking(["results"], seen=seen))
+    run(replace(cluster, path=link), InventoryReader(["results"], files=files))
 
-    assert seen["group_vars/all.yml"] == "site_a: 1\n"
-    assert seen[".primus-source"] == str(link)
+    assert files["group_vars/all.yml"] == "site_a: 1\n"
+    assert files[".primus-source"] == str(link)
 
 
 @dataclass
-class Looking(FakeRunner):
-    """Also reads the inventory that Ansible would be given, and changes the original meanwhile."""
+class InventoryReader(FakeRunner):
+    """Also reads the inventory of the job, and edits the original during the run."""
 
-    seen: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     original: Path | None = None
 
     def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
         """See `Runner.run`."""
         if self.original:
-            self.original.write_text("changed: meanwhile\n", encoding="utf-8")
+            self.original.write_text("changed: true\n", encoding="utf-8")
         folder = job.inventory.parent
-        self.seen |= {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
+        self.files |= {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file()}
         assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.rglob("*")))
         return super().run(job, on_event, cancel)
 
 
-def test_every_process_of_a_run_reads_the_inventory_as_it_was(cluster: Cluster) -> None:
-    """An edit while a run is under way is not read; the copy is private, and gone once the run has ended."""
+def test_an_edit_during_a_run_has_no_effect_on_it(cluster: Cluster) -> None:
+    """Ansible reads a private copy, which is deleted after the run."""
     before = cluster.path.read_text(encoding="utf-8")
-    runner = Looking(["results"], original=cluster.path)
+    runner = InventoryReader(["results"], original=cluster.path)
 
     run(cluster, runner)
 
-    assert runner.seen["hosts.yaml"] == before
+    assert runner.files["hosts.yaml"] == before
     assert not runner.jobs[0].inventory.parent.exists()
 
 
 def test_a_file_that_changed_since_it_was_checked_ends_the_run(cluster: Cluster) -> None:
-    """Exit 3 with its path before Ansible starts; nothing of the copy is left."""
+    """Exit code 3 with its path, before Ansible starts; the copy is deleted."""
     variables = cluster.path.parent / "group_vars"
     variables.mkdir()
     (variables / "all.yml").write_text("site_a: 1\n", encoding="utf-8")
@@ -307,8 +309,8 @@ def test_a_file_that_changed_since_it_was_checked_ends_the_run(cluster: Cluster)
     assert list(cluster.state_dir.glob("runs/*/inventory")) == []
 
 
-def test_a_lock_that_the_caller_holds_is_not_taken_again(cluster: Cluster) -> None:
-    """The run goes on under it, with the id that the holder is known by, and it stays held."""
+def test_a_run_uses_the_lock_of_its_caller(cluster: Cluster) -> None:
+    """The run has the id of the holder, and the lock stays held."""
     with cluster_lock(cluster.state_dir, verb="node add x", run="20261111T000000Z-0000") as held:
         plan = make_plan(cluster)
         runner = FakeRunner(["results"])
@@ -321,8 +323,8 @@ def test_a_lock_that_the_caller_holds_is_not_taken_again(cluster: Cluster) -> No
     assert holder.run == held.run
 
 
-def test_a_held_lock_of_another_cluster_is_refused(cluster: Cluster, tmp_path: Path) -> None:
-    """cluster_name was changed between the lock and the run: nothing runs."""
+def test_a_lock_of_another_cluster_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    """cluster_name changed after the lock was taken."""
     events: list[Event] = []
     with (
         cluster_lock(tmp_path / "other", verb="v", run="r") as held,
@@ -331,8 +333,8 @@ def test_a_held_lock_of_another_cluster_is_refused(cluster: Cluster, tmp_path: P
         apply_plan(cluster, make_plan(cluster), Options(), on_event=events.append, cancel=threading.Event(), lock=held)
 
 
-def test_ansible_killed_by_a_signal_is_said_so(cluster: Cluster) -> None:
-    """The problem is the signal, not the last lines that Ansible printed."""
+def test_the_problem_of_a_killed_ansible_is_the_signal(cluster: Cluster) -> None:
+    """It is not the last lines of Ansible's output."""
 
     class Killed(FakeRunner):
         def run(self, job: Job, on_event: Callable[[RawEvent], None], cancel: threading.Event) -> int:
@@ -346,7 +348,7 @@ def test_ansible_killed_by_a_signal_is_said_so(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("environment", "expected"),
     [
         ({"LC_ALL": "C"}, "C.UTF-8"),
         ({"LANG": "POSIX"}, "C.UTF-8"),
@@ -355,11 +357,11 @@ def test_ansible_killed_by_a_signal_is_said_so(cluster: Cluster) -> None:
         ({"LC_ALL": "en_US.utf8", "LANG": "C"}, "en_US.utf8"),
     ],
 )
-def test_ansible_gets_a_locale_of_utf8(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: str | None) -> None:
-    """Ansible does not start without one; a locale of UTF-8 stays the user's own."""
-    for word in ("LC_ALL", "LC_CTYPE", "LANG"):
-        monkeypatch.delenv(word, raising=False)
-    for word, value in given.items():
-        monkeypatch.setenv(word, value)
+def test_ansible_gets_a_utf8_locale(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str | None) -> None:
+    """Ansible does not start without one. A UTF-8 locale of the user is not changed."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
 
     assert ansible_environment(Path("/state/known_hosts"), Path("/private")).get("LC_ALL") == expected

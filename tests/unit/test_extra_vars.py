@@ -1,4 +1,4 @@
-"""`-e` is checked before a host is contacted."""
+"""The checks of `--extra-vars`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize("given", ["baseline_memlock_kib=1", "site_mine=x", "ansible_user=root"])
-def test_known_names_pass(given: str) -> None:
-    """Roles' variables, Ansible's, and those of the site."""
-    check_extra_vars(given)
+@pytest.mark.parametrize("value", ["baseline_memlock_kib=1", "site_mine=x", "ansible_user=root"])
+def test_known_variables_are_accepted(value: str) -> None:
+    """These are variables of roles, of Ansible and of the site."""
+    check_extra_vars(value)
 
 
 @pytest.mark.parametrize(
-    ("given", "what", "fix"),
+    ("value", "what", "fix"),
     [
         ("baseline_memlok_kib=1", "unknown variable baseline_memlok_kib", "did you mean baseline_memlock_kib?"),
         ("nonsense", "neither @FILE nor key=value", "-e @values.yml"),
         ("@/nonexistent.yml", "no such file", "YAML or JSON file"),
     ],
 )
-def test_a_slip_is_refused_with_its_fix(given: str, what: str, fix: str) -> None:
-    """A misspelt name, no value, no file."""
+def test_a_mistake_is_an_error_with_a_fix(value: str, what: str, fix: str) -> None:
+    """A misspelt name, a missing value, a missing file."""
     with pytest.raises(PlanError) as caught:
-        check_extra_vars(given)
+        check_extra_vars(value)
 
     assert what in caught.value.what
     assert fix in caught.value.fix
@@ -40,8 +40,8 @@ def test_a_slip_is_refused_with_its_fix(given: str, what: str, fix: str) -> None
     ("text", "what"),
     [("- a\n", "not a mapping"), ("a: [1\n", "not valid YAML"), ("baseline_memlok_kib: 1\n", "unknown variable")],
 )
-def test_a_file_is_read_before_it_is_used(tmp_path: Path, text: str, what: str) -> None:
-    """A list, broken YAML, a misspelt name; what stands under Vault is left to Ansible."""
+def test_a_file_is_checked(tmp_path: Path, text: str, what: str) -> None:
+    """A list, invalid YAML and a misspelt name are errors; a file that Vault encrypts is not read."""
     file = tmp_path / "values.yml"
     file.write_text(text)
     with pytest.raises(PlanError) as caught:

@@ -1,4 +1,4 @@
-"""`probe`, `ssh` and `exec` as a user types them, against a real sshd."""
+"""Formatting of the results of `probe`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_gpus_are_named_by_their_ids() -> None:
-    """Known ids become models, unknown ones of a GPU vendor are shown as they are, a management screen is no GPU."""
+    """Known ids become models, unknown ids of a GPU vendor are shown, and display adapters do not count."""
     gpus = [
         PciGpu("1002:74a1", "", "amdgpu", "0x120000", 8),
         PciGpu("10de:ffff", "", "", "0x030200", 1),
@@ -28,7 +28,7 @@ def test_gpus_are_named_by_their_ids() -> None:
 
 
 def test_nics_are_grouped_by_speed() -> None:
-    """Interfaces of one speed and state are counted together."""
+    """Interfaces with the same speed and state are counted together."""
 
     def nic(speed: int | None, state: str) -> Nic:
         return Nic("x", state, speed, 1500, "", "", "")
@@ -36,8 +36,8 @@ def test_nics_are_grouped_by_speed() -> None:
     assert nic_text([nic(400000, "up"), nic(400000, "up"), nic(None, "down")]) == "1 x speed? down, 2 x 400G"
 
 
-def test_a_host_that_did_not_answer_fills_its_row() -> None:
-    """It has a name, `unknown`, and an empty cell for everything else."""
+def test_a_host_that_did_not_answer_has_a_row() -> None:
+    """The row has a name, `unknown`, and empty cells."""
     table = probe_table([Probe("gpu9", None)])
     cells = [[str(cell) for cell in column.cells] for column in table.columns]
 

@@ -1,4 +1,4 @@
-"""`node add`, `node remove`, `node replace` as a user types them, up to the first host that would be touched."""
+"""`node add`, `node remove` and `node replace`, up to the first contact with a host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from primus_bootstrap.cli.main import app
 from primus_bootstrap.core.errors import InventoryError, PlanError, PrimusError
 from primus_bootstrap.engine.plan import TargetHost, make_plan
 from primus_bootstrap.engine.playbooks import load_phases
-from primus_bootstrap.inventory.edit.draft import check_draft, host_files, read_hosts_text, disable_host_files, write_draft
+from primus_bootstrap.inventory.edit.draft import check_draft, disable_host_files, host_files, read_hosts_text, write_draft
 from primus_bootstrap.inventory.edit.host_edits import NewHost, host_variables, with_host, without_host
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.inventory.rules.day2_nodes import WORKER_GROUPS, inherited
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Charts of Kubernetes: a host is in their group through kube_control_plane, which is listed.
+# Groups of Helm charts. Their hosts are also in kube_control_plane, which is listed.
 _CHARTS = {
     "kube_gateway_api",
     "kube_cert_manager",
@@ -67,14 +67,14 @@ all:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
-    """A cluster whose hosts do not answer."""
+    """Write a cluster whose hosts do not answer; return its hosts.yaml."""
     path = tmp_path / "hosts.yaml"
     path.write_text(CLUSTER, encoding="utf-8")
     return path
 
 
 def node(*words: str | Path) -> str:
-    """Run a verb of `node`; return what it printed; what it raises is the user's message."""
+    """Run a verb of `node` and return its output; raise its error."""
     done = CliRunner().invoke(app, ["node", *map(str, words)])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -82,7 +82,7 @@ def node(*words: str | Path) -> str:
 
 
 def refused(*words: str | Path) -> PlanError:
-    """Run a verb that is to be refused."""
+    """Run a verb that fails, and return its error."""
     with pytest.raises(PlanError) as error:
         node(*words)
     return error.value
@@ -103,8 +103,8 @@ def refused(*words: str | Path) -> PlanError:
         (["new10", "new11", "--groups", "gpu_node"], "got 3 arguments", "[hosts.yaml] NAME"),
     ],
 )
-def test_an_addition_that_makes_no_sense_is_refused_and_nothing_written(hosts: Path, words: Sequence[str], what: str, fix: str) -> None:
-    """Exit 3 with what is wrong and what to do; hosts.yaml is as before."""
+def test_an_invalid_addition_is_an_error(hosts: Path, words: Sequence[str], what: str, fix: str) -> None:
+    """Exit code 3 with the problem and a fix; hosts.yaml is unchanged."""
     error = refused("add", hosts, *words)
 
     assert what in error.what
@@ -112,8 +112,8 @@ def test_an_addition_that_makes_no_sense_is_refused_and_nothing_written(hosts: P
     assert hosts.read_text() == CLUSTER
 
 
-def test_the_edited_file_is_judged_before_it_is_written(hosts: Path) -> None:
-    """An address that another host has: the problem with the line where it would stand, exit 2, and the file as before."""
+def test_the_edited_file_is_checked_before_it_is_written(hosts: Path) -> None:
+    """For an address that another host has, the error has the line of the edited file, and hosts.yaml is unchanged."""
     with pytest.raises(InventoryError) as error:
         node("add", hosts, "new10", "--groups", "gpu_node", "--host", "127.0.0.9", "--yes")
 
@@ -131,8 +131,8 @@ def test_the_edited_file_is_judged_before_it_is_written(hosts: Path) -> None:
         ("gpu0", "no host gpu0", "did you mean"),
     ],
 )
-def test_a_host_that_others_depend_on_stays(hosts: Path, name: str, what: str, fix: str) -> None:
-    """The refusal names the groups and the way to go; a name that nobody ever removed is a slip."""
+def test_a_host_that_others_depend_on_cannot_be_removed(hosts: Path, name: str, what: str, fix: str) -> None:
+    """The error has the groups and a fix; an unknown name is a typo."""
     error = refused("remove", hosts, name, "--confirm", "small")
 
     assert what in error.what
@@ -140,32 +140,32 @@ def test_a_host_that_others_depend_on_stays(hosts: Path, name: str, what: str, f
     assert hosts.read_text() == CLUSTER
 
 
-def test_a_removal_wants_the_name_of_the_cluster(hosts: Path) -> None:
-    """Another cluster's name is refused, and none at all where nobody can be asked."""
+def test_a_removal_needs_the_name_of_the_cluster(hosts: Path) -> None:
+    """A wrong name is an error, and so is a missing name without a terminal."""
     assert "is small, not other" in refused("remove", hosts, "odd9", "--confirm", "other").what
     assert "--confirm small" in refused("remove", hosts, "odd9").fix
     assert hosts.read_text() == CLUSTER
 
 
-def test_a_replacement_wants_an_old_host(hosts: Path) -> None:
-    """Neither name in hosts.yaml: a slip."""
+def test_a_replacement_needs_an_existing_host(hosts: Path) -> None:
+    """If hosts.yaml has neither name, the old one is a typo."""
     assert "no host gpu77" in refused("replace", hosts, "gpu77", "gpu78", "--confirm", "small").what
 
 
-def test_a_host_that_serves_is_not_brought_back_like_a_worker(hosts: Path) -> None:
-    """Its data went with the old system."""
+def test_a_reinstalled_server_cannot_be_replaced_by_itself(hosts: Path) -> None:
+    """Its data were lost with the old system."""
     assert "its data" in refused("replace", hosts, "kv1", "kv1").what
 
 
-def test_hosts_yaml_may_be_left_out(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of the cluster the name alone is enough."""
+def test_the_path_of_hosts_yaml_is_optional(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the folder of the cluster, the name of the host is enough."""
     monkeypatch.chdir(hosts.parent)
 
     assert "the only host of slurm_controller" in refused("remove", "ctl1").what
 
 
-def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> None:
-    """Every phase has the new node; only those of Slurm and of the bench, which lets it in, have others, and these are the controllers."""
+def test_an_addition_contacts_only_the_new_node_and_the_controllers(hosts: Path) -> None:
+    """Every phase has the new node. The phases of Slurm and the bench also have the controllers."""
     after = with_host(CLUSTER, NewHost("new10", ("gpu_node",), {"ansible_host": "127.0.0.10"}))
     cluster = check_draft(read_hosts_text(hosts), after).cluster
     made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("new10"))
@@ -178,8 +178,8 @@ def test_adding_touches_the_new_node_and_the_controllers_alone(hosts: Path) -> N
     assert set().union(*others.values()) == set()
 
 
-def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
-    """What has nothing to do with the new node is not run for the others' sake."""
+def test_an_addition_without_slurm_contacts_no_controller(hosts: Path) -> None:
+    """Phases without work for the new node are omitted."""
     after = with_host(CLUSTER, NewHost("cpu1", ("juicefs_client",), {"ansible_host": "127.0.0.10"}))
     cluster = check_draft(read_hosts_text(hosts), after).cluster
     made = make_plan(cluster, playbook="day2/add_node.yml", target=TargetHost("cpu1"))
@@ -188,8 +188,8 @@ def test_a_node_without_slurm_touches_no_controller(hosts: Path) -> None:
     assert "slurm" not in {step.phase for step in made.steps}
 
 
-def test_removing_touches_the_leaving_node_and_the_controllers_alone(hosts: Path) -> None:
-    """Drained and forgotten on the controllers, stopped on the node; in a replacement the new one has its phases before."""
+def test_a_removal_contacts_only_the_node_and_the_controllers(hosts: Path) -> None:
+    """The controllers drain and remove the node, and its services are stopped. A replacement first runs the phases of the new node."""
     cluster = load_cluster(hosts)
     removed = make_plan(cluster, playbook="day2/remove_node.yml", target=TargetHost("odd9"))
     replaced = make_plan(cluster, playbook="day2/replace_node.yml", target=TargetHost("gpu01", "odd9"))
@@ -200,11 +200,11 @@ def test_removing_touches_the_leaving_node_and_the_controllers_alone(hosts: Path
     assert {step.phase for step in replaced.steps} >= {"preflight", "baseline", "gpu", "slurm", "verify"}
 
 
-def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
-    """A play that is not would work on the whole fleet when one node is added."""
+def test_every_play_of_a_phase_is_narrowed_to_one_node_or_is_an_exception() -> None:
+    """Any other play would run on all hosts when one node is added."""
     wide = {(phase.name, play.pattern) for phase in load_phases(content.playbooks_dir()) for play in phase.plays if not play.narrowed}
 
-    told = {
+    exceptions = {
         ("monitoring", "prometheus"),
         ("registry", "oci_registry"),
         ("verify", "prometheus"),
@@ -212,14 +212,14 @@ def test_each_play_of_a_phase_is_narrowed_to_one_node_or_says_why_not() -> None:
         ("slurm", "slurm_login"),
         ("scheduling", "primus_watch"),
         ("bench", "slurm_controller"),
-        # Through the API server, from the controller: no host is contacted.
+        # These use the API server from the controller and contact no host.
         ("kubernetes", "kube_control_plane[0]"),
         ("registry", "harbor[0]"),
         ("verify", "harbor[0]"),
         ("bench", "kube_control_plane[0]"),
         ("verify", "kube_control_plane[0]"),
     }
-    assert wide <= {*told, ("verify", "slurm_controller:slurm_login")}
+    assert wide <= {*exceptions, ("verify", "slurm_controller:slurm_login")}
 
 
 def _plays(name: str) -> list[dict[str, object]]:
@@ -227,8 +227,8 @@ def _plays(name: str) -> list[dict[str, object]]:
     return loaded
 
 
-def test_plain_ansible_and_the_verbs_refuse_the_same_hosts() -> None:
-    """The playbook's list of groups that serve others is what the verbs know as such."""
+def test_playbook_and_verbs_protect_the_same_groups() -> None:
+    """The playbook lists the groups that other hosts depend on."""
     listed = _plays("day2/node/leaving.yml")[0]["vars"]["_serving_groups"]  # type: ignore[index]
 
     assert {name for names in listed for name in names} >= set(load_groups()) - WORKER_GROUPS - _CHARTS
@@ -243,8 +243,8 @@ def test_plain_ansible_and_the_verbs_refuse_the_same_hosts() -> None:
         ("replace_node", ["named", "owned", "leaving"]),
     ],
 )
-def test_a_playbook_for_one_node_only_wires(name: str, refusals: Sequence[str]) -> None:
-    """At most 40 lines, imports alone, and every refusal before the first play that touches a host; parts hold no `when`."""
+def test_a_playbook_for_one_node_has_only_imports(name: str, refusals: Sequence[str]) -> None:
+    """It has at most 40 lines, and its checks come first. The imported parts contain no `when`."""
     text = (content.playbooks_dir() / "day2" / f"{name}.yml").read_text(encoding="utf-8")
     imports = [play["ansible.builtin.import_playbook"] for play in yaml.safe_load(text)]
 
@@ -255,22 +255,22 @@ def test_a_playbook_for_one_node_only_wires(name: str, refusals: Sequence[str]) 
         assert "when:" not in part.read_text(encoding="utf-8"), part
 
 
-def test_a_successor_takes_over_what_is_not_of_one_machine(hosts: Path) -> None:
-    """Rack and settings go along; address, key and serial number stay with the machine that had them."""
+def test_a_replacement_inherits_the_variables_of_the_old_host(hosts: Path) -> None:
+    """It does not inherit address, host key and serial number of the old machine."""
     assert hosts.exists()
     assert inherited(host_variables(CLUSTER, "odd9")) == {"site_rack": "r9"}
 
 
-def test_a_secret_of_one_host_is_not_written_down_again() -> None:
-    """A value under Vault: the operator is told to move it."""
+def test_an_encrypted_variable_of_one_host_is_not_copied() -> None:
+    """The error tells the operator to move it to a group."""
     text = "a:\n  hosts:\n    n1:\n      redis_password: !vault |\n        $ANSIBLE_VAULT;1.1;AES256\n        61\n"
 
     with pytest.raises(PlanError, match="encrypted variables of one host cannot be copied: redis_password"):
         inherited(host_variables(text, "n1"))
 
 
-def test_line_ends_mode_and_link_of_the_file_are_kept(hosts: Path, tmp_path: Path) -> None:
-    """CR LF and the mark at the beginning stay on every line, the mode on the file, and a link goes on leading to it."""
+def test_line_ends_mode_and_link_of_the_file_are_preserved(hosts: Path, tmp_path: Path) -> None:
+    """The file keeps CR LF line ends, the byte order mark, its mode, and the link to it."""
     real = tmp_path / "real.yaml"
     real.write_bytes(b"\xef\xbb\xbf" + CLUSTER.replace("\n", "\r\n").encode())
     real.chmod(0o640)
@@ -285,8 +285,8 @@ def test_line_ends_mode_and_link_of_the_file_are_kept(hosts: Path, tmp_path: Pat
     assert real.read_bytes() == b"\xef\xbb\xbf" + without_host(CLUSTER, "gpu02").replace("\n", "\r\n").encode()
 
 
-def test_an_edit_of_somebody_else_is_not_lost(hosts: Path) -> None:
-    """The file changed between reading and writing: refused, and theirs stays."""
+def test_a_concurrent_edit_is_not_overwritten(hosts: Path) -> None:
+    """If the file changed after it was read, the write fails."""
     file = read_hosts_text(hosts)
     draft = check_draft(file, without_host(file.text, "gpu02"))
     hosts.write_text(CLUSTER + "# theirs\n", encoding="utf-8")
@@ -300,16 +300,16 @@ def test_an_edit_of_somebody_else_is_not_lost(hosts: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "what"), [(b"$ANSIBLE_VAULT;1.1;AES256\n61\n", "encrypted"), (b"a:\r\n  hosts:\n", "line"), (b"\xff", "UTF-8")]
 )
-def test_a_file_that_cannot_be_edited_is_said_to_be(hosts: Path, data: bytes, what: str) -> None:
-    """Under Vault, with two kinds of line ends, no text."""
+def test_a_file_that_cannot_be_edited_is_an_error(hosts: Path, data: bytes, what: str) -> None:
+    """It is encrypted, has two kinds of line ends, or is not text."""
     hosts.write_bytes(data)
 
     with pytest.raises(PrimusError, match=what):
         read_hosts_text(hosts)
 
 
-def test_variable_files_of_a_host_that_left_are_kept_and_read_no_more(hosts: Path) -> None:
-    """They are renamed, beside an older one of the same name, and hosts.yaml without the host is right."""
+def test_the_variable_files_of_a_removed_host_are_renamed(hosts: Path) -> None:
+    """The name of an older copy is not reused, and hosts.yaml without the host is valid."""
     folder = hosts.parent / "host_vars"
     (folder / "odd9").mkdir(parents=True)
     (folder / "odd9" / "a.yml").write_text("site_a: 1\n", encoding="utf-8")

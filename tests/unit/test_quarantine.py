@@ -1,4 +1,4 @@
-"""What a quarantine writes, what refuses a release, what Slurm is told, and how a look at all hosts is put together."""
+"""Quarantine: records, checks before a release, Slurm's node states, and `node list`."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ HEALTHY = {"verdict": "pass", "reason": "", "written": 2000.0, "checks": []}
 RECORD = {"schema": "primus.quarantine/1", "host": "gpu1", "owner": "ada", "reason": "fan broken", "time": 1000.0, "verdicts": []}
 
 
-def seen(record: dict[str, Any] | None = None, health: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what a host and a controller say; the host's clock is ahead of the controller's."""
+def observed(record: dict[str, Any] | None = None, health: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the answers of a host and a controller; the host's clock is ahead of the controller's."""
     here = {"record": record or {}, "health": health or HEALTHY, "now": 1500.0}
     return {"ctl": {"record": record or {}, "health": HEALTHY, "now": 1400.0}, "gpu1": here}
 
 
-def test_a_record_carries_the_failing_verdicts_and_the_hosts_time() -> None:
-    """A new record says who, why and when by the host's own clock, and holds the records that fail, no others."""
+def test_a_record_has_the_failed_verdicts_and_the_time_of_the_host() -> None:
+    """A new record has owner, reason, the host's time and the failed verdicts only."""
     health = {**HEALTHY, "verdict": "fail", "checks": [FAILING, {"check": "clock", "verdict": "pass"}]}
 
-    assert rules.quarantine_record(seen(health=health), "gpu1", "ada", "fan broken") == {
+    assert rules.quarantine_record(observed(health=health), "gpu1", "ada", "fan broken") == {
         **RECORD,
         "time": 1500.0,
         "clock": "gpu1",
@@ -55,15 +55,15 @@ def test_a_record_carries_the_failing_verdicts_and_the_hosts_time() -> None:
     }
 
 
-def test_the_same_quarantine_again_keeps_its_record() -> None:
-    """The same owner and reason change nothing, the time neither; another reason is a new record."""
-    assert rules.quarantine_record(seen(RECORD), "gpu1", "ada", "fan broken") == RECORD
-    assert rules.quarantine_record(seen(RECORD), "gpu1", "ada", "fan is loud")["time"] == 1500.0
+def test_repeating_a_quarantine_does_not_change_its_record() -> None:
+    """The same owner and reason change nothing, not even the time; another reason makes a new record."""
+    assert rules.quarantine_record(observed(RECORD), "gpu1", "ada", "fan broken") == RECORD
+    assert rules.quarantine_record(observed(RECORD), "gpu1", "ada", "fan is loud")["time"] == 1500.0
 
 
-def test_of_a_dead_host_the_controllers_clock_counts() -> None:
-    """A host that does not answer is quarantined all the same, by a controller's time."""
-    dead = {**seen(), "gpu1": {"unreachable": True}}
+def test_the_record_of_a_dead_host_has_the_time_of_a_controller() -> None:
+    """A host that does not answer can be quarantined."""
+    dead = {**observed(), "gpu1": {"unreachable": True}}
 
     assert rules.quarantine_refusal(dead, "gpu1", "ada", "fan broken") == ""
     record = rules.quarantine_record(dead, "gpu1", "ada", "fan broken")
@@ -73,15 +73,15 @@ def test_of_a_dead_host_the_controllers_clock_counts() -> None:
 @pytest.mark.parametrize(
     ("found", "owner", "reason", "says"),
     [
-        (seen(RECORD), "bob", "mine now", "gpu1 is quarantined by ada already: fan broken. Fix: "),
-        (seen(), "ada", "no", "the reason is missing, too long"),
-        (seen(), "ada", "a {{ template }}", "the reason is missing, too long"),
-        (seen(), "a b", "fan broken", "a b is no name of an owner"),
+        (observed(RECORD), "bob", "mine now", "gpu1 is quarantined by ada already: fan broken. Fix: "),
+        (observed(), "ada", "no", "the reason is missing, too long"),
+        (observed(), "ada", "a {{ template }}", "the reason is missing, too long"),
+        (observed(), "a b", "fan broken", "a b is no name of an owner"),
         ({"gpu1": {"unreachable": True}}, "ada", "fan broken", "neither gpu1 nor a Slurm controller answers, nor does Kubernetes know it"),
     ],
 )
-def test_a_quarantine_is_refused(found: dict[str, Any], owner: str, reason: str, says: str) -> None:
-    """Another owner's quarantine stands; a reason that would be misread is refused, and a quarantine that nobody could keep."""
+def test_an_invalid_quarantine_is_an_error(found: dict[str, Any], owner: str, reason: str, says: str) -> None:
+    """Another owner's quarantine stays. Errors are an unsafe reason, and a record that cannot be stored anywhere."""
     said = rules.quarantine_refusal(found, "gpu1", owner, reason)
 
     assert said.startswith(says)
@@ -97,34 +97,34 @@ def test_a_quarantine_is_refused(found: dict[str, Any], owner: str, reason: str,
         ({**HEALTHY, "verdict": "unknown", "reason": "stale"}, "the health of gpu1 is unknown: stale. Fix: see `primus-health read`"),
     ],
 )
-def test_a_release_without_a_newer_pass_is_refused(health: dict[str, Any], says: str) -> None:
-    """Only a passing record that is newer than the quarantine is a proof; unknown is none."""
-    said = rules.release_refusal(seen(RECORD, health), "gpu1", "ada", proof=True, without_proof=False)
+def test_a_release_needs_a_health_record_that_is_newer_than_the_quarantine(health: dict[str, Any], says: str) -> None:
+    """Only a passing record that is newer allows the release; unknown does not."""
+    said = rules.release_refusal(observed(RECORD, health), "gpu1", "ada", proof=True, without_proof=False)
 
     assert said.startswith(says)
 
 
 def test_a_dead_host_is_not_released() -> None:
-    """A host that does not answer is unknown, also where a person vouches for it."""
-    dead = {**seen(RECORD), "gpu1": {"unreachable": True}}
+    """A host that does not answer is unknown, even with --without-proof."""
+    dead = {**observed(RECORD), "gpu1": {"unreachable": True}}
 
     assert rules.release_refusal(dead, "gpu1", "ada", proof=False, without_proof=True).startswith("gpu1 does not answer")
 
 
 @pytest.mark.parametrize("record", [RECORD, {}])
-def test_a_host_too_ill_to_be_asked_is_not_released(record: dict[str, Any]) -> None:
-    """It answers ssh and has no Python: unknown, with what it said; also where nobody else has a record of its quarantine."""
-    ill = {**seen(record), "gpu1": {"failed": False, "msg": "non-zero return code", "module_stderr": "sh: 1: python3: not found\n"}}
+def test_a_host_without_python_is_not_released(record: dict[str, Any]) -> None:
+    """It answers ssh but its health is unknown, even if no other machine has a record of its quarantine."""
+    ill = {**observed(record), "gpu1": {"failed": False, "msg": "non-zero return code", "module_stderr": "sh: 1: python3: not found\n"}}
 
     said = rules.release_refusal(ill, "gpu1", "ada", proof=True, without_proof=False)
 
     assert said.startswith("gpu1 does not answer (sh: 1: python3: not found), so its health is unknown. Fix: ")
 
 
-def test_a_pass_from_before_a_controllers_quarantine_is_no_proof() -> None:
-    """The controller's clock, which dated it while the host was silent, is 100 s behind: a pass of up to 100 s later is older."""
+def test_a_pass_before_a_controllers_quarantine_does_not_count() -> None:
+    """The controller's clock, which dated the quarantine, is 100 s behind, so a pass up to 100 s later is older."""
     record = {**RECORD, "time": 1950.0, "clock": "ctl"}
-    found = seen(record, {**HEALTHY, "written": 2049.0})
+    found = observed(record, {**HEALTHY, "written": 2049.0})
     found["gpu1"]["now"], found["ctl"]["now"] = 2100.0, 2000.0
 
     assert "is older than the quarantine" in rules.release_refusal(found, "gpu1", "ada", proof=True, without_proof=False)
@@ -132,9 +132,9 @@ def test_a_pass_from_before_a_controllers_quarantine_is_no_proof() -> None:
     assert rules.release_refusal(found, "gpu1", "ada", proof=True, without_proof=False) == ""
 
 
-def test_a_clock_that_was_set_back_is_named() -> None:
-    """Nothing can be newer than a quarantine in the future: waiting for the next look would not help, another record does."""
-    ahead = seen({**RECORD, "time": 5100.0})
+def test_a_clock_that_was_set_back_is_reported() -> None:
+    """No record can be newer than a quarantine in the future, so the fix is another quarantine."""
+    ahead = observed({**RECORD, "time": 5100.0})
 
     said = rules.release_refusal(ahead, "gpu1", "ada", proof=True, without_proof=False)
 
@@ -142,12 +142,12 @@ def test_a_clock_that_was_set_back_is_named() -> None:
     assert "quarantine it again with another reason" in said
 
 
-def test_a_record_that_cannot_be_read_is_no_release(tmp_path: Path) -> None:
-    """A torn file is neither a record nor none: who owns it is unknown; a quarantine writes it anew."""
+def test_a_damaged_record_prevents_a_release(tmp_path: Path) -> None:
+    """Its owner is unknown. A new quarantine overwrites it."""
     path = tmp_path / "quarantine.json"
     path.write_text('{"owner": "ad')
     found, problem = records.read_record(path)
-    torn = seen()
+    torn = observed()
     torn["ctl"]["problem"] = problem
 
     said = rules.release_refusal(torn, "gpu1", "ada", proof=True, without_proof=False)
@@ -161,41 +161,41 @@ def test_a_record_that_cannot_be_read_is_no_release(tmp_path: Path) -> None:
 
 
 def test_another_owners_quarantine_is_not_released() -> None:
-    """However healthy: the owner must match."""
-    said = rules.release_refusal(seen(RECORD), "gpu1", "bob", proof=True, without_proof=False)
+    """The owner must match, even if the host is healthy."""
+    said = rules.release_refusal(observed(RECORD), "gpu1", "bob", proof=True, without_proof=False)
 
     assert said == "the quarantine of gpu1 is ada's (fan broken), not bob's. Fix: leave it to them, or give --owner ada if that is you."
 
 
-def test_a_proof_releases_and_a_host_without_checks_needs_a_person() -> None:
-    """A newer pass is enough; a host outside gpu_node needs somebody who vouches; one that is not quarantined is left alone."""
-    assert rules.release_refusal(seen(RECORD), "gpu1", "ada", proof=True, without_proof=False) == ""
-    assert "--without-proof" in rules.release_refusal(seen(RECORD), "gpu1", "ada", proof=False, without_proof=False)
-    assert rules.release_refusal(seen(RECORD), "gpu1", "ada", proof=False, without_proof=True) == ""
-    assert rules.release_refusal(seen(), "gpu1", "bob", proof=True, without_proof=False) == ""
+def test_a_host_without_health_checks_needs_without_proof() -> None:
+    """A newer pass is enough for other hosts; a host that is not quarantined is not changed."""
+    assert rules.release_refusal(observed(RECORD), "gpu1", "ada", proof=True, without_proof=False) == ""
+    assert "--without-proof" in rules.release_refusal(observed(RECORD), "gpu1", "ada", proof=False, without_proof=False)
+    assert rules.release_refusal(observed(RECORD), "gpu1", "ada", proof=False, without_proof=True) == ""
+    assert rules.release_refusal(observed(), "gpu1", "bob", proof=True, without_proof=False) == ""
 
 
-def test_a_pass_does_not_stand_in_for_a_person() -> None:
-    """--without-proof is for hosts that cannot prove anything: one with checks that fail stays."""
+def test_without_proof_does_not_release_a_host_with_failed_checks() -> None:
+    """It is only for hosts without health checks."""
     health = {**HEALTHY, "verdict": "fail", "reason": "disk: full"}
 
-    assert rules.release_refusal(seen(RECORD, health), "gpu1", "ada", proof=True, without_proof=True).startswith(
+    assert rules.release_refusal(observed(RECORD, health), "gpu1", "ada", proof=True, without_proof=True).startswith(
         "the health of gpu1 is fail"
     )
 
 
 def test_the_newest_copy_of_a_record_counts() -> None:
-    """The host was quarantined anew while it was dead: the controllers' record wins over its own older one."""
+    """If the host was quarantined again while it was dead, the controllers' record is newer than its own."""
     newer = {**RECORD, "time": 1200.0, "reason": "dead"}
 
     assert rules.quarantine_standing({"gpu1": {"record": RECORD}, "ctl": {"record": newer}, "ctl2": {}}) == newer
 
 
 class Controllers:
-    """Slurm's controllers: one node in a state, with a reason and jobs; what was told is kept."""
+    """Slurm's controllers with one node: its state, reason and jobs, and the commands that were sent."""
 
     def __init__(self, state: str, reason: str = "", jobs: str = "") -> None:
-        """Keep what they know."""
+        """Store the state of the node."""
         self.state, self.reason, self.jobs = state, reason, jobs
         self.told: list[str] = []
 
@@ -219,16 +219,16 @@ class Controllers:
         ("IDLE+DRAIN", "moving the rack", []),
     ],
 )
-def test_draining_leaves_an_administrators_reason(state: str, reason: str, told: list[str]) -> None:
-    """A node in service, dead, or drained by the health check gets the quarantine's reason; an administrator's own stays."""
+def test_a_quarantine_does_not_replace_an_administrators_reason(state: str, reason: str, told: list[str]) -> None:
+    """A node that is in service, dead, or drained by the health check gets the reason of the quarantine."""
     controllers = Controllers(state, reason)
     slurm.Nodes(caller=controllers).quarantine("gpu1", "ada", "fan broken", force=False)
 
     assert controllers.told == told
 
 
-def test_force_has_jobs_queued_again_only_where_there_are_some() -> None:
-    """With force a node that has jobs goes down, so that they run elsewhere; without jobs nothing more is told."""
+def test_force_requeues_running_jobs() -> None:
+    """A node with jobs goes down, so that they run on other nodes. A node without jobs is not changed further."""
     busy, idle = (
         Controllers("MIXED+DRAIN", "primus quarantine: ada: x y z", "7"),
         Controllers("IDLE+DRAIN", "primus quarantine: ada: x y z"),
@@ -250,8 +250,8 @@ def test_force_has_jobs_queued_again_only_where_there_are_some() -> None:
         ("IDLE", "", []),
     ],
 )
-def test_only_this_owners_drain_is_lifted(state: str, reason: str, told: list[str]) -> None:
-    """A release lifts the drain of the quarantine itself, and no other."""
+def test_a_release_removes_only_the_drain_of_its_owner(state: str, reason: str, told: list[str]) -> None:
+    """Other drains stay."""
     controllers = Controllers(state, reason)
     slurm.Nodes(caller=controllers).release("gpu1", "ada")
 
@@ -259,8 +259,8 @@ def test_only_this_owners_drain_is_lifted(state: str, reason: str, told: list[st
 
 
 @pytest.mark.parametrize(("state", "refused"), [("IDLE", False), ("IDLE+DRAIN", True)])
-def test_a_drain_that_the_other_controller_lifts_meanwhile_is_lifted(state: str, *, refused: bool) -> None:
-    """Both see it, one is first, and Slurm refuses the second one; a refusal that leaves the drain where it is counts."""
+def test_a_drain_that_another_controller_removed_is_no_error(state: str, *, refused: bool) -> None:
+    """Slurm refuses the second removal. It is an error only if the node is still drained."""
 
     class Late(Controllers):
         def __call__(self, words: Sequence[str], limit_s: float) -> Any:
@@ -275,7 +275,7 @@ def test_a_drain_that_the_other_controller_lifts_meanwhile_is_lifted(state: str,
 
 
 def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
-    """Every file of the folder is a quarantine that stands."""
+    """Every file of the folder is a current quarantine."""
     for name in ("gpu2", "gpu1"):
         (tmp_path / f"{name}.json").write_text(json.dumps({**RECORD, "host": name}))
 
@@ -283,8 +283,8 @@ def test_records_of_a_controller_are_read_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"host": "gpu1", "own', "[]", '{"host": "gpu1"}', "null"])
-def test_a_torn_record_of_a_controller_is_named(tmp_path: Path, text: str) -> None:
-    """Nobody is let back, and nobody taken out, before a person has looked at it."""
+def test_a_damaged_record_of_a_controller_is_an_error(tmp_path: Path, text: str) -> None:
+    """No node is drained or released before a person has checked the file."""
     slurm.write_records(tmp_path, [RECORD])
     (tmp_path / "torn.json").write_text(text)
 
@@ -292,8 +292,8 @@ def test_a_torn_record_of_a_controller_is_named(tmp_path: Path, text: str) -> No
         slurm.records_in(tmp_path)
 
 
-def test_a_lost_record_is_written_again_from_slurms_reason(tmp_path: Path) -> None:
-    """A node that Slurm keeps drained for a quarantine, and whose record is gone, has one again; then nothing is lost any more."""
+def test_a_lost_record_is_restored_from_slurms_reason(tmp_path: Path) -> None:
+    """A node that is drained for a quarantine without a record gets a record; the second call changes nothing."""
     controllers = Controllers("IDLE+DRAIN", "primus quarantine: ada: fan broken, see: ticket 7")
     first, second = slurm.Nodes(caller=controllers), slurm.Nodes(caller=controllers)
     first.adopt(tmp_path, set())
@@ -305,16 +305,16 @@ def test_a_lost_record_is_written_again_from_slurms_reason(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("state", "reason"), [("IDLE+DRAIN", "moving the rack"), ("IDLE+DRAIN", "primus: health: disk"), ("IDLE", "")])
-def test_no_other_drain_becomes_a_quarantine(tmp_path: Path, state: str, reason: str) -> None:
-    """What an administrator or the health check drained, and what serves, is recorded by nobody."""
+def test_other_drains_do_not_become_quarantines(tmp_path: Path, state: str, reason: str) -> None:
+    """Nodes in service, and nodes that an administrator or the health check drained, get no record."""
     nodes = slurm.Nodes(caller=Controllers(state, reason))
     nodes.adopt(tmp_path, set())
 
     assert (nodes.changed, slurm.records_in(tmp_path)) == (False, [])
 
 
-def test_a_silent_host_is_unknown_and_still_quarantined() -> None:
-    """What a controller knows of a host counts where the host does not answer; its health is unknown, not good."""
+def test_the_quarantine_of_a_host_that_does_not_answer_is_shown() -> None:
+    """The record comes from a controller. The health of the host is unknown."""
     told = {
         "quarantine": {},
         "health": {"verdict": "", "reason": ""},
@@ -334,15 +334,15 @@ def test_a_silent_host_is_unknown_and_still_quarantined() -> None:
 
 
 @pytest.mark.parametrize("reason", ["ab", "a {{ b }}", "it's", "a\nb", "x" * 161, "fan broken", "ECC on GPU 3 (ticket 77)"])
-def test_command_line_and_role_refuse_the_same_reasons(reason: str) -> None:
-    """What the verb lets pass the playbook lets pass, and the other way round."""
-    refused = rules.quarantine_refusal(seen(), "gpu1", "ada", reason)
+def test_verb_and_playbook_accept_the_same_reasons(reason: str) -> None:
+    """Both use the same pattern."""
+    refused = rules.quarantine_refusal(observed(), "gpu1", "ada", reason)
 
     assert bool(quarantine_verbs._REASON.match(reason)) is (refused == "")
 
 
-def test_behind_sudo_the_owner_is_still_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two people who both became root are two owners."""
+def test_the_owner_behind_sudo_is_the_login_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two people who both use sudo are two owners."""
     monkeypatch.setenv("SUDO_USER", "ada")
     assert quarantine_verbs.login_name() == "ada"
     monkeypatch.delenv("SUDO_USER")
@@ -352,10 +352,8 @@ def test_behind_sudo_the_owner_is_still_a_person(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("words", "owner"), [([], "me"), (["--owner", "ada"], "ada")])
 @pytest.mark.parametrize("verb", ["quarantine", "release"])
-def test_a_quarantine_is_of_who_types_it_unless_an_owner_is_named(
-    monkeypatch: pytest.MonkeyPatch, verb: str, words: Sequence[str], owner: str
-) -> None:
-    """`--owner` speaks for somebody else; without it the login name counts."""
+def test_the_login_name_is_the_default_owner(monkeypatch: pytest.MonkeyPatch, verb: str, words: Sequence[str], owner: str) -> None:
+    """`--owner` sets another owner."""
     given: list[dict[str, str]] = []
 
     def run(_cluster: object, _name: str, _playbook: object, _options: object, values: dict[str, str], **_: object) -> Any:

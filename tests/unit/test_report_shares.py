@@ -1,4 +1,4 @@
-"""Which phase took how long: what `report` says of a run."""
+"""The line of `report` with the duration of each phase."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ RUN = Report(run="r", verb="apply", cluster="c", started=100.0, finished=200.0, 
 PHASES = (PhaseReport("baseline", 20.0, 3, "done"), PhaseReport("slurm", 75.0, 3, "done"), PhaseReport("verify", 0.0, 3, "not_reached"))
 
 
-def test_the_longest_phase_comes_first_with_its_share_of_the_whole() -> None:
-    """One that was not reached is not named."""
+def test_phases_are_sorted_by_duration() -> None:
+    """Each phase has its share of the run; a phase that was not reached is omitted."""
     assert shares_line(replace(RUN, phases=PHASES)) == "time: slurm 1m15s (75 %), baseline 20s (20 %)"
 
 
-def test_a_run_that_was_killed_has_no_shares() -> None:
-    """Its end is not known."""
+def test_a_killed_run_has_no_shares() -> None:
+    """Its duration is unknown."""
     assert shares_line(replace(RUN, phases=PHASES, finished=0.0)) == ""

@@ -1,4 +1,4 @@
-"""`secrets rotate`: which hosts a secret concerns, the order, and what is refused. Contacts no host."""
+"""`secrets rotate`: the hosts of each secret and the order of the playbooks."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PLAYBOOK = content.playbooks_dir() / "day2/rotate_secret.yml"
         ("certificates", {"node1", "node2", "node3"}),
     ],
 )
-def test_a_secret_concerns_those_who_use_it(secret: str, hosts: set[str]) -> None:
-    """Every secret that the verb knows has a playbook with these hosts."""
+def test_a_secret_is_distributed_to_the_hosts_that_use_it(secret: str, hosts: set[str]) -> None:
+    """The playbook of each secret has these hosts."""
     assert set(make_plan(load_cluster(LAB), playbook=f"day2/rotate/{secret}.yml").hosts) == hosts
 
 
 def redis_vars(csi: list[str], url: str | None = None, **more: Any) -> dict[str, Any]:
-    """Return what playbooks/vars/redis.yml passes for a cluster with one client, whose pods' volumes have these hosts."""
+    """Return the variables of playbooks/vars/redis.yml for a cluster with one client and these hosts in juicefs_csi."""
     stated = trusted(yaml.safe_load((content.playbooks_dir() / "vars/redis.yml").read_text(encoding="utf-8")))
     hosts = {
         name: {"inventory_hostname": name, **({} if url is None else {"juicefs_csi_meta_url": url})} for name in ("r1", "c1", "k1", "k2")
@@ -57,18 +57,18 @@ def redis_vars(csi: list[str], url: str | None = None, **more: Any) -> dict[str,
         (["k1"], "postgres://db/jfs", ["c1"], False),
     ],
 )
-def test_a_former_password_stays_while_pods_may_hold_it(csi: list[str], url: str | None, clients: list[str], *, keep: bool) -> None:
-    """Mounts in pods keep the password that they began with; forgetting it would cut off every volume at once."""
+def test_the_old_password_stays_valid_while_pods_may_use_it(csi: list[str], url: str | None, clients: list[str], *, keep: bool) -> None:
+    """Mounts in pods use the password of their start. Removing it would disconnect all volumes at once."""
     found = redis_vars(csi, url)
-    said = redis_vars(csi, url, rotate_interrupt="true")
+    interrupting = redis_vars(csi, url, rotate_interrupt="true")
 
     assert (found["redis_clients"], found["redis_keep_former"]) == (clients, keep)
-    assert said == {**found, "redis_keep_former": False}, "who says so has let every pod begin anew"
+    assert interrupting == {**found, "redis_keep_former": False}, "with --interrupt all pods have restarted"
 
 
 @pytest.mark.parametrize("name", ["storage.yml", "day2/rotate/redis.yml"])
-def test_new_mounts_of_pods_have_the_new_password_before_the_former_one_goes(name: str) -> None:
-    """The Secret is written before a play that may forget; and that play has the host which wrote it, to see whether it failed."""
+def test_new_mounts_of_pods_get_the_new_password_before_the_old_one_is_removed(name: str) -> None:
+    """The Secret is written before the play that removes the old password; that play includes the host that wrote the Secret."""
     plays = yaml.safe_load((content.playbooks_dir() / name).read_text(encoding="utf-8"))
     pods = [
         number
@@ -82,8 +82,8 @@ def test_new_mounts_of_pods_have_the_new_password_before_the_former_one_goes(nam
     assert "juicefs_csi[0]" in plays[forgets[0]]["hosts"]
 
 
-def test_verb_and_playbook_know_the_same_secrets() -> None:
-    """The list in rotate_secret.yml is that of the files beside it."""
+def test_verb_and_playbook_have_the_same_secrets() -> None:
+    """The list in rotate_secret.yml equals the files in its folder `rotate/`."""
     stated = yaml.safe_load(PLAYBOOK.read_text())[0]["vars"]["_rotated"]
 
     assert sorted(stated) == list(rotatable())
