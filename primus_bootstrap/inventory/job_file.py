@@ -153,6 +153,10 @@ def _foreign(definition: Definition) -> Problem:
     """Return the problem of a variable that is not one of the role."""
     name = definition.name
     near = nearest(name, [option for option in load_options() if option.startswith(_PREFIX)])
-    what = f"{name} is not a variable of a job" if is_known_variable(name) else f"{name}: no role has this variable"
+    what = (
+        f"{name} is not a variable of a job"
+        if is_known_variable(name)
+        else f"{name}: neither a role nor Kubespray nor Ansible has this variable"
+    )
     fix = f"did you mean {near}?" if near else "set it in hosts.yaml; a job sets workload_ variables only"
     return Problem(definition.origin.file, definition.origin.line, what, fix, "unknown-variable")

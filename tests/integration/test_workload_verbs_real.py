@@ -82,7 +82,7 @@ def test_an_invalid_job_is_refused_before_a_host_is_contacted(cli: Cli, tmp_path
     done = cli("submit", "job.yml")
 
     assert done.returncode == 2
-    assert "job.yml:2: workload_nods: no role has this variable" in done.stderr
+    assert "job.yml:2: workload_nods: neither a role nor Kubespray nor Ansible has this variable" in done.stderr
     assert "job.yml:3: workload_target must be one of" in done.stderr
     assert "2 problems; nothing was changed" in done.stderr
     assert not (tmp_path / ".primus").exists()

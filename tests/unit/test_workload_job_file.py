@@ -48,7 +48,12 @@ def write(folder: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "line", "what", "fix"),
     [
-        ("workload_name: try\nworkload_nods: 2\n", 2, "workload_nods: neither a role nor Kubespray nor Ansible has this variable", "did you mean workload_nodes?"),
+        (
+            "workload_name: try\nworkload_nods: 2\n",
+            2,
+            "workload_nods: neither a role nor Kubespray nor Ansible has this variable",
+            "did you mean workload_nodes?",
+        ),
         ("workload_nodes: two\n", 1, "workload_nodes must be a whole number, found `two`", "write a whole number"),
         ("workload_target: slrum\n", 1, "must be one of: auto, direct, slurm, kubernetes; found `slrum`", "did you mean slurm?"),
         ("workload_presets: debug-dense\n", 1, "workload_presets must be a list", "[debug-dense]"),
