@@ -1,4 +1,4 @@
-"""What Ansible reads and what we read is the same: hosts, groups, variables, and which definition of a variable counts."""
+"""`load_cluster` and Ansible agree on hosts, groups, variables, and the effective definition of each variable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 TOPOLOGIES = sorted(path.parent for path in inventory_files())
 
-# Every way to set a variable that Ansible knows, each overriding the one before.
+# Every way to set a variable in Ansible, each with precedence over the one before.
 PRECEDENCE = {
     "hosts.yaml": """
 all:
@@ -64,14 +64,14 @@ def _ansible_inventory(folder: Path) -> dict[str, Any]:
 
 
 def _members(listed: dict[str, Any], group: str) -> set[str]:
-    """Return a group's hosts, those of its children included, from Ansible's list."""
+    """Return a group's hosts and those of its children from Ansible's list."""
     body = listed.get(group, {})
     return set(body.get("hosts", ())).union(*(_members(listed, child) for child in body.get("children", ())))
 
 
 def _raw(cluster: Cluster, host: str) -> dict[str, Any]:
-    """Return a host's variables as written, in the form that Ansible's list has."""
-    from ansible import constants  # noqa: PLC0415 - not before the cluster was loaded with our settings
+    """Return a host's unresolved variables in the form of Ansible's list."""
+    from ansible import constants  # noqa: PLC0415 - after the cluster is loaded with the shipped settings
 
     view: Any = cluster.view
     variables = view.managers.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
@@ -93,8 +93,8 @@ def _check(folder: Path) -> None:
         assert _raw(cluster, host) == listed["_meta"]["hostvars"].get(host, {}), host
 
 
-def _check_places(folder: Path) -> None:
-    """Assert that the definition that we say counts has the value that Ansible uses, and stands where we say."""
+def _check_effective_definitions(folder: Path) -> None:
+    """Assert that each effective definition has Ansible's value and the right line."""
     listed = _ansible_inventory(folder)["_meta"]["hostvars"]
     view: Any = load_cluster(folder).view
     index: VariableIndex = view.locate.__self__
@@ -113,9 +113,9 @@ def test_shipped_inventories_agree(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", TOPOLOGIES, ids=lambda path: path.name)
-def test_places_of_shipped_inventories_agree(folder: Path) -> None:
-    """Which definition counts for a host, and where it stands, is what Ansible decides."""
-    _check_places(folder)
+def test_effective_definitions_of_shipped_inventories_agree(folder: Path) -> None:
+    """The effective definitions of every shipped inventory have Ansible's values."""
+    _check_effective_definitions(folder)
 
 
 @pytest.fixture(name="precedence")
@@ -128,6 +128,6 @@ def _precedence(tmp_path: Path) -> Path:
 
 
 def test_precedence_agrees(precedence: Path) -> None:
-    """Every place that may set a variable, and every kind of group_vars file, overrides as in Ansible."""
+    """All ways to set a variable have Ansible's precedence."""
     _check(precedence)
-    _check_places(precedence)
+    _check_effective_definitions(precedence)

@@ -1,4 +1,4 @@
-"""`import`: an INI inventory becomes hosts.yaml with the same meaning, and every change is said."""
+"""The real Ansible reads the same from an INI inventory and from the imported hosts.yaml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.test_ini_import import DATA
 
 
 def listed(path: Path, plugin: str) -> dict[str, Any]:
-    """Return what Ansible itself reads in an inventory."""
+    """Return the output of `ansible-inventory --list`."""
     command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
     environment = {"ANSIBLE_INVENTORY_ENABLED": plugin, "PATH": "/usr/bin:/bin", "HOME": str(path.parent)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=environment)
@@ -21,7 +21,7 @@ def listed(path: Path, plugin: str) -> dict[str, Any]:
 
 
 def test_ansible_reads_the_same_in_both(tmp_path: Path) -> None:
-    """Hosts, groups, their order and every variable are for Ansible what they were, where nothing had to be renamed."""
+    """Hosts, groups, their order and all variables are the same if no name had to change."""
     source = tmp_path / "hosts.ini"
     source.write_text((DATA / "kubespray.ini").read_text().replace("v1.34.3", "1.34.3").replace("true", "True"))
     target = tmp_path / "hosts.yaml"

@@ -1,4 +1,4 @@
-"""Loading: paths, names, connections, Vault, and what is left to the run."""
+"""Loading inventories with files and values that the real `ansible-vault` encrypted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PASSWORD = "correct horse"
 
 
 def _encrypt(text: str, folder: Path, name: str = "") -> str:
-    """Return what `ansible-vault` makes of a text; inline with a variable's name."""
+    """Return the output of `ansible-vault` for a text; inline, if `name` is given."""
     password = folder / "password"
     password.write_text(PASSWORD, encoding="utf-8")
     vault = Path(sys.executable).with_name("ansible-vault")
@@ -27,8 +27,8 @@ def _encrypt(text: str, folder: Path, name: str = "") -> str:
     return str(done.stdout)
 
 
-def test_encrypted_file_waits_without_password(tmp_path: Path) -> None:
-    """A file under Vault is deferred, its group's hosts are not asked for required variables, and the rest is judged."""
+def test_encrypted_file_is_deferred_without_password(tmp_path: Path) -> None:
+    """An encrypted file is deferred, and the rest of the inventory is checked."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all__vault.yml": _encrypt("site_secret: 42\n", tmp_path)})
 
     result = validate(folder)
@@ -40,7 +40,7 @@ def test_encrypted_file_waits_without_password(tmp_path: Path) -> None:
 
 
 def test_encrypted_file_is_read_with_password(tmp_path: Path) -> None:
-    """With the password the file's variables are known, and wrong ones are found on their line without being quoted."""
+    """With the password an invalid value is reported on its line and not shown."""
     folder = write_inventory(
         tmp_path / "site", HOSTS, **{"group_vars__all__vault.yml": _encrypt("site_secret: 42\nbaseline_timezone: [hunter2]\n", tmp_path)}
     )
@@ -51,8 +51,8 @@ def test_encrypted_file_is_read_with_password(tmp_path: Path) -> None:
     assert "hunter2" not in str(problems[0])
 
 
-def test_inline_vault_value_opens_with_password(tmp_path: Path) -> None:
-    """A value under Vault is readable with the password, also through another variable's template."""
+def test_inline_vault_value_is_decrypted_with_password(tmp_path: Path) -> None:
+    """The value can be read directly and in the template of another variable."""
     folder = write_inventory(
         tmp_path / "site",
         HOSTS,
@@ -65,8 +65,8 @@ def test_inline_vault_value_opens_with_password(tmp_path: Path) -> None:
     assert variables["site_copy"] == "hunter2!"
 
 
-def test_inline_vault_value_fails_only_where_needed(tmp_path: Path) -> None:
-    """Without the password everything else works; the value itself names its line and what to give."""
+def test_inline_vault_value_fails_only_when_it_is_read(tmp_path: Path) -> None:
+    """Without the password only the value itself raises an error, with its line."""
     folder = write_inventory(
         tmp_path / "site", HOSTS, **{"group_vars__all.yml": "site_a: 1\n" + _encrypt("hunter2", tmp_path, "site_secret")}
     )
@@ -80,8 +80,8 @@ def test_inline_vault_value_fails_only_where_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["file", "inline"])
-def test_wrong_vault_password_is_found_before_the_run(tmp_path: Path, whole: bool) -> None:  # noqa: FBT001 - a parameter
-    """A password that opens nothing is a problem with a place, not a failure in the middle of a run."""
+def test_wrong_vault_password_is_reported(tmp_path: Path, whole: bool) -> None:  # noqa: FBT001 - a parameter
+    """A wrong password is a problem of the validation, so no run begins."""
     text = _encrypt("site_a: 1\n", tmp_path) if whole else _encrypt("hunter2", tmp_path, "site_secret")
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": text})
 
@@ -89,7 +89,7 @@ def test_wrong_vault_password_is_found_before_the_run(tmp_path: Path, whole: boo
 
 
 def test_vault_password_script_is_run(tmp_path: Path) -> None:
-    """An executable password file prints the password, as with Ansible."""
+    """An executable password file is run, as by Ansible."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": _encrypt("site_a: 1\n", tmp_path)})
     script = tmp_path / "script"
     script.write_text(f"#!/bin/sh\necho '{PASSWORD}'\n", encoding="utf-8")
@@ -98,8 +98,8 @@ def test_vault_password_script_is_run(tmp_path: Path) -> None:
     assert load_cluster(folder, vault_password_file=script).view.variables("gpu01")["site_a"] == 1
 
 
-def test_address_inside_a_sealed_file_is_left_to_the_run(tmp_path: Path) -> None:
-    """A template that needs a variable from a file under Vault is no error as long as the password is missing."""
+def test_address_in_an_encrypted_file_is_not_checked(tmp_path: Path) -> None:
+    """Without the password a template that uses an encrypted variable is not a problem."""
     files = {
         "group_vars__all__vault.yml": _encrypt("site_net: 10.0.0\n", tmp_path),
         "host_vars__store1.yml": 'ansible_host: "{{ site_net }}.9"\n',
@@ -114,8 +114,8 @@ def test_address_inside_a_sealed_file_is_left_to_the_run(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("password", ["", " "])
-def test_empty_vault_password_is_no_traceback(tmp_path: Path, password: str) -> None:
-    """An empty answer to the prompt is a wrong password."""
+def test_empty_vault_password_is_reported(tmp_path: Path, password: str) -> None:
+    """An empty password is a wrong password."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": _encrypt("site_a: 1\n", tmp_path)})
 
     assert [problem.rule for problem in find_problems(folder, ask_vault_pass=password)] == ["vault-password"]

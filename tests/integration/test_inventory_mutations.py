@@ -1,4 +1,4 @@
-"""Mutated inventories: never a traceback, never accepted where the mutation breaks them."""
+"""Mutated inventories never cause a traceback, and mistakes in them are always reported."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def _copy(file: Path, folder: Path) -> tuple[Path, Path]:
 
 
 @st.composite
-def _scrambled(draw: st.DrawFn, text: str) -> str:
-    """Return the text after one to three slips of an editor."""
+def _randomly_edited(draw: st.DrawFn, text: str) -> str:
+    """Return the text after one to three random edits."""
     for _ in range(draw(st.integers(1, 3))):
         lines = text.splitlines(keepends=True)
         at = draw(st.integers(0, max(0, len(lines) - 1)))
         other = draw(st.integers(0, max(0, len(lines) - 1)))
-        place = draw(st.integers(0, len(text)))
+        index = draw(st.integers(0, len(text)))
         text = draw(
             st.sampled_from(
                 [
@@ -86,9 +86,9 @@ def _scrambled(draw: st.DrawFn, text: str) -> str:
                     "".join([*lines[:at], " " * draw(st.integers(1, 4)), *lines[at:]]),
                     "".join([*lines[:at], lines[at].lstrip() if lines else "", *lines[at + 1 :]]),
                     "".join([*lines[:at], lines[other] if lines else "", *lines[at:]]),
-                    text[:place],
-                    text[:place] + text[place + 1 :],
-                    text[:place] + draw(ODD) + text[place:],
+                    text[:index],
+                    text[:index] + text[index + 1 :],
+                    text[:index] + draw(ODD) + text[index:],
                 ]
             )
         )
@@ -97,10 +97,10 @@ def _scrambled(draw: st.DrawFn, text: str) -> str:
 
 @given(data=st.data(), file=st.sampled_from(FILES))
 @settings(SEARCH, max_examples=250)
-def test_scrambled_inventory_never_tracebacks(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whatever an editor does to a file, the answer is a cluster or problems with a place, a cause and a fix."""
+def test_randomly_edited_inventory_loads_or_has_problems(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The result is a cluster, or problems with file, message and fix."""
     folder, mutated = _copy(file, tmp_path_factory.getbasetemp())
-    mutated.write_text(data.draw(_scrambled(mutated.read_text(encoding="utf-8"))), encoding="utf-8")
+    mutated.write_text(data.draw(_randomly_edited(mutated.read_text(encoding="utf-8"))), encoding="utf-8")
 
     result = validate(folder)
 
@@ -117,8 +117,8 @@ def test_scrambled_inventory_never_tracebacks(data: st.DataObject, file: Path, t
 
 @given(data=st.data(), noise=st.binary(max_size=200))
 @settings(SEARCH, max_examples=200)
-def test_noise_never_tracebacks(data: st.DataObject, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Bytes that no one would call an inventory are refused, with a problem."""
+def test_random_bytes_never_cause_a_traceback(data: st.DataObject, noise: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Random bytes after the beginning of an inventory raise no exception."""
     text = data.draw(
         st.sampled_from(
             [b"", b"all:\n", b"all:\n  hosts:\n    ", b"all: {vars: {baseline_timezone: ", b"$ANSIBLE_VAULT;1.1;AES256\n", b"[all]\n"]
@@ -133,7 +133,7 @@ def test_noise_never_tracebacks(data: st.DataObject, noise: bytes, tmp_path_fact
 
 
 def _keys(text: str, names: set[str]) -> list[tuple[int, str]]:
-    """Return the lines whose key is one of some names."""
+    """Return the line indexes and keys of lines whose key is one of the names."""
     found = []
     for number, line in enumerate(text.splitlines()):
         key = re.match(r"\s*([A-Za-z_]\w*):(\s|$)", line)
@@ -143,7 +143,7 @@ def _keys(text: str, names: set[str]) -> list[tuple[int, str]]:
 
 
 def _typo(data: st.DataObject, word: str) -> str:
-    """Return the word with one slip."""
+    """Return the word with one typing error."""
     at = data.draw(st.integers(1, len(word) - 2))
     return data.draw(
         st.sampled_from([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word[:at] + word[at + 1] + word[at] + word[at + 2 :]])
@@ -158,8 +158,8 @@ def _replace_key(path: Path, line: int, old: str, new: str) -> None:
 
 @given(data=st.data(), topology=st.sampled_from(TOPOLOGIES))
 @settings(SEARCH, max_examples=100)
-def test_misspelt_group_is_never_accepted(data: st.DataObject, topology: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One slip in a group's name is always found."""
+def test_misspelt_group_is_reported(data: st.DataObject, topology: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One typing error in the name of a group is always reported."""
     folder, file = _copy(Path(topology.name) / "hosts.yaml", tmp_path_factory.getbasetemp())
     line, name = data.draw(st.sampled_from(_keys(file.read_text(encoding="utf-8"), set(load_groups()))))
     wrong = _typo(data, name)
@@ -171,15 +171,15 @@ def test_misspelt_group_is_never_accepted(data: st.DataObject, topology: Path, t
 
 @given(data=st.data(), file=st.sampled_from(FILES))
 @settings(SEARCH, max_examples=150)
-def test_misspelt_variable_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One slip in a variable's name is always found, on its line."""
+def test_misspelt_variable_is_reported(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One typing error in the name of a variable is always reported on its line."""
     folder, path = _copy(file, tmp_path_factory.getbasetemp())
     text = path.read_text(encoding="utf-8")
     known = {word for word in re.findall(r"\w+", text) if is_known_variable(word) and not word.startswith("site_") and len(word) > 3}
-    places = [place for place in _keys(text, known) if file.name != "hosts.yaml" or place[1] not in load_groups()]
-    places = [(line, name) for line, name in places if not (file.name != "hosts.yaml" and text.splitlines()[line].startswith(" "))]
-    assume(places)
-    line, name = data.draw(st.sampled_from(places))
+    keys = [key for key in _keys(text, known) if file.name != "hosts.yaml" or key[1] not in load_groups()]
+    keys = [(line, name) for line, name in keys if not (file.name != "hosts.yaml" and text.splitlines()[line].startswith(" "))]
+    assume(keys)
+    line, name = data.draw(st.sampled_from(keys))
     wrong = _typo(data, name)
     assume(not is_known_variable(wrong))
     _replace_key(path, line, name, wrong)
@@ -189,8 +189,8 @@ def test_misspelt_variable_is_never_accepted(data: st.DataObject, file: Path, tm
 
 @given(data=st.data(), file=st.sampled_from(FILES))
 @settings(SEARCH, max_examples=100)
-def test_doubled_key_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A key that stands twice in one mapping is always found."""
+def test_duplicate_key_is_reported(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A key that is twice in one mapping is always reported."""
     folder, path = _copy(file, tmp_path_factory.getbasetemp())
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     simple = [number for number, line in enumerate(lines) if re.match(r"\s*[A-Za-z]\w*: +[^|>&*\s{\[]", line)]
@@ -203,8 +203,8 @@ def test_doubled_key_is_never_accepted(data: st.DataObject, file: Path, tmp_path
 
 @given(data=st.data(), file=st.sampled_from(FILES))
 @settings(SEARCH, max_examples=100)
-def test_tab_is_never_accepted(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A tab in the indentation is always found, on its line."""
+def test_tab_is_reported(data: st.DataObject, file: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A tab in the indentation is always reported on its line."""
     folder, path = _copy(file, tmp_path_factory.getbasetemp())
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     indented = [number for number, line in enumerate(lines) if re.match(r" +[A-Za-z]\w*:", line)]

@@ -1,4 +1,4 @@
-"""A snapshot of the inventory, read by the real Ansible: it says the same as the original, and secrets are where they were."""
+"""The real Ansible reads the same from a snapshot as from the original."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = Path(sys.executable).parent
 SECRET = "hush-hush"
 HOSTS = local_hosts_yaml("g1")
 USE = f"""---
-- name: Use
+- name: Use the secret
   hosts: gpu_node
   gather_facts: false
   tasks:
@@ -33,14 +33,14 @@ USE = f"""---
       ansible.builtin.assert:
         that: site_secret == '{SECRET[:4]}' ~ '{SECRET[4:]}'
         quiet: true
-    - name: Copy what the run has
-      ansible.builtin.command: cp -r {{{{ ansible_inventory_sources[0] | dirname }}}} {{{{ inventory_dir }}}}/seen
+    - name: Copy the folder of the inventory
+      ansible.builtin.command: cp -r {{{{ ansible_inventory_sources[0] | dirname }}}} {{{{ inventory_dir }}}}/copy
       changed_when: true
 """
 
 
 def listed(path: Path, environment: Mapping[str, str]) -> str:
-    """Return what `ansible-inventory --list` prints."""
+    """Return the output of `ansible-inventory --list`."""
     settings = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), **environment}
     argv = [str(PROGRAMS / "ansible-inventory"), "-i", str(path), "--list"]
     done = subprocess.run(argv, env=settings, capture_output=True, text=True, errors="replace", timeout=120, check=False)
@@ -49,29 +49,29 @@ def listed(path: Path, environment: Mapping[str, str]) -> str:
 
 
 @pytest.mark.parametrize("topology", ["lab", "h200-slurm"])
-def test_a_snapshot_of_a_shipped_inventory_says_the_same(topology: str, tmp_path: Path) -> None:
-    """Hosts, groups and every variable, those of `group_vars` included, in the same order."""
+def test_ansible_reads_the_same_from_a_snapshot(topology: str, tmp_path: Path) -> None:
+    """Hosts, groups and variables are the same, and in the same order."""
     hosts = content.topologies_dir() / topology / "hosts.yaml"
     copy = take_snapshot(hosts, tmp_path / "copy", file_sums(hosts))
 
     assert listed(copy, plugin_settings()) == listed(hosts, {})
 
 
-def test_the_plugin_refuses_a_file_that_is_no_snapshot(tmp_path: Path) -> None:
-    """Without the name of the original, `inventory_dir` would be another folder: the file is not read at all."""
+def test_the_plugin_ignores_a_file_that_is_not_a_snapshot(tmp_path: Path) -> None:
+    """Without .primus-source the plugin does not read the file."""
     (tmp_path / "hosts.yaml").write_text(HOSTS, encoding="utf-8")
 
     assert "g1" not in listed(tmp_path / "hosts.yaml", plugin_settings())
 
 
 def test_a_vault_file_stays_encrypted_in_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run reads the secret, and its copy of the file, which only this user can read, is the encrypted one."""
+    """The run reads the secret, and the file in its snapshot is encrypted."""
     password = tmp_path / "password"
     password.write_text("of-the-vault\n", encoding="utf-8")
-    sealed = tmp_path / "site" / "group_vars" / "all" / "vault.yml"
-    sealed.parent.mkdir(parents=True)
-    sealed.write_text(f"site_secret: {SECRET}\n", encoding="utf-8")
-    argv = [str(PROGRAMS / "ansible-vault"), "encrypt", "--vault-password-file", str(password), str(sealed)]
+    vault_file = tmp_path / "site" / "group_vars" / "all" / "vault.yml"
+    vault_file.parent.mkdir(parents=True)
+    vault_file.write_text(f"site_secret: {SECRET}\n", encoding="utf-8")
+    argv = [str(PROGRAMS / "ansible-vault"), "encrypt", "--vault-password-file", str(password), str(vault_file)]
     subprocess.run(argv, capture_output=True, timeout=120, check=True)
     (tmp_path / "site" / "hosts.yaml").write_text(HOSTS, encoding="utf-8")
     playbooks = write_playbooks(tmp_path, {"use": USE})
@@ -82,7 +82,7 @@ def test_a_vault_file_stays_encrypted_in_the_run(tmp_path: Path, monkeypatch: py
     report = apply_plan(cluster, make_plan(cluster), options, on_event=lambda _: None, cancel=threading.Event())
 
     assert report.exit_code == 0, report
-    seen = tmp_path / "site" / "seen"
-    assert (seen / "group_vars" / "all" / "vault.yml").read_bytes() == sealed.read_bytes()
-    kept = [path for path in (tmp_path / "site").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
-    assert kept == []
+    copy = tmp_path / "site" / "copy"
+    assert (copy / "group_vars" / "all" / "vault.yml").read_bytes() == vault_file.read_bytes()
+    readable = [path for path in (tmp_path / "site").rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+    assert readable == []

@@ -1,4 +1,4 @@
-"""What several tests of the inventory share: the shipped roles and one more, which has an option of every kind."""
+"""Shared by tests of the inventory: the shipped roles with a demo role, and inventories in temporary folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 @contextlib.contextmanager
 def demo_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let the inventory see the shipped roles and playbooks, and those of tests/data/content beside them."""
+    """Use the shipped roles and playbooks together with those of tests/data/content."""
     for kind in ("roles", "playbooks"):
         (folder / kind).mkdir(parents=True)
         for source in (content.content_root() / kind, DATA / "content" / kind):
@@ -28,22 +28,22 @@ def demo_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
                 (folder / kind / path.name).symlink_to(path)
     monkeypatch.setattr(content, "roles_dir", lambda: folder / "roles")
     monkeypatch.setattr(content, "playbooks_dir", lambda: folder / "playbooks")
-    forget()
+    clear_caches()
     try:
         yield
     finally:
         monkeypatch.undo()
-        forget()
+        clear_caches()
 
 
-def forget() -> None:
-    """Drop what the process remembers of the roles."""
-    for remembered in (specs.load_options, names.known_variables, names.nearest_variable, required._plays):
-        remembered.cache_clear()
+def clear_caches() -> None:
+    """Clear the caches of the roles and their variables."""
+    for cached in (specs.load_options, names.known_variables, names.nearest_variable, required._plays):
+        cached.cache_clear()
 
 
 def write_inventory(folder: Path, hosts: str, **files: str) -> Path:
-    """Write hosts.yaml, and other files whose names have `__` for `/`, and return the folder."""
+    """Write hosts.yaml and other files, whose names have `__` in place of `/`; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hosts.yaml").write_text(hosts, encoding="utf-8")
     for name, text in files.items():

@@ -1,4 +1,4 @@
-"""Every folder under tests/data/broken is one way to get hosts.yaml wrong, with everything that must be said about it."""
+"""Each folder in tests/data/broken is a broken inventory with its expected problems."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _expected(case: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_broken_inventory_is_reported(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All problems are named with file, line, rule, cause and fix, nothing else is, and no secret is shown."""
+    """All problems, and no others, have the expected file, line, rule, message and fix. No message shows a secret."""
     monkeypatch.chdir(case.parent)
     expected = _expected(case)
-    given = Path(case.name) / expected["path"] if "path" in expected else Path(case.name)
-    wanted = [(str(Path(case.name) / one["file"]), one["line"], one["rule"]) for one in expected["problems"]]
+    path = Path(case.name) / expected["path"] if "path" in expected else Path(case.name)
+    positions = [(str(Path(case.name) / one["file"]), one["line"], one["rule"]) for one in expected["problems"]]
 
-    problems = find_problems(given)
+    problems = find_problems(path)
 
-    assert [(one.file, one.line, one.rule) for one in problems] == wanted, [str(one) for one in problems]
+    assert [(one.file, one.line, one.rule) for one in problems] == positions, [str(one) for one in problems]
     for problem, one in zip(problems, expected["problems"], strict=True):
         assert one["what"] in problem.what
         assert one["fix"] in problem.fix
@@ -48,8 +48,8 @@ def test_broken_inventory_is_reported(case: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_broken_inventory_is_refused(case: Path) -> None:
-    """No broken inventory becomes a cluster."""
+def test_broken_inventory_does_not_load(case: Path) -> None:
+    """`load_cluster` raises the same number of problems."""
     expected = _expected(case)
 
     with pytest.raises(InventoryError) as caught:
@@ -59,5 +59,5 @@ def test_broken_inventory_is_refused(case: Path) -> None:
 
 
 def test_there_are_enough_cases() -> None:
-    """At least forty ways to get it wrong are held by a test."""
+    """There are at least forty broken inventories."""
     assert len(CASES) >= 40

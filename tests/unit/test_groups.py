@@ -1,4 +1,4 @@
-"""What `data/groups.yml` and `data/kubespray_variables.yml` promise to their readers."""
+"""The data files `groups.yml` and `kubespray_variables.yml`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ CHART_GROUPS = (
 )  # fmt: skip
 
 
-def test_every_group_says_what_it_means() -> None:
-    """A group has an owner that the loader knows and a meaning that is one or more sentences."""
+def test_every_group_has_an_owner_and_a_meaning() -> None:
+    """The owner is `primus` or `kubespray`, and the meaning is a sentence."""
     wrong = [g.name for g in load_groups().values() if g.owner not in ("primus", "kubespray") or not g.meaning.endswith(".")]
 
     assert wrong == []
 
 
 def test_group_names_are_ansible_names() -> None:
-    """A dash would make a group unreachable as a variable: names are snake_case."""
+    """Names are snake_case; Ansible does not allow dashes."""
     assert [name for name in load_groups() if not name.replace("_", "a").isalnum() or not name.islower()] == []
 
 
 @pytest.mark.parametrize("name", CHART_GROUPS)
-def test_chart_groups_say_whom_they_hold(name: str) -> None:
-    """The group of a chart tells that it holds the control planes, which is how an operator knows what to write."""
+def test_chart_groups_name_their_child(name: str) -> None:
+    """The meaning of a chart's group says which child to add."""
     assert "Add kube_control_plane as its child." in load_groups()[name].meaning
 
 
 def test_kubespray_groups_are_known() -> None:
-    """The groups that Kubespray's playbooks name are known, those of the recovery playbook included."""
-    ours = {name for name, group in load_groups().items() if group.owner == "kubespray"}
+    """The groups of Kubespray's playbooks are known, including its recovery playbook."""
+    known = {name for name, group in load_groups().items() if group.owner == "kubespray"}
 
-    assert ours >= {
+    assert known >= {
         "k8s_cluster",
         "kube_control_plane",
         "kube_node",
@@ -46,8 +46,8 @@ def test_kubespray_groups_are_known() -> None:
     }
 
 
-def test_kubespray_variables_hold_defaults_and_host_variables() -> None:
-    """Names from roles' defaults, from the sample inventory, and host variables that have no default anywhere are all there."""
+def test_kubespray_variables_are_complete() -> None:
+    """The list has variables of roles' defaults, of the sample inventory, and host variables without a default."""
     known = load_kubespray_variables()
 
     assert {"kube_version", "kube_pods_subnet", "registry_host", "ip", "node_labels", "etcd_member_name"} <= known
@@ -55,5 +55,5 @@ def test_kubespray_variables_hold_defaults_and_host_variables() -> None:
 
 
 def test_no_group_is_named_like_a_kubespray_variable() -> None:
-    """A group and a variable of one name would make messages about either ambiguous."""
+    """The same name for a group and a variable would make messages ambiguous."""
     assert load_kubespray_variables() & set(load_groups()) <= {"calico_rr"}

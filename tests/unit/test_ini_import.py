@@ -1,4 +1,4 @@
-"""`import`: an INI inventory becomes hosts.yaml with the same meaning, and every change is said."""
+"""`import` converts an INI inventory to hosts.yaml and reports every change."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def imported(folder: Path, text: str) -> tuple[Any, str, str]:
 
 
 @pytest.mark.parametrize("name", ["kubespray", "kubespray_old", "deepops"])
-def test_result_is_as_recorded(name: str) -> None:
-    """The files in the shape of the known projects give exactly the hosts.yaml and the list of changes beside them."""
+def test_result_is_the_expected_file(name: str) -> None:
+    """Inventories like those of Kubespray and DeepOps give the hosts.yaml and the changes in tests/data/import."""
     result = import_ini(DATA / f"{name}.ini")
     changes = "".join(f"{change.line}: {change.what}\n" for change in result.changes)
 
@@ -38,16 +38,16 @@ def test_result_is_as_recorded(name: str) -> None:
     assert changes == (DATA / f"{name}.changes").read_text()
 
 
-def test_old_spellings_meet_the_new_one(tmp_path: Path) -> None:
-    """Two spellings of one group become one group with all its hosts, and none is its own child."""
+def test_groups_with_the_same_new_name_are_merged(tmp_path: Path) -> None:
+    """The merged group has all hosts and is not its own child."""
     data, _, changes = imported(tmp_path, "[kube-master]\na\n[kube_control_plane]\nb\n[kube_control_plane:children]\nkube-master\n")
 
     assert data["all"]["children"] == {"kube_control_plane": {"hosts": {"a": None, "b": None}}}
     assert "1: group kube-master is now kube_control_plane" in changes
 
 
-def test_unknown_variable_becomes_the_sites(tmp_path: Path) -> None:
-    """A name that nothing knows gets the prefix of the user's own variables, in templates as well, and the line says so."""
+def test_unknown_variable_gets_the_site_prefix(tmp_path: Path) -> None:
+    """An unknown variable gets the prefix `site_`, also in templates."""
     data, _, changes = imported(tmp_path, "[gpu_node]\na my-rack=r1\n[gpu_node:vars]\nplace=x\nwhere=in {{ place }}\n")
 
     assert data["all"]["children"]["gpu_node"] == {
@@ -57,8 +57,8 @@ def test_unknown_variable_becomes_the_sites(tmp_path: Path) -> None:
     assert "4: variable place is now site_place: no role, Kubespray or Ansible setting has that name" in changes
 
 
-def test_likely_slip_is_kept_for_validation(tmp_path: Path) -> None:
-    """A near-miss of a known name is not hidden behind a prefix: it stays, and the line asks whether the known one is meant."""
+def test_misspelt_variable_is_kept(tmp_path: Path) -> None:
+    """A name that is similar to a known one is kept, and the change suggests the known one."""
     data, _, changes = imported(tmp_path, "[kube_node]\na\n[kube_node:vars]\nkube_pods_subnets=10.0.0.0/16\n")
 
     assert data["all"]["children"]["kube_node"]["vars"] == {"kube_pods_subnets": "10.0.0.0/16"}
@@ -67,7 +67,7 @@ def test_likely_slip_is_kept_for_validation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ansible_ssh_pass", "ansible_become_pass", "ansible_password", "my_api_token", "harbor_admin_password"])
 def test_secret_is_not_copied(tmp_path: Path, name: str) -> None:
-    """A plain-text secret is neither in the new file nor in a message; its place is marked and the way to Vault is said."""
+    """A secret in plain text is replaced with a comment; the change has the `ansible-vault` command."""
     _, text, changes = imported(tmp_path, f"# {name}=hunter2\n[gpu_node]\na {name}=hunter2 ansible_port=22\n[all:vars]\n{name}=hunter2\n")
 
     assert "hunter2" not in text + changes
@@ -76,14 +76,14 @@ def test_secret_is_not_copied(tmp_path: Path, name: str) -> None:
 
 
 def test_secret_by_reference_is_copied(tmp_path: Path) -> None:
-    """A template is no secret: it says where the secret is."""
+    """A template that looks a secret up is copied."""
     data, _, _ = imported(tmp_path, "[gpu_node]\na\n[gpu_node:vars]\nansible_password={{ lookup('env', 'PW') }}\n")
 
     assert data["all"]["children"]["gpu_node"]["vars"] == {"ansible_password": "{{ lookup('env', 'PW') }}"}
 
 
-def test_values_keep_their_meaning(tmp_path: Path) -> None:
-    """INI's guesses are mended and said: 1.30 is no number, true is a truth value; the rest keeps the type that Ansible gave it."""
+def test_values_are_converted_to_yaml_types(tmp_path: Path) -> None:
+    """1.30 becomes a string and true a boolean; other values keep Ansible's type."""
     values = "kube_version=1.30\nhelm_enabled=true\nkubelet_max_pods=110\nnode_taints=['a=b:NoSchedule']\nbin_dir='yes'\n"
     data, _, changes = imported(tmp_path, f"[kube_node]\na\n[kube_node:vars]\n{values}")
 
@@ -99,15 +99,15 @@ def test_values_keep_their_meaning(tmp_path: Path) -> None:
 
 
 def test_ports_ranges_and_quotes(tmp_path: Path) -> None:
-    """A port becomes ansible_port, ranges stay ranges, quoted values keep blanks and number signs."""
+    """A port becomes ansible_port, ranges are kept, and quoted values keep spaces and number signs."""
     data, text, _ = imported(tmp_path, "[gpu_node]\ngpu[01:04]:2222 site_a='x # y' # note\n1001\n")
 
     assert data["all"]["children"]["gpu_node"]["hosts"] == {"gpu[01:04]": {"ansible_port": 2222, "site_a": "x # y"}, "1001": None}
     assert "  # note\n" in text
 
 
-def test_last_line_wins_as_in_ini(tmp_path: Path) -> None:
-    """A host's variable that stands twice keeps the value that Ansible used, and only that."""
+def test_last_value_of_a_host_variable_is_kept(tmp_path: Path) -> None:
+    """Only the value that Ansible used for the INI file is written."""
     data, _, changes = imported(tmp_path, "[all]\na ansible_port=1 ansible_user=u\n[gpu_node]\na ansible_port=2\n")
 
     assert data["all"]["hosts"] == {"a": {"ansible_user": "u"}}
@@ -115,8 +115,8 @@ def test_last_line_wins_as_in_ini(tmp_path: Path) -> None:
     assert "2: ansible_port of a is not copied from this line: line 4 overrides it" in changes
 
 
-def test_host_twice_in_a_group_is_written_once(tmp_path: Path) -> None:
-    """YAML knows no key twice: a repeated line is merged into the first, and that is said."""
+def test_duplicate_hosts_of_a_group_are_merged(tmp_path: Path) -> None:
+    """The second line of a host is merged into the first one."""
     data, _, changes = imported(tmp_path, "[gpu_node]\na ansible_port=1\nb\na ansible_user=u\n")
 
     assert data["all"]["children"]["gpu_node"]["hosts"] == {"a": {"ansible_port": 1, "ansible_user": "u"}, "b": None}
@@ -124,22 +124,22 @@ def test_host_twice_in_a_group_is_written_once(tmp_path: Path) -> None:
 
 
 def test_hosts_above_every_header_are_kept(tmp_path: Path) -> None:
-    """Hosts without a group, and those of [ungrouped], stay in the inventory."""
+    """Hosts without a group and those of [ungrouped] become hosts of `all`."""
     data, _, _ = imported(tmp_path, "a\n[gpu_node]\nb\n[ungrouped]\nc\n")
 
     assert list(data["all"]["hosts"]) == ["a", "c"]
 
 
-def test_renamed_group_vars_are_named(tmp_path: Path) -> None:
-    """A folder of variables that bears an old group name would not be read any more: the rename is asked for."""
+def test_group_vars_of_renamed_groups_are_reported(tmp_path: Path) -> None:
+    """A change says how to rename the folder."""
     (tmp_path / "group_vars" / "k8s-cluster").mkdir(parents=True)
     _, _, changes = imported(tmp_path, "[kube-node]\na\n[k8s-cluster:children]\nkube-node\n")
 
     assert "group_vars/k8s-cluster is no longer read: rename it to group_vars/k8s_cluster" in changes
 
 
-def test_what_is_no_ini_is_refused_with_its_line(tmp_path: Path) -> None:
-    """Ansible's own reason and the line are in the message."""
+def test_invalid_ini_is_reported_with_its_line(tmp_path: Path) -> None:
+    """The problem has the line and Ansible's reason."""
     with pytest.raises(InventoryError) as caught:
         imported(tmp_path, "[gpu_node]\na\n\n[gpu_node:vars]\nnot an assignment\n")
 
@@ -147,8 +147,8 @@ def test_what_is_no_ini_is_refused_with_its_line(tmp_path: Path) -> None:
     assert "Expected key=value" in caught.value.problems[0].what
 
 
-def test_group_that_is_its_own_child_is_refused(tmp_path: Path) -> None:
-    """Ansible ends such a file with a traceback; here it is a message with the line."""
+def test_group_that_is_its_own_child_is_reported(tmp_path: Path) -> None:
+    """Ansible raises a plain Exception for such a group."""
     with pytest.raises(InventoryError) as caught:
         imported(tmp_path, "[kube-node:children]\nkube-node  # twice\n")
 
@@ -156,7 +156,7 @@ def test_group_that_is_its_own_child_is_refused(tmp_path: Path) -> None:
 
 
 def test_ipv6_address_loses_its_brackets(tmp_path: Path) -> None:
-    """Brackets around an address would be a range for the YAML reader."""
+    """YAML inventories read brackets as a range."""
     data, _, _ = imported(tmp_path, "[gpu_node]\n[2001:db8::1]:2222\n")
 
     assert data["all"]["children"]["gpu_node"]["hosts"] == {"2001:db8::1": {"ansible_port": 2222}}
@@ -180,7 +180,7 @@ SECTIONS = {"": HOSTS + COMMENTS, "vars": VALUES + COMMENTS, "children": [*CHILD
 
 @st.composite
 def inventories(draw: st.DrawFn) -> str:
-    """Draw an INI inventory from lines that people write; every group exists."""
+    """Draw an INI inventory from typical lines; every group exists."""
     lines = draw(st.lists(st.sampled_from(HOSTS), max_size=3))
     for group in draw(st.lists(st.sampled_from(["all", "ungrouped", *CHILDREN]), max_size=6)):
         kind = draw(st.sampled_from(sorted(SECTIONS))) if group not in ("ungrouped", "all") else ""
@@ -188,8 +188,8 @@ def inventories(draw: st.DrawFn) -> str:
     return "\n".join([*lines, *(f"[{group}]" for group in CHILDREN)])
 
 
-def meaning(path: Path, plugin: str) -> tuple[Any, ...]:
-    """Return hosts with their variables, and groups with their hosts in order, children and variables, as Ansible reads them."""
+def parsed(path: Path, plugin: str) -> tuple[Any, ...]:
+    """Return the hosts with variables, and the groups with hosts, children and variables, as Ansible reads them."""
     data = InventoryData()
     inventory_loader.get(plugin).parse(data, DataLoader(), str(path))
     data.reconcile_inventory()
@@ -203,8 +203,8 @@ def meaning(path: Path, plugin: str) -> tuple[Any, ...]:
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(text=inventories())
-def test_any_inventory_keeps_its_meaning(text: str) -> None:
-    """Whatever Ansible accepts as INI means the same to it as YAML; whatever it refuses is a message, never a traceback."""
+def test_ansible_reads_the_same_from_any_imported_inventory(text: str) -> None:
+    """Ansible reads the same from the INI file and from hosts.yaml. A file that it rejects raises an InventoryError."""
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "hosts.ini", Path(folder) / "hosts.yaml"
         source.write_text(text)
@@ -213,19 +213,19 @@ def test_any_inventory_keeps_its_meaning(text: str) -> None:
         except InventoryError:
             return
 
-        assert meaning(target, "yaml") == meaning(source, "ini")
+        assert parsed(target, "yaml") == parsed(source, "ini")
 
 
-def test_missing_file_is_refused(tmp_path: Path) -> None:
-    """A file that does not exist gives a message, not a traceback."""
+def test_missing_file_is_reported(tmp_path: Path) -> None:
+    """A missing file raises an InventoryError."""
     with pytest.raises(InventoryError) as caught:
         import_ini(tmp_path / "none.ini")
 
     assert "No such file" in caught.value.problems[0].what
 
 
-def test_never_overwrites(tmp_path: Path) -> None:
-    """An existing hosts.yaml stays as it is."""
+def test_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    """An existing hosts.yaml is an error."""
     target = tmp_path / "hosts.yaml"
     target.write_text("mine")
     with pytest.raises(PlanError):

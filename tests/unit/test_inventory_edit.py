@@ -1,4 +1,4 @@
-"""Edits of hosts.yaml: only what was asked for changes, and every other byte stays as it is."""
+"""Edits of hosts.yaml change only the requested lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ all:
     ctl1:   {ansible_host: 10.0.0.1}
     gpu[01:04]: {rack: 'r1'} # bought in May
 
-    # the odd one
+    # a different model
     gpu09:
       ansible_host: 10.0.0.9
       site_note: |
@@ -48,24 +48,23 @@ all:
 
 
 def changes(before: str, after: str) -> list[str]:
-    """The lines that went (-) and came (+), in order."""
+    """Return the removed (-) and added (+) lines, in order."""
     lines = difflib.unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), n=0)
     return [line.rstrip("\n") for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
 def members(text: str) -> dict[str, list[str]]:
-    """Each group's own hosts, as our reader sees them."""
+    """Return the hosts that each group lists itself."""
     found: dict[str, list[str]] = {}
     root = yaml.compose(text, Loader=yaml.CSafeLoader)
     assert root
-    written = map_source(root, "hosts.yaml", expand=expand_hosts)
-    for entry in written.hosts:
+    for entry in map_source(root, "hosts.yaml", expand=expand_hosts).hosts:
         found.setdefault(entry.group, []).extend(entry.hosts)
     return found
 
 
-def test_a_new_host_gets_its_lines_and_nothing_else_changes() -> None:
-    """Its variables come where hosts have theirs, in the style of the last one; its name at the end of each group."""
+def test_add_a_host() -> None:
+    """The variables are added to `all` in the style of its last host, and the name at the end of each group."""
     new = NewHost("gpu10", ("gpu_node", "spare"), {"ansible_host": "10.0.0.10", "site_id": 7, "site_text": "7"})
 
     assert changes(TYPICAL, with_host(TYPICAL, new)) == [
@@ -79,16 +78,16 @@ def test_a_new_host_gets_its_lines_and_nothing_else_changes() -> None:
     ]
 
 
-def test_a_group_that_holds_another_of_the_groups_is_not_written() -> None:
-    """`slurm_node` holds `gpu_node`: a member of the one is a member of the other already."""
+def test_add_a_host_to_a_group_and_its_parent() -> None:
+    """The host is added only to the child `gpu_node`, not to its parent `slurm_node`."""
     text = with_host(TYPICAL, NewHost("gpu10", ("slurm_node", "gpu_node")))
 
     assert "gpu10" in members(text)["gpu_node"]
     assert "slurm_node" not in members(text)
 
 
-def test_groups_that_the_file_does_not_have_come_last() -> None:
-    """Two new groups become the last children of `all`, in the order in which they were asked for."""
+def test_add_a_host_to_new_groups() -> None:
+    """New groups become the last children of `all`, in the given order."""
     assert changes(TYPICAL, with_host(TYPICAL, NewHost("x1", ("juicefs_client", "container_host"))))[-6:] == [
         "+    juicefs_client:",
         "+      hosts:",
@@ -112,14 +111,14 @@ def test_groups_that_the_file_does_not_have_come_last() -> None:
         ("other:\n  hosts: {n1: }\n", "other:\n  hosts: {n1: }\ngpu_node:\n  hosts:\n    x: {site_a: 1}\n"),
     ],
 )  # fmt: skip
-def test_every_way_to_write_a_group_is_kept(before: str, after: str) -> None:
-    """Flow, empty, JSON, without a last line end, with a group that is only named, without the group at all."""
+def test_add_a_host_keeps_the_style_of_the_group(before: str, after: str) -> None:
+    """Flow style, an empty mapping, JSON, no final line end, a group without content, and no group."""
     assert with_host(before, NewHost("x", ("gpu_node",), {"site_a": 1})) == after
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
-def test_a_host_comes_and_goes_and_the_example_is_as_before(path: Path) -> None:
-    """Adding a host to groups that have hosts and taking it out again gives back the file, byte for byte."""
+def test_adding_and_removing_a_host_restores_the_example(path: Path) -> None:
+    """A host that is added and removed again leaves the file the same, byte for byte."""
     text = path.read_text()
     groups = tuple(name for name in ("gpu_node", "slurm_login", "kube_node") if members(text).get(name))
     more = with_host(text, NewHost("new.example", groups, {"ansible_host": "10.9.9.9"}))
@@ -128,8 +127,8 @@ def test_a_host_comes_and_goes_and_the_example_is_as_before(path: Path) -> None:
     assert without_host(more, "new.example") == text
 
 
-def test_a_range_is_split_around_the_host_that_leaves() -> None:
-    """Both halves keep the variables; the comment beside it stays with the first; other lines stay."""
+def test_remove_a_host_from_a_range() -> None:
+    """Both halves of the range keep the variables; the first one keeps the comment."""
     assert changes(TYPICAL, without_host(TYPICAL, "gpu02")) == [
         "-    gpu[01:04]: {rack: 'r1'} # bought in May",
         "+    gpu01: {rack: 'r1'} # bought in May",
@@ -140,8 +139,8 @@ def test_a_range_is_split_around_the_host_that_leaves() -> None:
     ]
 
 
-def test_a_host_with_a_block_of_variables_goes_with_all_its_lines() -> None:
-    """Text of several lines, and a blank line below it, are told from what follows."""
+def test_remove_a_host_with_block_style_variables() -> None:
+    """A multi-line string is removed, the blank line below it stays."""
     assert changes(TYPICAL, without_host(TYPICAL, "gpu09")) == [
         "-    gpu09:",
         "-      ansible_host: 10.0.0.9",
@@ -163,22 +162,22 @@ def test_a_host_with_a_block_of_variables_goes_with_all_its_lines() -> None:
         ("a:\n  hosts:\n    n2: # last\nb:\n", "a:\n  hosts:\nb:\n"),
     ],
 )
-def test_every_way_to_write_a_host_is_taken_out(before: str, after: str) -> None:
-    """First, last and only entries, ranges in quotes, a last line without an end."""
+def test_remove_a_host_in_any_style(before: str, after: str) -> None:
+    """First, last and only entries, ranges in quotes, and no final line end."""
     assert without_host(before, "n2") == after
 
 
-def test_a_value_is_replaced_where_it_stands() -> None:
-    """Only the value changes; quotes come where YAML needs them."""
+def test_change_a_value() -> None:
+    """Only the value changes."""
     assert changes(TYPICAL, with_value(TYPICAL, "gpu09", "ansible_host", "10.0.0.99")) == [
         "-      ansible_host: 10.0.0.9",
         "+      ansible_host: 10.0.0.99",
     ]
 
 
-@pytest.mark.parametrize(("host", "name"), [("gpu02", "rack"), ("gpu09", "rack"), ("nobody", "rack")])
-def test_a_value_that_is_not_the_hosts_own_is_left_alone(host: str, name: str) -> None:
-    """A range's variable belongs to others as well: the operator is told."""
+@pytest.mark.parametrize(("host", "name"), [("gpu02", "rack"), ("gpu09", "rack"), ("unknown", "rack")])
+def test_a_value_of_a_range_is_not_changed_for_one_host(host: str, name: str) -> None:
+    """The variable of a range also applies to other hosts, so the edit fails."""
     with pytest.raises(PlanError, match=f"does not set {name} for {host} alone"):
         with_value(TYPICAL, host, name, "r2")
 
@@ -188,27 +187,27 @@ def test_a_value_that_is_not_the_hosts_own_is_left_alone(host: str, name: str) -
     ["a:\n  hosts: &h\n    n1:\nb:\n  hosts: *h\n", "a:\n  hosts: &h {n1: }\nb:\n  hosts:\n    <<: *h\n    n3:\n", "a: {hosts: n1}\n"],
     ids=["alias", "merge", "text"],
 )
-def test_a_host_that_would_come_to_other_groups_too_is_refused(text: str) -> None:
-    """An alias and a merge write into two groups at once; a text in place of a mapping has no place for another."""
+def test_an_edit_that_would_change_other_groups_fails(text: str) -> None:
+    """An alias or merge would change two groups; a string in place of a mapping cannot be extended."""
     with pytest.raises(PlanError, match="cannot edit safely") as error:
         with_host(text, NewHost("n9", ("a",)))
 
     assert "edit hosts.yaml yourself" in error.value.fix
 
 
-def test_an_alias_of_hosts_loses_a_host_once() -> None:
-    """The host stands there once and leaves both groups."""
+def test_remove_a_host_from_an_aliased_mapping() -> None:
+    """The host is removed once and leaves both groups."""
     assert without_host("a:\n  hosts: &h\n    n1:\n    n2:\nb:\n  hosts: *h\n", "n1") == "a:\n  hosts: &h\n    n2:\nb:\n  hosts: *h\n"
 
 
-def test_an_anchor_that_would_be_there_twice_is_refused() -> None:
-    """The halves of a range cannot both define it."""
+def test_a_range_with_an_anchor_cannot_be_split() -> None:
+    """Both halves would define the same anchor."""
     with pytest.raises(PlanError, match="cannot edit safely"):
         without_host("a:\n  hosts:\n    n[1:3]: &v\n      x: 1\n", "n2")
 
 
-def test_the_words_of_a_range_and_of_the_host_itself_are_read() -> None:
-    """What stands for a host is the last word on each name, and the groups that name it, `all` left out."""
+def test_read_the_variables_and_groups_of_a_host() -> None:
+    """Variables come from ranges and from the host's own entry; the groups do not include `all`."""
     assert {name: node.value for name, node in host_variables(TYPICAL, "gpu03").items()} == {"rack": "r1"}
     assert set(host_variables(TYPICAL, "gpu09")) == {"ansible_host", "site_note"}
     assert direct_groups(TYPICAL, "gpu03") == ("gpu_node",)
@@ -227,8 +226,8 @@ def test_the_words_of_a_range_and_of_the_host_itself_are_read() -> None:
         ("n1", "n2", ("n1",)),
     ],
 )
-def test_what_is_left_of_a_range(pattern: str, name: str, left: tuple[str, ...]) -> None:
-    """Width, step, letters and several ranges are kept; a single name is written out."""
+def test_remove_a_name_from_a_range(pattern: str, name: str, left: tuple[str, ...]) -> None:
+    """Width, step, letters and several ranges are kept; a single name is not written as a range."""
     assert without_name(pattern, name, expand_hosts) == left
 
 
@@ -241,10 +240,10 @@ def test_what_is_left_of_a_range(pattern: str, name: str, left: tuple[str, ...])
     pick=st.data(),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_range_without_a_name_means_the_others_in_order(
+def test_any_range_without_a_name_expands_to_the_other_names(
     *, low: int, size: int, width: int, step: int, inner: int, pick: st.DataObject
 ) -> None:
-    """Whatever the range: expanding what is left gives the names without that one."""
+    """The remaining patterns expand to the same names in the same order, without the removed one."""
     tail = f"x[0:{inner}]" if inner else ""
     high = f"{low + size:0{width}}"
     pattern = f"h[{low:0{len(high)}}:{high}:{step}]{tail}"

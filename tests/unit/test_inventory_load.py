@@ -1,4 +1,4 @@
-"""Loading: paths, names, connections, Vault, and what is left to the run."""
+"""Loading an inventory: paths, names, connections, Vault and deferred values."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ all:
 """
 
 
-def test_cluster_holds_hosts_groups_and_places(tmp_path: Path) -> None:
-    """Hosts are in inventory order, each with its groups and its line; a group's hosts include those of its children."""
+def test_cluster_has_hosts_groups_and_origins(tmp_path: Path) -> None:
+    """Hosts are in inventory order, each with its groups and its line."""
     folder = write_inventory(tmp_path / "site", HOSTS)
 
     cluster = load_cluster(folder)
@@ -44,22 +44,22 @@ def test_cluster_holds_hosts_groups_and_places(tmp_path: Path) -> None:
     assert cluster.path == folder / "hosts.yaml"
 
 
-def test_folder_and_file_mean_the_same(tmp_path: Path) -> None:
-    """The path may be hosts.yaml or the folder that holds it."""
+def test_folder_and_file_load_the_same(tmp_path: Path) -> None:
+    """The path may be hosts.yaml or its folder."""
     folder = write_inventory(tmp_path / "site", HOSTS)
 
     assert load_cluster(folder).hosts == load_cluster(folder / "hosts.yaml").hosts
 
 
 def test_name_falls_back_to_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without cluster_name the folder's name counts, also where the path is only `hosts.yaml`."""
+    """Without cluster_name the name is that of the folder, also if the path is only `hosts.yaml`."""
     monkeypatch.chdir(write_inventory(tmp_path / "berlin", "gpu_node: {hosts: {n1: }}\n"))
 
     assert load_cluster(Path("hosts.yaml")).name == "berlin"
 
 
-def test_files_are_shown_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Problems name files relative to where the user stands."""
+def test_problems_show_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems name files relative to the current folder."""
     write_inventory(tmp_path / "site", "gpu_node: {hosts: {n1: }}\n", **{"group_vars__all__main.yml": "colour: red\n"})
     monkeypatch.chdir(tmp_path)
 
@@ -69,7 +69,7 @@ def test_files_are_shown_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_connection_resolves_templates(tmp_path: Path) -> None:
-    """A connection's address, user and port come out of templates as in a run."""
+    """Address, user and port of a connection are resolved from templates."""
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
     connection = cluster.connection("gpu02")
@@ -88,14 +88,14 @@ def test_connection_resolves_templates(tmp_path: Path) -> None:
     ],
 )
 def test_magic_variables_resolve(tmp_path: Path, template: str, expected: str) -> None:
-    """What Ansible adds by itself is there for templates."""
+    """Templates can use Ansible's magic variables."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__gpu_node.yml": f'site_x: "{template}"\n'})
 
     assert load_cluster(folder).view.variables("gpu01")["site_x"] == expected.format(folder=folder)
 
 
-def test_unresolvable_template_fails_only_where_needed(tmp_path: Path) -> None:
-    """A template that needs a fact does not keep the other variables from being read; asked for, it names its place."""
+def test_failing_template_raises_only_when_it_is_read(tmp_path: Path) -> None:
+    """A template that needs a fact does not affect other variables. Reading it raises an error with its line."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"host_vars__gpu01.yml": "site_a: 1\nsite_x: \"{{ ansible_facts['kernel'] }}\"\n"})
     variables = load_cluster(folder).view.variables("gpu01")
 
@@ -106,36 +106,36 @@ def test_unresolvable_template_fails_only_where_needed(tmp_path: Path) -> None:
     assert (problem.file, problem.line) == (str(folder / "host_vars" / "gpu01.yml"), 2)
 
 
-def test_select_takes_ansible_patterns(tmp_path: Path) -> None:
-    """Groups, exclusions, wildcards and slices mean what they mean to Ansible."""
+def test_select_accepts_ansible_patterns(tmp_path: Path) -> None:
+    """Groups, exclusions, wildcards and slices select the same hosts as in Ansible."""
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
     assert cluster.select("gpu_node:!gpu02") == ("gpu01", "gpu03")
     assert cluster.select("all:&spare") == ("store1",)
     assert cluster.select("gpu0*") == ("gpu01", "gpu02", "gpu03")
     assert cluster.select("gpu_node[0]") == ("gpu01",)
-    assert cluster.select("nobody") == ()
+    assert cluster.select("unknown") == ()
 
 
-def test_bad_pattern_is_refused(tmp_path: Path) -> None:
-    """A pattern that Ansible cannot read is an error of the request, not of hosts.yaml."""
+def test_invalid_pattern_fails(tmp_path: Path) -> None:
+    """An invalid pattern is a PlanError, not an InventoryError."""
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
     with pytest.raises(PlanError):
         cluster.select("~gpu(")
 
 
-def test_missing_vault_password_file_is_named(tmp_path: Path) -> None:
-    """A password file that is not there is an error of its own."""
+def test_missing_vault_password_file_is_reported(tmp_path: Path) -> None:
+    """The problem names the missing password file."""
     folder = write_inventory(tmp_path / "site", HOSTS)
 
-    (problem,) = find_problems(folder, vault_password_file=tmp_path / "nowhere")
+    (problem,) = find_problems(folder, vault_password_file=tmp_path / "missing")
 
-    assert (problem.file, problem.rule) == (str(tmp_path / "nowhere"), "vault-password")
+    assert (problem.file, problem.rule) == (str(tmp_path / "missing"), "vault-password")
 
 
 def test_executable_inventory_is_not_run(tmp_path: Path) -> None:
-    """An executable hosts.yaml is read, never executed."""
+    """An executable hosts.yaml is read, not executed."""
     folder = write_inventory(tmp_path / "site", HOSTS)
     (folder / "hosts.yaml").chmod(0o755)
 
@@ -143,21 +143,21 @@ def test_executable_inventory_is_not_run(tmp_path: Path) -> None:
 
 
 def test_json_inventory_with_tabs_is_read(tmp_path: Path) -> None:
-    """JSON is YAML to Ansible, tabs included."""
+    """Ansible reads JSON with tabs as YAML."""
     folder = write_inventory(tmp_path / "site", '{"gpu_node":\n\t{"hosts": {"n1": {"site_a": "a\\tb"}}}}\n')
 
     assert load_cluster(folder).view.variables("n1")["site_a"] == "a\tb"
 
 
-def test_nothing_reaches_the_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Ansible's warnings stay off the screen; only the command line prints."""
+def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Ansible's warnings are not printed."""
     find_problems(write_inventory(tmp_path / "site", "gpu_node: {hosts: {n1: {a-b: 1}}}\nn1: {hosts: {n1: }}\n"))
 
     assert capfd.readouterr() == ("", "")
 
 
-def test_templates_are_counted_as_deferred(tmp_path: Path) -> None:
-    """A template in a role's variable is left to the role's own check, and said so with its place."""
+def test_templates_are_deferred(tmp_path: Path) -> None:
+    """A template in a role's variable is returned as deferred, with its line."""
     folder = write_inventory(tmp_path / "site", HOSTS, **{"group_vars__all.yml": 'site_x: a\nbaseline_timezone: "{{ site_x }}"\n'})
 
     result = validate(folder)
@@ -166,8 +166,8 @@ def test_templates_are_counted_as_deferred(tmp_path: Path) -> None:
     assert result.cluster is not None
 
 
-def test_loading_twice_sees_new_files(tmp_path: Path) -> None:
-    """A group_vars folder that appears between two loads of one process is seen: Ansible alone would remember that it is not there."""
+def test_loading_twice_reads_new_files(tmp_path: Path) -> None:
+    """A group_vars folder that is created between two loads is read, although Ansible caches that it does not exist."""
     folder = write_inventory(tmp_path / "site", HOSTS)
     load_cluster(folder)
     write_inventory(folder, HOSTS, **{"group_vars__all.yml": "site_new: 1\n"})
@@ -175,8 +175,8 @@ def test_loading_twice_sees_new_files(tmp_path: Path) -> None:
     assert load_cluster(folder).view.variables("gpu01")["site_new"] == 1
 
 
-def test_failing_template_of_a_secret_is_not_quoted(tmp_path: Path) -> None:
-    """What Ansible says about a template may hold the value, so it is left out for secrets."""
+def test_error_of_a_secret_template_does_not_show_its_value(tmp_path: Path) -> None:
+    """Ansible's message may contain the value of a template, so it is not shown for secrets."""
     folder = write_inventory(
         tmp_path / "site", HOSTS, **{"host_vars__gpu01.yml": "ansible_become_password: \"{{ 'hunter2' | int + 'hunter2' }}\"\n"}
     )
@@ -186,8 +186,8 @@ def test_failing_template_of_a_secret_is_not_quoted(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value.problems[0])
 
 
-def test_host_that_is_not_there(tmp_path: Path) -> None:
-    """A connection to nobody is refused, and Ansible's implicit localhost is nobody too."""
+def test_connection_to_an_unknown_host_fails(tmp_path: Path) -> None:
+    """Ansible's implicit localhost is also unknown."""
     cluster = load_cluster(write_inventory(tmp_path / "site", HOSTS))
 
     with pytest.raises(PlanError):
@@ -199,14 +199,14 @@ def test_host_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ("nowhere.yaml", "does not exist"),
-        ("nowhere/hosts.yaml", "does not exist"),
+        ("missing.yaml", "does not exist"),
+        ("missing/hosts.yaml", "does not exist"),
         ("pipe", "is not a regular file"),
         ("x" * 300, "cannot be read"),
     ],
 )
-def test_path_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, what: str) -> None:
-    """A path that is no file is said to be so, under the name that the user gave."""
+def test_invalid_path_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, what: str) -> None:
+    """The problem names the path as the user gave it."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe")
 
@@ -217,7 +217,7 @@ def test_path_that_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_linked_file_is_read_in_the_folder_of_the_link(tmp_path: Path) -> None:
-    """A link to hosts.yaml has group_vars/, state and name of its own folder, as for `ansible -i`; none of its target's."""
+    """A link to hosts.yaml uses group_vars/, state and name of the link's folder, as `ansible -i` does."""
     target = write_inventory(tmp_path / "common", "gpu_node: {hosts: {n1: }}\n", **{"group_vars__all.yml": "ansible_user: target\n"})
     folder = tmp_path / "blue"
     (folder / "group_vars").mkdir(parents=True)
@@ -233,11 +233,12 @@ def test_linked_file_is_read_in_the_folder_of_the_link(tmp_path: Path) -> None:
         assert cluster.connection("n1").user == "link"
 
 
-def test_vaulted_values_without_a_spec_are_counted_as_deferred(tmp_path: Path) -> None:
-    """Ansible's own password under Vault waits for the password like a role's, and is counted with it."""
+def test_encrypted_values_without_a_spec_are_deferred(tmp_path: Path) -> None:
+    """An encrypted password of Ansible itself is deferred like a secret of a role."""
     hosts = "gpu_node: {hosts: {n1: {ansible_become_password: !vault '$ANSIBLE_VAULT;1.1;AES256 6162'}}}\n"
 
     result = validate(write_inventory(tmp_path / "site", hosts))
 
     assert result.problems == ()
-    assert [(late.variable, late.origin.line, late.why) for late in result.deferred] == [("ansible_become_password", 1, "encrypted with Vault")]
+    deferred = [(item.variable, item.origin.line, item.why) for item in result.deferred]
+    assert deferred == [("ansible_become_password", 1, "encrypted with Vault")]

@@ -1,4 +1,4 @@
-"""Known names and near misses."""
+"""Known names of variables and groups, and suggestions for misspelt ones."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from primus_bootstrap.inventory.schema.groups import load_groups
     ],
 )
 def test_known_variable(name: str) -> None:
-    """Roles, Kubespray, Ansible and the user's own prefix may set variables."""
+    """Variables of roles, Kubespray and Ansible, and those with the user's own prefix, are known."""
     assert names.is_known_variable(name)
 
 
 @pytest.mark.parametrize("name", ["ansible_distribution", "ansible_winrm_path", "inventory_hostname", "colour", "Site_x", "hosts"])
 def test_unknown_variable(name: str) -> None:
-    """Facts, what Ansible sets itself, and names of nobody are no variables of hosts.yaml."""
+    """Facts and magic variables are not variables of hosts.yaml."""
     assert not names.is_known_variable(name)
 
 
@@ -80,10 +80,10 @@ def test_unknown_variable(name: str) -> None:
     ],
 )
 def test_nearest_group(wrong: str, right: str) -> None:
-    """A slip of the fingers or an old spelling finds its group; a name of the user's own finds none."""
+    """A misspelt or old name gives its group; a name of the user's own gives none."""
     assert names.nearest_group(wrong) == right
 
 
-def test_known_groups_are_not_near_misses_of_each_other_in_practice() -> None:
-    """Every known group is its own nearest: a table of names that suggests another would send users in circles."""
+def test_known_groups_are_their_own_nearest_group() -> None:
+    """No known group is suggested for another one."""
     assert {name: names.nearest_group(name) for name in load_groups()} == {name: name for name in load_groups()}

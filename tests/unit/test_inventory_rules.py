@@ -1,4 +1,4 @@
-"""What the rules must leave alone: each inventory here is right, and looks a little like one that is not."""
+"""Valid inventories that are similar to broken ones must have no problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-RIGHT: dict[str, str] = yaml.safe_load((DATA / "right_inventories.yml").read_text(encoding="utf-8"))
+VALID: dict[str, str] = yaml.safe_load((DATA / "right_inventories.yml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,26 +26,26 @@ def _demo_role(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_right_inventory_is_left_alone(tmp_path: Path, name: str) -> None:
-    """A rule that finds fault with a right inventory locks its owner out."""
-    assert find_problems(write_inventory(tmp_path / "site", RIGHT[name])) == ()
+@pytest.mark.parametrize("name", VALID)
+def test_valid_inventory_has_no_problems(tmp_path: Path, name: str) -> None:
+    """No rule reports a problem for a valid inventory."""
+    assert find_problems(write_inventory(tmp_path / "site", VALID[name])) == ()
 
 
-def test_required_variable_may_lie_under_vault(tmp_path: Path) -> None:
-    """A file that no password opened may hold what a role needs, so its hosts are left to the run; other hosts are not."""
+def test_required_variable_may_be_in_an_encrypted_file(tmp_path: Path) -> None:
+    """Hosts whose variable files cannot be decrypted are not checked; other hosts are."""
     hosts = "spare: {hosts: {n1: , n2: }}\n"
-    sealed = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
+    encrypted = "$ANSIBLE_VAULT;1.1;AES256\n6162\n"
 
-    for_group = find_problems(write_inventory(tmp_path / "group", hosts, **{"group_vars__spare.yml": sealed}))
-    for_host = find_problems(write_inventory(tmp_path / "host", hosts, **{"host_vars__n1.yml": sealed}))
+    for_group = find_problems(write_inventory(tmp_path / "group", hosts, **{"group_vars__spare.yml": encrypted}))
+    for_host = find_problems(write_inventory(tmp_path / "host", hosts, **{"host_vars__n1.yml": encrypted}))
 
     assert for_group == ()
     assert [problem.what for problem in for_host] == ["demo_url is not set for n2, and role demo requires it"]
 
 
-def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
-    """Among 2,000 hosts with addresses the one that is misspelt in a group is found, and only it."""
+def test_misspelt_host_in_a_large_fleet(tmp_path: Path) -> None:
+    """Among 2,000 hosts, only the one that is misspelt in a group is reported."""
     address = "10.0.{{ inventory_hostname[3:] | int // 250 }}.{{ inventory_hostname[3:] | int % 250 + 1 }}"
     hosts = f"gpu_node: {{hosts: {{'gpu[0001:2000]': {{ansible_host: '{address}'}}}}}}\n"
     hosts += "slurm_controller: {hosts: {ctl: {ansible_host: 10.9.9.9}}}\nslurm_node: {hosts: {gpu00002: }}\n"
@@ -58,11 +58,11 @@ def test_large_fleet_with_one_stray_host(tmp_path: Path) -> None:
 
 
 @given(st.text("ab1", min_size=1, max_size=6), st.text("ab1", max_size=6))
-def test_one_slip_is_one_letter_or_two_swapped_ones(one: str, other: str) -> None:
-    """It agrees with trying every slip of the one name, and the order of the names does not count."""
+def test_names_that_differ_by_one_letter(one: str, other: str) -> None:
+    """The result is the same as from trying every change of one letter, in both orders of the names."""
     letters = "ab1"
-    tried = {one[:i] + letter + one[i:] for i in range(len(one) + 1) for letter in letters}
-    tried |= {one[:i] + letter + one[i + 1 :] for i in range(len(one)) for letter in ("", *letters)}
-    tried |= {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
+    variants = {one[:i] + letter + one[i:] for i in range(len(one) + 1) for letter in letters}
+    variants |= {one[:i] + letter + one[i + 1 :] for i in range(len(one)) for letter in ("", *letters)}
+    variants |= {one[:i] + one[i + 1] + one[i] + one[i + 2 :] for i in range(len(one) - 1)}
 
-    assert hosts._differ_by_one_letter(one, other) == hosts._differ_by_one_letter(other, one) == (other in tried - {one})
+    assert hosts._differ_by_one_letter(one, other) == hosts._differ_by_one_letter(other, one) == (other in variants - {one})

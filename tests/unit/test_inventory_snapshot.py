@@ -1,4 +1,4 @@
-"""The snapshot of hosts.yaml and its variable files: what is copied, with which modes, and that it means the original."""
+"""The snapshot of hosts.yaml and its variable files: its content, its modes, and its paths."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ all:
   children:
     gpu_node: {hosts: {n1: , n2: }}
 """
-SEALED = "$ANSIBLE_VAULT;1.1;AES256\n6161\n"
+ENCRYPTED = "$ANSIBLE_VAULT;1.1;AES256\n6161\n"
 
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
-    """A hosts.yaml with variable files, one of them under Vault, and files beside it that Ansible does not read."""
+    """Write hosts.yaml with variable files, one of them encrypted, and files that Ansible does not read."""
     site = tmp_path / "site"
     for name, text in {
         "hosts.yaml": HOSTS,
         "group_vars/all/main.yml": "site_a: 1\n",
-        "group_vars/all/vault.yml": SEALED,
+        "group_vars/all/vault.yml": ENCRYPTED,
         "group_vars/gpu_node.yml.bak": "site_a: 9\n",
         "host_vars/n1.yml": "site_b: old\n",
         "secrets/redis_password": "secret",
@@ -40,20 +40,20 @@ def hosts(tmp_path: Path) -> Path:
     return site / "hosts.yaml"
 
 
-def test_a_snapshot_holds_what_ansible_reads_and_nothing_else(hosts: Path, tmp_path: Path) -> None:
-    """hosts.yaml and variable files, byte for byte, Vault files encrypted; only this user can read them, whatever the originals allow."""
+def test_a_snapshot_contains_the_files_that_ansible_reads(hosts: Path, tmp_path: Path) -> None:
+    """The copies have the same bytes, encrypted files included, and only their owner can read them."""
     copy = take_snapshot(hosts, tmp_path / "copy", file_sums(hosts))
     files = {str(path.relative_to(copy.parent)): path for path in copy.parent.rglob("*") if path.is_file()}
 
     assert set(files) == {"hosts.yaml", ".primus-source", "group_vars/all/main.yml", "group_vars/all/vault.yml", "host_vars/n1.yml"}
     assert files["hosts.yaml"].read_text() == HOSTS
-    assert files["group_vars/all/vault.yml"].read_text() == SEALED
+    assert files["group_vars/all/vault.yml"].read_text() == ENCRYPTED
     assert {path.stat().st_mode & 0o777 for path in files.values()} == {0o600}
     assert {path.stat().st_mode & 0o777 for path in (copy.parent, *copy.parent.rglob("*")) if path.is_dir()} == {0o700}
 
 
 def test_variable_files_behind_links_are_copied(hosts: Path, tmp_path: Path) -> None:
-    """A link in group_vars becomes a file: what it leads to may change while the run lasts."""
+    """A link in group_vars is copied as a file, because its target may change during the run."""
     shared = tmp_path / "shared.yml"
     shared.write_text("site_c: 1\n", encoding="utf-8")
     (hosts.parent / "group_vars" / "gpu_node.yml").symlink_to(shared)
@@ -64,8 +64,8 @@ def test_variable_files_behind_links_are_copied(hosts: Path, tmp_path: Path) -> 
     assert (copy.parent / "group_vars" / "gpu_node.yml").read_text() == "site_c: 1\n"
 
 
-def test_a_snapshot_means_the_original(hosts: Path, tmp_path: Path) -> None:
-    """Name, state folder and `inventory_dir` are those of the original; the values are those of the copy."""
+def test_a_snapshot_has_the_paths_of_the_original(hosts: Path, tmp_path: Path) -> None:
+    """Name, state folder and `inventory_dir` come from the original, values from the copy."""
     (hosts.parent / "group_vars" / "all" / "vault.yml").unlink()
     before = load_cluster(hosts)
     copy = take_snapshot(hosts, tmp_path / "copy", before.sums)
@@ -77,14 +77,14 @@ def test_a_snapshot_means_the_original(hosts: Path, tmp_path: Path) -> None:
     assert (cluster.path, cluster.name, cluster.state_dir) == (hosts, "site", before.state_dir)
     assert cluster.snapshot == copy
     assert cluster.groups["gpu_node"] == ("n1", "n2")
-    known = cluster.view.variables("n1")
-    assert known["site_b"] == "old"
-    assert known["site_secrets"] == f"{hosts.parent}/secrets"
-    assert known["inventory_file"] == str(hosts)
+    variables = cluster.view.variables("n1")
+    assert variables["site_b"] == "old"
+    assert variables["site_secrets"] == f"{hosts.parent}/secrets"
+    assert variables["inventory_file"] == str(hosts)
 
 
-def test_a_problem_of_a_snapshot_names_the_file_to_edit(hosts: Path, tmp_path: Path) -> None:
-    """The user edits the original, so the original is named."""
+def test_a_problem_of_a_snapshot_names_the_original(hosts: Path, tmp_path: Path) -> None:
+    """Problems name the file that the user can edit."""
     (hosts.parent / "group_vars" / "all" / "vault.yml").unlink()
     hosts.write_text(HOSTS.replace("gpu_node", "gpu_nod"), encoding="utf-8")
     copy = take_snapshot(hosts, tmp_path / "copy", {})
@@ -93,8 +93,8 @@ def test_a_problem_of_a_snapshot_names_the_file_to_edit(hosts: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["edited", "added", "removed"])
-def test_files_that_changed_since_they_were_checked_are_not_copied(hosts: Path, tmp_path: Path, change: str) -> None:
-    """A run works on exactly what was validated: an edit, a new file and a missing file are refused with the path."""
+def test_changed_files_are_not_copied(hosts: Path, tmp_path: Path, change: str) -> None:
+    """An edited, added or removed file since the validation is an error with its path."""
     sums = file_sums(hosts)
     file = hosts.parent / "host_vars" / ("n2.yml" if change == "added" else "n1.yml")
     if change == "removed":
@@ -108,8 +108,8 @@ def test_files_that_changed_since_they_were_checked_are_not_copied(hosts: Path, 
     assert "same command again" in caught.value.fix
 
 
-def test_an_ordinary_inventory_is_no_snapshot(hosts: Path) -> None:
-    """Without the note beside it, a file means itself."""
+def test_an_ordinary_inventory_is_not_a_snapshot(hosts: Path) -> None:
+    """Without .primus-source there is no original."""
     assert source_of(hosts) is None
     assert source_of(hosts.parent) is None
 
@@ -124,8 +124,8 @@ def test_an_ordinary_inventory_is_no_snapshot(hosts: Path) -> None:
         ({"group_vars/gpu_node.yml": "cluster_name: green\n"}, "site"),
     ],
 )
-def test_the_state_folder_is_found_before_the_file_is_checked(tmp_path: Path, files: dict[str, str], name: str) -> None:
-    """The name alone counts, wherever `all` has it, and an unknown variable elsewhere does not matter."""
+def test_the_state_folder_is_found_without_validation(tmp_path: Path, files: dict[str, str], name: str) -> None:
+    """The name is read from hosts.yaml or group_vars of `all`; other mistakes are ignored."""
     site = tmp_path / "site"
     for path, text in {"hosts.yaml": "all: {hosts: {n1: {nonsense: 1}}}\n", **files}.items():
         (site / path).parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def test_the_state_folder_is_found_before_the_file_is_checked(tmp_path: Path, fi
 
 @pytest.mark.parametrize("text", ["all: [", "all: {vars: {cluster_name: ../../etc}}\n", "all: {vars: {cluster_name: [a]}}\n", ""])
 def test_a_file_without_a_usable_name_has_no_state_folder(tmp_path: Path, text: str) -> None:
-    """What is no YAML, and a name that would lead to another folder: the problems are those of `validate`."""
+    """Invalid YAML or an invalid name gives the same problems as `validate`."""
     (tmp_path / "hosts.yaml").write_text(text, encoding="utf-8")
 
     with pytest.raises(InventoryError) as caught:

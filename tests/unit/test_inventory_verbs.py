@@ -1,4 +1,4 @@
-"""The verbs that work on files: what they print, where, and how they end."""
+"""The verbs init, validate, schema, import and secrets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CACHES = (specs.load_options, names.known_variables, required._plays)
 
 
 def run(*arguments: str | Path) -> Result:
-    """Run one verb as the command line would; errors of the user's are raised, since `main` is what renders them."""
+    """Run one verb and return its output; raise the errors that `main` would print."""
     app = typer.Typer()
     inventory_verbs.register(app)
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -43,7 +43,7 @@ def run(*arguments: str | Path) -> Result:
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A cluster with one role that needs two secrets; returns its hosts.yaml."""
+    """Write a cluster with a role that requires two secrets; return its hosts.yaml."""
     role, playbooks = tmp_path / "roles" / "demo" / "meta", tmp_path / "playbooks"
     role.mkdir(parents=True)
     playbooks.mkdir()
@@ -64,8 +64,8 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("template", templates())
-def test_new_folder_of_every_template_validates(tmp_path: Path, template: str) -> None:
-    """What `init` writes is right as it stands: `validate` gives its one line with the numbers."""
+def test_new_folder_of_every_template_is_valid(tmp_path: Path, template: str) -> None:
+    """`validate` accepts what `init` writes."""
     result = run("init", tmp_path / "new", "--template", template)
 
     assert f"wrote {tmp_path / 'new' / 'hosts.yaml'}\n" in result.stdout
@@ -74,15 +74,18 @@ def test_new_folder_of_every_template_validates(tmp_path: Path, template: str) -
 
 
 def test_validate_counts(tmp_path: Path) -> None:
-    """One line: hosts, groups, variables by name, and how many values wait for the hosts."""
+    """The output has the numbers of hosts, groups, variables and deferred values."""
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(PLAIN.replace("demo:", "gpu_node:") + "  vars: {baseline_swap_off: '{{ site_swap }}', site_swap: true}\n")
 
-    assert run("validate", hosts).stdout == f"{hosts}: 2 hosts, 1 group, 3 variables; 1 value (templates, Vault) will be checked during the run\n"
+    assert (
+        run("validate", hosts).stdout
+        == f"{hosts}: 2 hosts, 1 group, 3 variables; 1 value (templates, Vault) will be checked during the run\n"
+    )
 
 
 def test_validate_as_json(tmp_path: Path) -> None:
-    """The same for machines, with the place of every value that is judged later."""
+    """The JSON output has the same numbers, and the line of every deferred value."""
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(PLAIN.replace("demo:", "gpu_node:") + "  vars: {baseline_swap_off: '{{ site_swap }}', site_swap: true}\n")
     data = json.loads(run("validate", hosts, "--json").stdout)
@@ -93,7 +96,7 @@ def test_validate_as_json(tmp_path: Path) -> None:
 
 
 def test_validate_raises_every_problem(tmp_path: Path) -> None:
-    """All problems come at once; the error carries exit code 2."""
+    """The error has all problems and exit code 2."""
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(PLAIN.replace("demo:", "gpu_nodee:") + "  vars: {baseline_swap_of: true}\n")
     with pytest.raises(InventoryError) as caught:
@@ -103,8 +106,8 @@ def test_validate_raises_every_problem(tmp_path: Path) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_schema_prints_each_form() -> None:
-    """Table, Markdown and a JSON Schema that is valid and describes the variable that was asked for."""
+def test_schema_prints_each_format() -> None:
+    """Table, Markdown and JSON Schema describe the requested variable."""
     schema = json.loads(run("schema", "cluster_name", "--format", "json-schema").stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -114,15 +117,15 @@ def test_schema_prints_each_form() -> None:
     assert "slurm_controller" in run("schema", "--groups").stdout
 
 
-def test_table_is_never_cut() -> None:
-    """Without a terminal the table is as wide as its text: the meaning of the last column is whole."""
+def test_table_is_not_truncated() -> None:
+    """Without a terminal the table is as wide as its text."""
     meaning = " ".join(specs.load_options()["cluster_name"].description)
 
     assert meaning in run("schema", "cluster_name").stdout
 
 
-def test_import_writes_says_and_validates(tmp_path: Path) -> None:
-    """The new file is on stdout, the changes are on stderr with the old file's lines, and a right result ends with 0."""
+def test_import_reports_changes_and_validates(tmp_path: Path) -> None:
+    """The new file is named on stdout, and stderr has the changes with their lines."""
     source = Path(shutil.copy(DATA / "kubespray.ini", tmp_path))
     result = run("import", source)
 
@@ -132,7 +135,7 @@ def test_import_writes_says_and_validates(tmp_path: Path) -> None:
 
 
 def test_import_with_problems_keeps_the_file(tmp_path: Path) -> None:
-    """Where something is left to mend the file is written all the same, and the problems are raised with its lines."""
+    """If the result has problems, the file is written and the problems are raised."""
     source = tmp_path / "old.ini"
     source.write_text("[kube-node]\nn1 ip=10.0.0.1\nn2 ip=10.0.0.1\n")
     with pytest.raises(InventoryError) as caught:
@@ -142,8 +145,8 @@ def test_import_with_problems_keeps_the_file(tmp_path: Path) -> None:
     assert {problem.file for problem in caught.value.problems} == {str(tmp_path / "hosts.yaml")}
 
 
-def test_secrets_make_an_invalid_inventory_valid(demo: Path) -> None:
-    """Missing secrets are generated, sealed and found again; the values are in no output, and the second time nothing is to do."""
+def test_missing_secrets_are_generated(demo: Path) -> None:
+    """The generated secrets are encrypted and make the inventory valid. They are not printed, and a second run does nothing."""
     with pytest.raises(InventoryError):
         load_cluster(demo)
     result = run("secrets", "init", demo)
@@ -159,8 +162,8 @@ def test_secrets_make_an_invalid_inventory_valid(demo: Path) -> None:
     assert run("secrets", "init", demo).stdout == "no secret is missing; nothing was written\n"
 
 
-def test_secrets_that_are_set_stay(demo: Path) -> None:
-    """A value of the user's, wherever it stands, is not generated again."""
+def test_secrets_that_are_set_are_not_generated(demo: Path) -> None:
+    """A secret that is set for each host is not generated."""
     (demo.parent / "host_vars").mkdir()
     for host in ("n1", "n2"):
         (demo.parent / "host_vars" / f"{host}.yml").write_text('demo_password: \'{{ lookup("env", "PW") }}\'\n')
@@ -169,8 +172,8 @@ def test_secrets_that_are_set_stay(demo: Path) -> None:
     assert data["added"] == ["demo_key"]
 
 
-def test_secrets_take_places_from_the_user(demo: Path, tmp_path: Path) -> None:
-    """The Vault file and the password file can be anywhere; nothing is put into the default places."""
+def test_secrets_are_written_to_the_given_paths(demo: Path, tmp_path: Path) -> None:
+    """With --output and --vault-password-file nothing is written to the default paths."""
     password_file, vault_file = tmp_path / "keys" / "prod", demo.parent / "group_vars" / "gpu_node" / "secret.yml"
     run("secrets", "init", demo, "--output", vault_file, "--vault-password-file", password_file)
 
@@ -179,8 +182,8 @@ def test_secrets_take_places_from_the_user(demo: Path, tmp_path: Path) -> None:
     assert load_cluster(demo, vault_password_file=password_file).name == "site"
 
 
-def test_secrets_need_the_password_of_what_is_sealed(demo: Path) -> None:
-    """Where a Vault file cannot be opened it may hold the value already: nothing is generated beside it."""
+def test_secrets_need_the_password_of_an_existing_vault_file(demo: Path) -> None:
+    """A Vault file that cannot be decrypted may already contain the value, so nothing is generated."""
     run("secrets", "init", demo)
     (demo.parent / ".primus" / "site" / "vault-password").unlink()
     with pytest.raises(PlanError) as caught:
@@ -190,7 +193,7 @@ def test_secrets_need_the_password_of_what_is_sealed(demo: Path) -> None:
 
 
 def test_secrets_do_not_hide_other_problems(demo: Path) -> None:
-    """Only what is missing is forgiven: a misspelt name still stops everything."""
+    """Problems other than missing secrets are raised."""
     demo.write_text(demo.read_text() + "  vars: {demo_keyy: x}\n")
     with pytest.raises(InventoryError):
         run("secrets", "init", demo)
@@ -198,8 +201,8 @@ def test_secrets_do_not_hide_other_problems(demo: Path) -> None:
     assert not (demo.parent / "group_vars").exists()
 
 
-def test_import_elsewhere_names_the_variable_folders(tmp_path: Path) -> None:
-    """Folders of variables beside the old file would be lost for the new one: the copy is asked for."""
+def test_import_to_another_folder_names_the_variable_folders(tmp_path: Path) -> None:
+    """The output says to copy group_vars to the new folder."""
     source = Path(shutil.copy(DATA / "kubespray.ini", tmp_path))
     (tmp_path / "group_vars").mkdir()
     result = run("import", source, "--output", tmp_path / "new" / "hosts.yaml")

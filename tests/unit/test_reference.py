@@ -1,4 +1,4 @@
-"""`schema`: the reference of variables, as rows, Markdown and JSON Schema."""
+"""The reference of variables and groups as rows, Markdown and JSON Schema."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def _one_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         cached.cache_clear()
 
 
-def judge(values: str, *, closed: bool = True) -> list[str]:
-    """Return the messages of a JSON Schema check of some variables."""
+def schema_errors(values: str, *, closed: bool = True) -> list[str]:
+    """Return the errors that the JSON Schema reports for some variables."""
     schema = json_schema(select_options(), closed=closed)
     jsonschema.Draft202012Validator.check_schema(schema)
     return [error.message for error in jsonschema.Draft202012Validator(schema).iter_errors(yaml.safe_load(values))]
 
 
-def test_rows_hold_everything_that_the_spec_says() -> None:
-    """Type, default, choices, unit, marks and meaning are taken from the spec; nested keys follow with their path."""
+def test_rows_have_the_content_of_the_spec() -> None:
+    """Type, default, choices, unit, flags and meaning come from the spec; nested keys follow with their path."""
     found = {row.name: row for row in rows(select_options(role="demo"))}
 
     assert list(found) == ["demo_key", "demo_mode", "demo_users", "demo_users[].name", "demo_users[].uid", "demo_wait_s"]
@@ -69,8 +69,8 @@ def test_rows_hold_everything_that_the_spec_says() -> None:
     assert (found["demo_users"].type, found["demo_users[].name"].required) == ("list of dict", True)
 
 
-def test_markdown_is_one_table_an_owner() -> None:
-    """Every cell survives as one cell: the bars of a choice are escaped."""
+def test_markdown_has_one_table_for_each_owner() -> None:
+    """The `|` of a choice is escaped."""
     lines = markdown(select_options()).splitlines()
 
     assert "## Cluster" in lines
@@ -80,8 +80,8 @@ def test_markdown_is_one_table_an_owner() -> None:
     assert "| `demo_wait_s` | int, seconds | `5` | How long to wait. |" in lines
 
 
-def test_groups_are_listed_by_who_reads_them() -> None:
-    """The groups' reference holds ours and Kubespray's, each with its meaning."""
+def test_groups_are_listed_by_owner() -> None:
+    """The reference lists the groups of this project before those of Kubespray."""
     text = markdown_groups()
 
     assert text.index("| `gpu_node` |") < text.index("## Groups of Kubespray") < text.index("| `etcd` |")
@@ -95,13 +95,13 @@ def test_groups_are_listed_by_who_reads_them() -> None:
         "{demo_users: ['{{ site_user }}'], kube_version: 1.35.4, ansible_user: ops}",
     ],
 )
-def test_schema_takes_what_is_right(values: str) -> None:
-    """Values of the declared types, templates in place of any, names of the site, Kubespray and Ansible."""
-    assert judge(values) == []
+def test_schema_accepts_valid_values(values: str) -> None:
+    """Values of the declared types, templates, and variables of the site, Kubespray and Ansible are valid."""
+    assert schema_errors(values) == []
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ("{demo_wait_s: soon}", "'soon' is not valid"),
         ("{demo_mode: d}", "'d' is not valid"),
@@ -110,18 +110,18 @@ def test_schema_takes_what_is_right(values: str) -> None:
         ("{demo_wait: 5}", "'demo_wait' does not match"),
     ],
 )
-def test_schema_refuses_what_is_wrong(values: str, said: str) -> None:
-    """A wrong type or choice, a nested key that is missing or unknown, a variable that nothing knows."""
-    assert any(said in message for message in judge(values))
+def test_schema_rejects_invalid_values(values: str, message: str) -> None:
+    """A wrong type or choice, a missing or unknown nested key, and an unknown variable are errors."""
+    assert any(message in error for error in schema_errors(values))
 
 
-def test_schema_of_one_role_is_open() -> None:
-    """Asked for a part only, the schema does not call the rest wrong."""
-    assert judge("{anything: 1}", closed=False) == []
+def test_open_schema_accepts_other_variables() -> None:
+    """Only a closed schema rejects variables that it does not describe."""
+    assert schema_errors("{anything: 1}", closed=False) == []
 
 
-def test_secret_is_marked_and_shows_no_default() -> None:
-    """JSON Schema's word for what is never read back is `writeOnly`."""
+def test_secret_is_write_only_without_default() -> None:
+    """The schema of a secret has `writeOnly` and no default."""
     key = json_schema(select_options(name="demo_key"), closed=False)["properties"]["demo_key"]
 
     assert key["writeOnly"] is True
@@ -136,8 +136,8 @@ def test_secret_is_marked_and_shows_no_default() -> None:
         ("", "kube_version", "kube_version is a variable of Kubespray", "see https://github.com/kubernetes-sigs/kubespray"),
     ],
 )
-def test_unknown_names_are_answered(role: str, name: str, what: str, fix: str) -> None:
-    """A role or variable that does not exist gives the nearest one, or says whose it is."""
+def test_unknown_name_is_an_error(role: str, name: str, what: str, fix: str) -> None:
+    """The fix has the nearest name, the choices, or Kubespray's documentation."""
     with pytest.raises(PlanError) as caught:
         select_options(role=role, name=name)
 

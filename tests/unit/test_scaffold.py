@@ -1,4 +1,4 @@
-"""`init`: a starting folder from the shipped topologies, and no file of the user's overwritten."""
+"""`init` copies a shipped topology and overwrites no file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def test_templates_are_the_shipped_topologies() -> None:
-    """Every folder of `inventory/` with a hosts.yaml is a template; a new topology needs no Python."""
+    """Every folder of `inventory/` with a hosts.yaml is a template."""
     assert set(templates()) >= set(NAMED)
     assert set(templates()) == {path.parent.name for path in content.topologies_dir().glob("*/hosts.yaml")}
 
 
 @pytest.mark.parametrize("template", NAMED)
-def test_folder_is_the_topology_with_its_own_name(tmp_path: Path, template: str) -> None:
-    """The new folder holds the example's files, the cluster bears the folder's name, and .gitignore keeps state and password out."""
+def test_new_folder_is_a_copy_with_its_own_cluster_name(tmp_path: Path, template: str) -> None:
+    """The cluster has the name of the folder, and .gitignore excludes state, secrets and password."""
     folder = tmp_path / "Prod EU"
     write_scaffold(make_scaffold(template, folder))
 
@@ -44,7 +44,7 @@ def test_folder_is_the_topology_with_its_own_name(tmp_path: Path, template: str)
 
 
 def test_state_of_an_example_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs and keys that lie beside an example that was applied stay where they are."""
+    """Runs and host keys of an example that was applied are not copied."""
     example = tmp_path / "shipped" / "inventory" / "lab"
     (example / ".primus" / "lab").mkdir(parents=True)
     (example / ".primus" / "lab" / "known_hosts").write_text("key")
@@ -55,8 +55,8 @@ def test_state_of_an_example_is_not_copied(tmp_path: Path, monkeypatch: pytest.M
     assert set(tree(tmp_path / "new")) == {"hosts.yaml", ".gitignore"}
 
 
-def test_refuses_to_overwrite_and_lists_the_files(tmp_path: Path) -> None:
-    """Where a file is in the way nothing at all is written, and the message names every such file."""
+def test_existing_files_are_an_error(tmp_path: Path) -> None:
+    """Nothing is written, and the message names every existing file."""
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "hosts.yaml").write_text("mine")
     (tmp_path / "group_vars" / "all.yml").write_text("mine")
@@ -69,8 +69,8 @@ def test_refuses_to_overwrite_and_lists_the_files(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"hosts.yaml": "mine", "group_vars/all.yml": "mine"}
 
 
-def test_a_gitignore_of_the_users_is_added_to(tmp_path: Path) -> None:
-    """Lines of an existing .gitignore stay; only what is missing is added, on lines of their own."""
+def test_missing_lines_are_added_to_an_existing_gitignore(tmp_path: Path) -> None:
+    """Its lines are kept, also if the last one has no line end."""
     (tmp_path / ".gitignore").write_text("*.log\n.primus/")
     write_scaffold(make_scaffold("h200-slurm", tmp_path))
 
@@ -78,7 +78,7 @@ def test_a_gitignore_of_the_users_is_added_to(tmp_path: Path) -> None:
 
 
 def test_unknown_template_names_the_choices(tmp_path: Path) -> None:
-    """A template that does not exist is refused with the list of those that do."""
+    """The fix lists the templates."""
     with pytest.raises(PlanError) as caught:
         make_scaffold("mi300", tmp_path)
 
@@ -86,8 +86,8 @@ def test_unknown_template_names_the_choices(tmp_path: Path) -> None:
     assert "mi300x" in caught.value.fix
 
 
-def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    """A path that is a file gives a message, not a traceback."""
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+    """The message names the file."""
     path = tmp_path / "file"
     path.write_text("mine")
     with pytest.raises(PlanError) as caught:

@@ -1,4 +1,4 @@
-"""`secrets init`: generated values under Ansible's own Vault, nothing overwritten, nothing shown."""
+"""Generated secrets in a Vault file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ argument_specs:
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Option]]:
-    """The variables of one role that has secrets."""
+    """Return the variables of a role with secrets."""
     role = tmp_path / "roles" / "demo" / "meta"
     role.mkdir(parents=True)
     (role / "argument_specs.yml").write_text(SPEC)
@@ -44,14 +44,14 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[st
 
 @pytest.fixture
 def password(tmp_path: Path) -> Path:
-    """A new password file."""
+    """Return a new password file."""
     path = tmp_path / "state" / "vault-password"
     create_password_file(path)
     return path
 
 
-def test_password_file_is_private_and_out_of_git(password: Path) -> None:
-    """Only the owner may read it, it is long, and the folder that was made for it ignores itself in git."""
+def test_password_file_is_private_and_ignored_by_git(password: Path) -> None:
+    """Only its owner can read the file, and its new folder has a .gitignore for all files."""
     assert stat.S_IMODE(password.stat().st_mode) == 0o600
     assert stat.S_IMODE(password.parent.stat().st_mode) == 0o700
     assert len(password.read_text().strip()) >= 43
@@ -59,7 +59,7 @@ def test_password_file_is_private_and_out_of_git(password: Path) -> None:
 
 
 def test_password_file_is_never_replaced(password: Path) -> None:
-    """A password that seals something must not be lost."""
+    """An existing password may be in use."""
     before = password.read_text()
     with pytest.raises(PlanError):
         create_password_file(password)
@@ -67,8 +67,8 @@ def test_password_file_is_never_replaced(password: Path) -> None:
     assert password.read_text() == before
 
 
-def test_existing_values_and_comments_stay(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
-    """A second time only what is missing is added; the user's own lines are kept as they are."""
+def test_existing_values_and_comments_are_kept(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """Only missing values are added; other lines stay the same."""
     path, vault = tmp_path / "vault.yml", password_of(password)
     add_secrets(path, [options["demo_key"]], vault)
     before = read_vault_file(path, vault)
@@ -80,8 +80,8 @@ def test_existing_values_and_comments_stay(tmp_path: Path, options: dict[str, Op
     assert "# The password.\ndemo_password: " in after
 
 
-def test_nothing_to_add_leaves_the_file_alone(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
-    """Vault salts what it seals, so even the same text would differ: the file is not written again."""
+def test_file_is_not_rewritten_without_a_new_value(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """Vault encrypts the same text to different bytes, so a rewrite would change the file."""
     path, vault = tmp_path / "vault.yml", password_of(password)
     add_secrets(path, [options["demo_key"]], vault)
     before = path.read_bytes()
@@ -90,8 +90,8 @@ def test_nothing_to_add_leaves_the_file_alone(tmp_path: Path, options: dict[str,
     assert path.read_bytes() == before
 
 
-def test_plain_text_file_is_refused(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
-    """A file that is not sealed would get secrets in plain text: it is refused, with the command that seals it."""
+def test_plain_text_file_is_an_error(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """Secrets are not added to a file in plain text. The fix has the command that encrypts it."""
     path = tmp_path / "vault.yml"
     path.write_text("demo_password: mine\n")
     with pytest.raises(PlanError) as caught:
@@ -101,8 +101,8 @@ def test_plain_text_file_is_refused(tmp_path: Path, options: dict[str, Option], 
     assert path.read_text() == "demo_password: mine\n"
 
 
-def test_wrong_password_is_refused(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
-    """Another password neither opens nor replaces the file, and the message shows no value."""
+def test_wrong_password_is_an_error(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """With a wrong password the file stays the same."""
     path, other = tmp_path / "vault.yml", tmp_path / "other" / "password"
     create_password_file(other)
     add_secrets(path, [options["demo_key"]], password_of(password))
@@ -114,14 +114,14 @@ def test_wrong_password_is_refused(tmp_path: Path, options: dict[str, Option], p
     assert "--vault-password-file" in caught.value.fix
 
 
-def test_missing_password_file_is_refused(tmp_path: Path) -> None:
-    """A password file that is not there gives a message, not a traceback."""
+def test_missing_password_file_is_an_error(tmp_path: Path) -> None:
+    """A missing password file raises an InventoryError."""
     with pytest.raises(InventoryError):
         password_of(tmp_path / "none")
 
 
-def test_only_text_can_be_generated(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
-    """A secret of another type is the user's to write: nothing is written in its place."""
+def test_only_strings_are_generated(tmp_path: Path, options: dict[str, Option], password: Path) -> None:
+    """A secret of another type is an error, and nothing is written."""
     with pytest.raises(PlanError) as caught:
         add_secrets(tmp_path / "vault.yml", [options["demo_list"]], password_of(password))
 

@@ -1,4 +1,4 @@
-"""Values against argument specs: never laxer than Ansible's own check, and stricter only where the role would see something else."""
+"""Checks of values against argument specs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _node(text: str) -> yaml.Node:
     return node
 
 
-def _judge(name: str, text: str) -> list[Fault | DeferredPart]:
+def _check(name: str, text: str) -> list[Fault | DeferredPart]:
     return list(check_value(_option(name), _node(text), quotable=True))
 
 
@@ -82,9 +82,9 @@ def _judge(name: str, text: str) -> list[Fault | DeferredPart]:
         ("user", "{name: a}"),
     ],
 )
-def test_right_value_is_taken(name: str, text: str) -> None:
-    """What is of the declared kind passes."""
-    assert _judge(name, text or "''") == []
+def test_valid_value_passes(name: str, text: str) -> None:
+    """A value of the declared type has no fault."""
+    assert _check(name, text or "''") == []
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_right_value_is_taken(name: str, text: str) -> None:
         ("user", "{name: a, secret: [hunter2]}", "user.secret must be text, found a list", "write text"),
     ],
 )
-def test_wrong_value_is_named(name: str, text: str, what: str, fix: str) -> None:
-    """The message says what was expected and found, and the fix what to write."""
-    found = [(fault.what, fault.fix) for fault in _judge(name, text) if isinstance(fault, Fault)]
+def test_invalid_value_is_reported(name: str, text: str, what: str, fix: str) -> None:
+    """The message has the expected and the found value, the fix has what to write."""
+    found = [(fault.what, fault.fix) for fault in _check(name, text) if isinstance(fault, Fault)]
 
     assert (what, fix) in found
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "waiting"),
+    ("name", "text", "count"),
     [
         ("whole", '"{{ x }}"', 1),
         ("users", '"{{ x }}"', 1),
@@ -131,20 +131,20 @@ def test_wrong_value_is_named(name: str, text: str, what: str, fix: str) -> None
         ("user", "{name: !vault abc}", 1),
     ],
 )
-def test_templates_and_vault_values_wait(name: str, text: str, waiting: int) -> None:
-    """A part that only a run can judge is deferred; the rest is judged."""
-    assert [type(found) for found in _judge(name, text)] == [DeferredPart] * waiting
+def test_templates_and_encrypted_values_are_deferred(name: str, text: str, count: int) -> None:
+    """Templates and encrypted values are deferred, also inside other values."""
+    assert [type(found) for found in _check(name, text)] == [DeferredPart] * count
 
 
-def test_unsafe_text_is_no_template() -> None:
-    """`!unsafe` says that braces are meant, so the value is judged here."""
-    assert _judge("text", '!unsafe "{{ x }}"') == []
-    assert [type(found) for found in _judge("whole", '!unsafe "{{ x }}"')] == [Fault]
+def test_unsafe_string_is_not_a_template() -> None:
+    """A value with the tag `!unsafe` is checked although it contains braces."""
+    assert _check("text", '!unsafe "{{ x }}"') == []
+    assert [type(found) for found in _check("whole", '!unsafe "{{ x }}"')] == [Fault]
 
 
-def test_each_fault_has_its_own_line() -> None:
-    """A fault deep inside a value is named where it stands."""
-    faults = _judge("users", "- name: a\n- name: b\n  uid: x\n- uid: 1\n")
+def test_faults_in_nested_values_have_their_lines() -> None:
+    """Each fault has the line of the nested value."""
+    faults = _check("users", "- name: a\n- name: b\n  uid: x\n- uid: 1\n")
 
     assert [(fault.line, fault.what) for fault in faults if isinstance(fault, Fault)] == [
         (3, "users[1].uid must be a whole number, found `x`"),
@@ -153,8 +153,8 @@ def test_each_fault_has_its_own_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["hunter2", "'hunter2'", "[hunter2]", "{hunter2: 1}", "!unsafe [hunter2]"])
-def test_secret_is_never_quoted(text: str) -> None:
-    """Whatever is wrong with a `no_log` value, no message shows it."""
+def test_secret_is_never_shown(text: str) -> None:
+    """No message shows the value of a `no_log` option."""
     option = parse_option("role", "password", {"type": "int", "no_log": True, "choices": [1]})
 
     faults = list(check_value(option, _node(text), quotable=True))
@@ -177,14 +177,14 @@ VALUES = st.recursive(
 
 @given(name=st.sampled_from(sorted(SPECS)), value=VALUES)
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_never_laxer_than_ansible(name: str, value: Any) -> None:
-    """What Ansible's own validator refuses, we refuse."""
+def test_rejects_all_that_ansible_rejects(name: str, value: Any) -> None:
+    """A value that Ansible's validator rejects has a fault."""
     node = _node(yaml.safe_dump(value))
     try:
-        refused = bool(ArgumentSpecValidator({name: SPECS[name]}).validate({name: value_of(node)}).error_messages)
+        rejected = bool(ArgumentSpecValidator({name: SPECS[name]}).validate({name: value_of(node)}).error_messages)
     except TypeError:
-        refused = True  # Ansible 2.19 itself stumbles over a number where a mapping with options belongs
+        rejected = True  # Ansible 2.19 raises it for a number in place of a mapping with options
 
     faults = [found for found in check_value(_option(name), node, quotable=True) if isinstance(found, Fault)]
 
-    assert faults or not refused
+    assert faults or not rejected
