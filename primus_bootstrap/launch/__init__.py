@@ -1,1 +1,1 @@
-"""What runs on the nodes: GPU and NIC detection and environment profiles; standard library and yaml only."""
+"""Programs that run on the nodes: primus-cli, hardware detection, node checks and the watcher. Python 3.9, standard library and PyYAML."""

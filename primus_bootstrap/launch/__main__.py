@@ -1,11 +1,11 @@
-"""The programs of this package by name, for `python3 launch.pyz NAME`; any other first word is a command line of primus-cli."""
+"""Run a program of this package by name (`python3 launch.pyz NAME`); any other first word starts primus-cli."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-# By module: each is imported only when it is run, because some start once a rank or once a minute.
+# The module of each program. Only one is imported, because some programs start for every rank or every minute.
 _PROGRAMS = {
     "host-env": "detect.host_env",
     "verify-env": "detect.verify_env",

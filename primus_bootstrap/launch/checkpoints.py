@@ -1,7 +1,6 @@
-"""Which checkpoint a run goes on from: the one place in this package that knows the trainer's rule. Reads only.
+"""Find the checkpoint from which a run resumes. Reads only.
 
-The trainer's own is `complete_checkpoints` of workloads/train/checkpoint_folder.py, which nothing here imports; a contract test holds both
-against the same folders.
+The trainer has the same rule in `complete_checkpoints` of workloads/train/checkpoint_folder.py; a contract test compares both.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 
 def newest_complete(folder: Path) -> str:
-    """Return the name of the newest checkpoint that may be used; empty where there is none, or the folder cannot be read.
+    """Return the name of the newest usable checkpoint; empty if there is none or the folder cannot be read.
 
-    Those that are newer than the one that `latest` names belong to a branch that was left, also where that one is not there any more.
+    Checkpoints newer than the one named in `latest` are from an abandoned branch, even if that checkpoint no longer exists.
     """
     try:
         found = [path.name for path in folder.iterdir() if _NAME.fullmatch(path.name) and (path / "manifest.json").is_file()]
@@ -33,6 +32,6 @@ def newest_complete(folder: Path) -> str:
 
 
 def step_of(name: str) -> int | None:
-    """Return the step of a checkpoint by its name; None of none."""
+    """Return the step in a checkpoint's name; None if it is not the name of a checkpoint."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,10 +1,10 @@
-"""Reads and writes below folders that users can change, for programs that run as root.
+"""Read and write files below folders that users can change, for programs that run as root.
 
-A path is only a question: between a check and a read its owner can put a symbolic link in its place. This module opens a folder once,
-without following links, and does everything else relative to that descriptor. Every read checks what was opened: a regular file, the
-expected owner, at most so many bytes. `within` bounds the time: a named pipe or storage that hangs must not hold a root process.
+Between a check and a read, the owner of a path can replace it by a symbolic link. This module opens a folder once without following links,
+and then works relative to that descriptor. Every read checks the type, owner and size of the opened file. `within` limits the time, because
+hanging storage must not block a root process.
 
-Standard library and Python 3.9 only. Programs on nodes and Ansible modules use copies or links of this one file.
+Standard library and Python 3.9 only. Programs on nodes and Ansible modules use copies or links of this file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 20
 MAX_NAMES = 10_000
 TIMEOUT_S = 10.0
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: opening a named pipe without a writer would wait for ever.
+# O_NONBLOCK: opening a named pipe without a writer would block forever.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _KINDS = (
@@ -42,23 +42,23 @@ _KINDS = (
 
 
 class UnsafePathError(OSError):
-    """Something at a path is not what root may use; `path` says where and `problem` what."""
+    """A path that root must not use, with the problem."""
 
     def __init__(self, path: str, problem: str) -> None:
-        """Keep both parts, and show them as one line."""
+        """Store both parts; the message is one line."""
         super().__init__(f"{path}: {problem}")
         self.path, self.problem = path, problem
 
     def __reduce__(self) -> tuple[type[UnsafePathError], tuple[str, str]]:
-        """Let `within` pass it from one process to the other."""
+        """Support pickling, for `within`."""
         return UnsafePathError, (self.path, self.problem)
 
 
 class Folder:
-    """An open folder. Names are single path components; no method follows a symbolic link."""
+    """An open folder. Names are single path components; no method follows symbolic links."""
 
     def __init__(self, descriptor: int, path: str) -> None:
-        """Take over a descriptor; `path` is for messages only."""
+        """Take ownership of a descriptor; `path` is used in messages."""
         self.descriptor, self.path = descriptor, path
 
     def close(self) -> None:
@@ -75,28 +75,28 @@ class Folder:
 
     @property
     def owner(self) -> int:
-        """The number of the account that owns the folder that was opened."""
+        """The uid of the folder's owner."""
         return os.fstat(self.descriptor).st_uid
 
     @property
     def mode(self) -> int:
-        """The permission bits of the folder that was opened."""
+        """The permission bits of the folder."""
         return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
 
     def check_parent(self) -> None:
-        """Make sure that only root can replace what lies in the folder.
+        """Check that only root can replace entries of the folder.
 
         Raises:
-            UnsafePathError: Another account owns it, or it is writable for others and not sticky.
+            UnsafePathError: Another account owns the folder, or others can write to it and it is not sticky.
         """
         _check_parent(self.path or "/", os.fstat(self.descriptor), {0})
 
     def stat(self, name: str) -> os.stat_result:
-        """Return what lies there itself; a link is a link."""
+        """Return the status of an entry; links are not followed."""
         return os.stat(_component(name, self.path), dir_fd=self.descriptor, follow_symlinks=False)
 
     def names(self, *, limit: int = MAX_NAMES) -> list[str]:
-        """Return the sorted names of what lies in the folder.
+        """Return the sorted names of the entries.
 
         Raises:
             UnsafePathError: There are more than `limit`.
@@ -106,15 +106,15 @@ class Folder:
             for entry in entries:
                 found.append(entry.name)
                 if len(found) > limit:
-                    raise UnsafePathError(self.path, f"holds more than {limit} entries")
+                    raise UnsafePathError(self.path, f"contains more than {limit} entries")
         return sorted(found)
 
     def folder(self, name: str, *, owner: int | None = None) -> Folder:
-        """Open a folder in this one.
+        """Open a subfolder.
 
         Raises:
-            UnsafePathError: It is something else, or another account owns it.
-            FileNotFoundError: There is nothing.
+            UnsafePathError: It is not a folder, or another account owns it.
+            FileNotFoundError: It does not exist.
         """
         path = f"{self.path}/{name}"
         try:
@@ -122,7 +122,7 @@ class Folder:
         except NotADirectoryError as error:
             raise self._is_not(name, "a folder") from error
         except OSError as error:
-            # Linux answers ELOOP or ENOTDIR for a link, which depends on the file system.
+            # For a link, Linux returns ELOOP or ENOTDIR, depending on the file system.
             if isinstance(error, FileNotFoundError):
                 raise
             raise self._is_not(name, "a folder") from error
@@ -138,13 +138,13 @@ class Folder:
         """Return the content of a regular file.
 
         Args:
-            name: of a file in this folder.
-            owner: the account, or the accounts, that may own it; None takes any.
-            max_bytes: a larger file is refused, not cut.
+            name: The name of the file.
+            owner: The allowed owners (uid); None allows any.
+            max_bytes: A larger file is an error; it is not truncated.
 
         Raises:
-            UnsafePathError: It is no regular file, another account owns it, or it is too large.
-            FileNotFoundError: There is nothing.
+            UnsafePathError: It is not a regular file, another account owns it, or it is too large.
+            FileNotFoundError: It does not exist.
         """
         path = f"{self.path}/{name}"
         try:
@@ -162,7 +162,7 @@ class Folder:
         return content
 
     def write(self, name: str, content: bytes, *, mode: int, owner: int = -1, group: int = -1) -> None:
-        """Replace a file as a whole: a new file is written, synced and renamed over whatever lies there."""
+        """Replace a file atomically: write and sync a new file, and rename it to the name."""
         temporary = f".{_component(name, self.path)}.{secrets.token_hex(8)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self.descriptor)
         try:
@@ -180,31 +180,31 @@ class Folder:
         os.fsync(self.descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file or a link itself; nothing happens where there is none."""
+        """Remove a file or link, if it exists."""
         with suppress(FileNotFoundError):
             os.unlink(_component(name, self.path), dir_fd=self.descriptor)
 
-    def make_folder(  # noqa: PLR0913 - a name, what the folder is to be, and the two ways to be careful
+    def make_folder(  # noqa: PLR0913 - a name, its owner, group and mode, and two options
         self, name: str, *, owner: int, group: int, mode: int, adopt: bool = False, check: bool = False
     ) -> bool:
-        """Make a folder, or correct the owner, group and mode of the one that is there; return whether anything differs.
+        """Create a subfolder, or correct its owner, group and mode; return whether anything differed.
 
         Args:
-            name: of a folder in this one.
-            owner: number of the account that is to own it.
-            group: number of the group that is to own it.
-            mode: its permission bits.
-            adopt: take a folder of another account over; otherwise it is refused by name.
-            check: change nothing.
+            name: The name of the subfolder.
+            owner: Its uid.
+            group: Its gid.
+            mode: Its permission bits.
+            adopt: Accept a folder that another account owns.
+            check: Change nothing.
 
         Raises:
-            UnsafePathError: Something else lies there, or a folder of another account.
+            UnsafePathError: It is not a folder, or another account owns it.
         """
-        made = False
+        created = False
         if not check:
             with suppress(FileExistsError):
                 os.mkdir(_component(name, self.path), 0o700, dir_fd=self.descriptor)
-                made = True
+                created = True
         try:
             opened = self.folder(name)
         except FileNotFoundError:
@@ -212,94 +212,91 @@ class Folder:
         with opened:
             found = os.fstat(opened.descriptor)
             if found.st_uid not in (owner, 0) and not adopt:
-                raise UnsafePathError(opened.path, f"belongs to the account number {found.st_uid}, not to {owner}")
+                raise UnsafePathError(opened.path, f"is owned by uid {found.st_uid}, not by {owner}")
             differs = (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) != (owner, group, mode)
             if differs and not check:
-                # The mode first: a folder must not be writable for a new owner's group before that is meant.
+                # Set the mode first: the new group must not get write access by the old mode.
                 os.fchmod(opened.descriptor, mode & ~0o7000)
                 os.fchown(opened.descriptor, owner, group)
                 os.fchmod(opened.descriptor, mode)
-            return made or differs
+            return created or differs
 
-    def _is_not(self, name: str, wanted: str) -> UnsafePathError:
+    def _is_not(self, name: str, expected: str) -> UnsafePathError:
         path = f"{self.path}/{name}"
         try:
             found = self.stat(name)
         except OSError as error:
             return UnsafePathError(path, f"cannot be opened: {error.strerror or error}")
-        here = kind(found.st_mode)
-        if here == wanted:
+        actual = kind(found.st_mode)
+        if actual == expected:
             return UnsafePathError(path, "cannot be opened: permission denied")
-        return UnsafePathError(path, f"is {here} of the account number {found.st_uid}, not {wanted}")
+        return UnsafePathError(path, f"is {actual} owned by uid {found.st_uid}, not {expected}")
 
 
 def kind(mode: int) -> str:
-    """Return what a file is, from its mode."""
+    """Return the type of a file as text, from its mode."""
     return next((name for test, name in _KINDS if test(mode)), "of an unknown kind")
 
 
 def open_folder(path: str | Path, *, owner: int | None = None, create: bool = False) -> Folder:
-    """Open a folder by its absolute path, one component after the other, none of them a symbolic link.
+    """Open a folder by its absolute path, component by component, without following symbolic links.
 
-    Every folder above it must be one that only root can change: owned by root, and not writable for others unless it is sticky. So nobody
-    but root can put another folder in its place later, and its path may be handed to other programs.
+    Every folder above must be owned by root and not writable for others unless it is sticky. Then only root can replace the folder later,
+    and its path can be passed to other programs.
 
     Args:
-        path: an absolute path.
-        owner: the account that must own the folder itself; None takes any. Folders above may belong to it as well.
-        create: make what is missing, with mode 0755 and owned by whoever runs this.
+        path: An absolute path.
+        owner: The uid that must own the folder; folders above may also belong to it. None allows any owner.
+        create: Create missing folders with mode 0755.
 
     Raises:
-        UnsafePathError: Something on the way is a link or no folder, or others can replace it.
-        FileNotFoundError: A component is missing.
+        UnsafePathError: A component is a link or not a folder, or others can replace it.
+        FileNotFoundError: A component does not exist.
     """
-    whole = Path(path)
-    if not whole.is_absolute() or ".." in whole.parts:
-        raise UnsafePathError(str(path), "is no absolute path")
+    target = Path(path)
+    if not target.is_absolute() or ".." in target.parts:
+        raise UnsafePathError(str(path), "is not an absolute path")
     trusted = {0} if owner is None else {0, owner}
-    here = Folder(os.open("/", _FOLDER), "")
+    folder = Folder(os.open("/", _FOLDER), "")
     try:
-        for name in whole.parts[1:]:
-            found = os.fstat(here.descriptor)
-            _check_parent(here.path or "/", found, trusted)
+        for name in target.parts[1:]:
+            _check_parent(folder.path or "/", os.fstat(folder.descriptor), trusted)
             if create:
                 with suppress(FileExistsError):
-                    os.mkdir(name, 0o755, dir_fd=here.descriptor)
-            below = here.folder(name)
-            here.close()
-            here = below
-        _check_owner(str(whole), os.fstat(here.descriptor), owner)
+                    os.mkdir(name, 0o755, dir_fd=folder.descriptor)
+            below = folder.folder(name)
+            folder.close()
+            folder = below
+        _check_owner(str(target), os.fstat(folder.descriptor), owner)
     except BaseException:
-        here.close()
+        folder.close()
         raise
-    here.path = str(whole)
-    return here
+    folder.path = str(target)
+    return folder
 
 
 def read_regular(path: str | Path, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file by its path; for programs that run with the rights of whoever owns it.
-
-    A named pipe, a device or a link in its place is refused at once instead of waited for or followed.
+    """Return the content of a regular file by its path, for programs that run as the owner of the file.
 
     Raises:
-        UnsafePathError: It is no regular file, or too large.
-        FileNotFoundError: There is nothing.
+        UnsafePathError: It is too large or not a regular file, such as a named pipe, a device or a link.
+        FileNotFoundError: It does not exist.
     """
-    whole = Path(path)
-    descriptor = os.open(whole.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    with Folder(descriptor, str(whole.parent)) as folder:
-        return folder.read(whole.name, max_bytes=max_bytes)
+    target = Path(path)
+    descriptor = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with Folder(descriptor, str(target.parent)) as folder:
+        return folder.read(target.name, max_bytes=max_bytes)
 
 
 def open_lock(path: str | Path) -> BinaryIO:
-    """Open the file of a lock, for `fcntl.flock`, and make it where it is missing. Nobody else can open it: whoever can may hold it."""
+    """Open a lock file for `fcntl.flock`; create it if it is missing. Only its owner can open it, and so take the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     os.fchmod(descriptor, 0o600)
     return os.fdopen(descriptor, "r+b")
 
 
 def read_tail(path: str | Path, count: int) -> bytes:
-    """Return the last bytes of a regular file by its path, at most `count`; see `read_regular`."""
+    """Return at most the last `count` bytes of a regular file by its path; see `read_regular`."""
     descriptor = os.open(path, _FILE)
     found = _regular(str(path), descriptor)
     with os.fdopen(descriptor, "rb") as file:
@@ -308,7 +305,7 @@ def read_tail(path: str | Path, count: int) -> bytes:
 
 
 def _regular(path: str, descriptor: int) -> os.stat_result:
-    """Return the facts of what was opened; close it where it is no regular file."""
+    """Return the status of an open file; close it and raise if it is not a regular file."""
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
@@ -318,60 +315,59 @@ def _regular(path: str, descriptor: int) -> os.stat_result:
 
 def _check_parent(path: str, found: os.stat_result, trusted: set[int]) -> None:
     if found.st_uid not in trusted:
-        raise UnsafePathError(path, f"belongs to the account number {found.st_uid}; only root may be able to replace what lies in it")
+        raise UnsafePathError(path, f"is owned by uid {found.st_uid}, who can replace its entries; only root may be able to")
     if found.st_mode & _OTHERS_MAY_WRITE and not found.st_mode & stat.S_ISVTX:
-        raise UnsafePathError(path, f"has mode {stat.S_IMODE(found.st_mode):04o}: others can replace what lies in it")
+        raise UnsafePathError(path, f"has mode {stat.S_IMODE(found.st_mode):04o}: others can replace its entries")
 
 
 def _check_owner(path: str, found: os.stat_result, owner: int | Sequence[int] | None) -> None:
-    wanted = (owner,) if isinstance(owner, int) else owner
-    if wanted is not None and found.st_uid not in wanted:
-        raise UnsafePathError(path, f"belongs to the account number {found.st_uid}, not to {' or '.join(map(str, wanted))}")
+    allowed = (owner,) if isinstance(owner, int) else owner
+    if allowed is not None and found.st_uid not in allowed:
+        raise UnsafePathError(path, f"is owned by uid {found.st_uid}, not by {' or '.join(map(str, allowed))}")
 
 
-def _component(name: str, where: str) -> str:
+def _component(name: str, folder: str) -> str:
     if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise UnsafePathError(where, f"{name!r} is no name of a file")
+        raise UnsafePathError(folder, f"{name!r} is not a file name")
     return name
 
 
 def within(timeout_s: float, call: Callable[[], Any], *, become: tuple[int, int] | None = None) -> Any:
-    """Call a function in a process of its own and return what it returns.
+    """Call a function in a forked child with a time limit, and return its result.
 
-    A process that waits for storage does not notice a signal handler; a process that is killed lets its caller go on. Only for callers
-    with one thread: the child is a copy of this process.
+    A process that waits for storage cannot run a signal handler, but its parent can continue. The caller must have one thread.
 
     Args:
-        timeout_s: seconds; the child is killed afterwards.
-        call: the function; what it returns or raises must be picklable.
-        become: user and group number that the child takes first, without supplementary groups.
+        timeout_s: The child is killed after this many seconds.
+        call: The function; its result or exception must be picklable.
+        become: The uid and gid that the child takes, without supplementary groups.
 
     Raises:
         TimeoutError: It did not end in time.
-        Exception: Whatever the function raised.
+        Exception: The exception of the function.
     """
-    reading, writing = os.pipe()
+    reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(reading)
-        _answer(writing, call, become)
-    os.close(writing)
+        os.close(reader)
+        _answer(writer, call, become)
+    os.close(writer)
     try:
-        answer = _receive(reading, timeout_s)
+        answer = _receive(reader, timeout_s)
     finally:
-        os.close(reading)
+        os.close(reader)
         with suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)
         _reap(child)
     if answer is None:
         raise TimeoutError(f"no answer within {timeout_s:.0f} s")
-    good, value = pickle.loads(answer)  # noqa: S301 - our own child wrote it
-    if good:
+    succeeded, value = pickle.loads(answer)  # noqa: S301 - written by the child
+    if succeeded:
         return value
     raise value
 
 
-def _answer(writing: int, call: Callable[[], Any], become: tuple[int, int] | None) -> NoReturn:
+def _answer(writer: int, call: Callable[[], Any], become: tuple[int, int] | None) -> NoReturn:
     try:
         try:
             if become is not None and os.geteuid() == 0:
@@ -382,30 +378,30 @@ def _answer(writing: int, call: Callable[[], Any], become: tuple[int, int] | Non
         except Exception as error:  # noqa: BLE001 - it is raised again in the parent
             try:
                 answer = pickle.dumps((False, error))
-            except Exception:  # noqa: BLE001 - an exception that cannot travel
+            except Exception:  # noqa: BLE001 - the exception cannot be pickled
                 answer = pickle.dumps((False, OSError(str(error))))
         view = memoryview(answer)
         while view:
-            view = view[os.write(writing, view) :]
+            view = view[os.write(writer, view) :]
     finally:
         os._exit(0)
 
 
-def _receive(reading: int, timeout_s: float) -> bytes | None:
-    """Read until the child closes its end; None where it does not in time, or ends without an answer."""
-    taken, deadline = bytearray(), time.monotonic() + timeout_s
+def _receive(reader: int, timeout_s: float) -> bytes | None:
+    """Read until the child closes the pipe; return None after the time limit, or if the child wrote nothing."""
+    answer, deadline = bytearray(), time.monotonic() + timeout_s
     while True:
-        ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             return None
-        piece = os.read(reading, 1 << 16)
-        if not piece:
-            return bytes(taken) or None
-        taken += piece
+        chunk = os.read(reader, 1 << 16)
+        if not chunk:
+            return bytes(answer) or None
+        answer += chunk
 
 
 def _reap(child: int) -> None:
-    """Collect the child's end; one that even a kill does not end (storage that hangs in the kernel) is left to init."""
+    """Reap the child; leave it to init if it does not end after SIGKILL because it waits in the kernel for storage."""
     deadline = time.monotonic() + 1.0
     while time.monotonic() < deadline:
         with suppress(ChildProcessError):
@@ -418,7 +414,7 @@ def _reap(child: int) -> None:
 
 @contextmanager
 def trusted_folder(path: str | Path, *, owner: int | None = None, timeout_s: float = TIMEOUT_S) -> Iterator[Folder]:
-    """Open a folder as `open_folder` does, once a first look has shown that its storage answers in time."""
+    """Open a folder as `open_folder` does, after a check that its storage responds in time."""
     within(timeout_s, lambda: open_folder(path, owner=owner).close())
     with open_folder(path, owner=owner) as folder:
         yield folder

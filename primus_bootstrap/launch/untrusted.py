@@ -1,4 +1,4 @@
-"""Text and JSON that users wrote, for programs of others: no terminal obeys it, and no depth of it ends a program."""
+"""Make text and JSON written by users safe to print and to parse: no terminal control characters, limited nesting."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _COLOUR = re.compile(r"(\x1b\[[0-9;]{0,32}m)")
 
 
 def printable(text: str) -> str:
-    """Return one line of text: control characters, line breaks among them, become U+FFFD, since a terminal would act on them."""
+    """Return the text as one line; control characters and line breaks become U+FFFD, because a terminal would execute them."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def printable_log(text: str) -> str:
-    """Return the text of a log: line breaks, tabs and colours stay; all else that a terminal would act on becomes U+FFFD."""
+    """Return the text of a log; control characters except line breaks, tabs and colours become U+FFFD."""
     parts = _COLOUR.split(text)
     return "".join(part if number % 2 else _lines(part) for number, part in enumerate(parts))
 
@@ -27,7 +27,7 @@ def _lines(text: str) -> str:
 
 
 def printable_data(value: Any) -> Any:
-    """Return plain data with every string in it as `printable` gives it."""
+    """Return plain data with `printable` applied to every string."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -36,10 +36,10 @@ def printable_data(value: Any) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what a JSON text holds.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: It is no JSON, or nested more than `MAX_DEPTH` deep: what reads, copies or prints it calls itself once a level.
+        ValueError: It is not JSON, or is nested deeper than `MAX_DEPTH`, which recursive code cannot process.
     """
     try:
         value = json.loads(text)

@@ -207,7 +207,7 @@ def test_sigterm_also_kills_the_running_checks(tmp_path: Path) -> None:
 def test_preflight_runs_from_the_zipapp(tmp_path: Path) -> None:
     """The zipapp contains all checks and data files."""
     path = tmp_path / "launch.pyz"
-    zipapp_file.write_bundle(path)
+    zipapp_file.write_zipapp(path)
     machine = amd_machine(tmp_path)
     command = [
         "/usr/bin/env",

@@ -90,7 +90,7 @@ def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_pa
     docker = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
 
     assert none.returncode == 3
-    assert "none of these is installed here: docker, podman, apptainer" in none.stderr
+    assert "no container engine is installed (looked for docker, podman, apptainer)" in none.stderr
     assert "engine: podman" in podman.stdout
     assert "engine: docker" in docker.stdout
 
@@ -100,7 +100,7 @@ def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_pa
     [
         (("--volume", "/nowhere/at/all"), "--volume /nowhere/at/all: there is no /nowhere/at/all"),
         (("--script", "nowhere.py"), "--script nowhere.py: there is no such file"),
-        (("--clean",), "--clean: no such option"),
+        (("--clean",), "--clean: unknown option"),
     ],
 )
 def test_what_is_wrong_ends_before_an_engine_is_called(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
@@ -119,7 +119,7 @@ def test_no_image_is_said(tmp_path: Path) -> None:
     user = User(tmp_path)
     user.stand_in("docker", ENGINE)
 
-    assert "container: there is no image" in user.cli("container", "--", "train", "pretrain").stderr
+    assert "container: no image is set" in user.cli("container", "--", "train", "pretrain").stderr
 
 
 def test_a_run_in_a_container_is_the_run_on_the_host(tmp_path: Path) -> None:

@@ -348,14 +348,14 @@ def test_a_virtual_environment_comes_first(tmp_path: Path) -> None:
 
     assert seen["VIRTUAL_ENV"] == by_variable["VIRTUAL_ENV"] == str(venv)
     assert seen["PATH"].startswith(f"{venv}/bin:")
-    assert (wrong.returncode, "is no virtual environment" in wrong.stderr) == (3, True)
+    assert (wrong.returncode, "is not a virtual environment" in wrong.stderr) == (3, True)
 
 
 def test_several_nodes_need_one_folder(tmp_path: Path) -> None:
     """Without --output each node would write to a folder of its own name."""
     done = User(tmp_path).cli("--dry-run", "direct", "--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--", "train", "pretrain")
 
-    assert (done.returncode, "several nodes need one run folder" in done.stderr) == (3, True)
+    assert (done.returncode, "a run on 2 nodes needs --output" in done.stderr) == (3, True)
 
 
 @pytest.mark.parametrize(

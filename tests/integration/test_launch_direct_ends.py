@@ -72,7 +72,7 @@ def test_a_signal_to_us_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
     output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 143, output
-    assert "stopped by SIGTERM to primus-cli (exit 143)" in output
+    assert "stopped by SIGTERM (exit 143)" in output
     assert "cause: unknown" not in output
 
 

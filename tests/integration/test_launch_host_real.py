@@ -33,7 +33,7 @@ def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("profile of ")
     assert "NCCL_DEBUG=WARN  (base)\n    Prints only on errors" in done.stdout
-    assert "the environment has 'INFO', which wins" in done.stdout
+    assert "the environment has 'INFO', which takes precedence" in done.stdout
 
 
 @pytest.mark.parametrize(("model", "variable"), [("MI300X", "GPU_MAX_HW_QUEUES"), ("H100", "PYTORCH_CUDA_ALLOC_CONF")])

@@ -24,7 +24,7 @@ VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file, training programs inside."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
-    zipapp_file.write_bundle(path, workloads=ROOT / "workloads")
+    zipapp_file.write_zipapp(path, workloads=ROOT / "workloads")
     return path
 
 
@@ -76,11 +76,11 @@ def test_the_training_programs_are_unpacked_once_and_only_for_a_run(program: Pat
 def test_a_file_without_training_programs_says_so(tmp_path: Path) -> None:
     """The file that detects GPUs runs primus-cli too, with programs of the user's own."""
     bare = tmp_path / "launch.pyz"
-    zipapp_file.write_bundle(bare)
+    zipapp_file.write_zipapp(bare)
     done = run(["python3", str(bare), "direct", "--single", "--", "train", "pretrain"], tmp_path)
 
     assert done.returncode == 3
-    assert "has no training programs in it\n  fix: set --workloads" in done.stderr
+    assert "contains no training programs\n  fix: pass --workloads" in done.stderr
 
 
 def test_without_a_home_nobody_elses_folder_is_run(program: Path, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_secrets_come_from_the_environment_of_the_replay(tmp_path: Path) -> None
     having = replay.load(run_dir, {"DB_PASSWORD": "of-today", "PRIVATE_KEY": "of-today", "HF_TOKEN": "of-today"})
 
     assert without.settings["direct.env"] == {"MODE": "x"}
-    assert without.notes == ("not set here, and kept in no snapshot: HF_TOKEN; set them where the run needs them",)
+    assert without.notes == ("these secrets are not in the snapshot and not set: HF_TOKEN; set them if the run needs them",)
     assert (having.settings["direct.env"], having.notes) == ({"HF_TOKEN": "of-today", "MODE": "x"}, ())
     assert "***" not in json.dumps([dict(without.environment), dict(having.environment)])
 
@@ -77,7 +77,7 @@ def test_a_configuration_that_has_changed_is_taken_from_the_snapshot(tmp_path: P
     found = replay.load(run_dir, SECRETS)
 
     assert found.command[-1] == named.replace(named.rpartition("=")[2], str(run_dir / "snapshot/files/01-x.yaml"))
-    assert found.notes == (f"{tmp_path}/job/x.yaml is not there any more: the snapshot's copy is used",)
+    assert found.notes == (f"{tmp_path}/job/x.yaml no longer exists; the copy in the snapshot is used",)
 
 
 def test_nothing_differs_where_nothing_has_changed(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_nothing_differs_where_nothing_has_changed(tmp_path: Path) -> None:
     run_dir, made = recorded(tmp_path)
     again = replace(made, run_dir=str(tmp_path / "job/B"))
 
-    assert replay.check(run_dir, again, strict=True) == ("replay: machine, packages, code and settings are as they were",)
+    assert replay.check(run_dir, again, strict=True) == ("replay: machine, packages, code and settings are unchanged",)
 
 
 def test_a_replay_that_uses_the_copy_of_a_file_differs_in_nothing(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_differences_are_listed_and_strict_refuses_them(tmp_path: Path) -> None:
         made, inherited={**made.inherited, "LANG": "de_DE"}, settings=(Setting("direct.nproc", 8, "x"), Setting("direct.env", {}, "x"))
     )
     found = replay.check(run_dir, again, strict=False)
-    with pytest.raises(PlanError, match="would not run as it did") as caught:
+    with pytest.raises(PlanError, match="differs from the original run") as caught:
         replay.check(run_dir, again, strict=True)
 
     assert "replay: settings: direct.nproc: 2 -> 8" in found
@@ -147,5 +147,5 @@ def test_a_replay_needs_no_file_whose_settings_the_snapshot_has(tmp_path: Path) 
 
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     assert "got 1 with script" in again.stdout
-    assert "c.yaml is not there any more: the snapshot has the settings that it gave" in again.stderr
+    assert "c.yaml no longer exists; its settings are taken from the snapshot" in again.stderr
     assert json.loads((user.project / "second/plan.json").read_text())["settings"]["direct.grace"]["value"] == 7

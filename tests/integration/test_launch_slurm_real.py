@@ -153,7 +153,7 @@ def test_several_launchers_a_node_are_refused(user: User, option: str) -> None:
     done = user.cli("slurm", "srun", option, "--", "train", "pretrain")
 
     assert done.returncode == 2
-    assert f"slurm: {option}: one launcher is started on each node" in done.stderr
+    assert f"slurm: {option}: primus-cli starts one launcher on each node" in done.stderr
 
 
 def test_task_counts_of_an_allocation_start_no_second_launcher(user: User) -> None:
@@ -233,7 +233,7 @@ def test_a_signal_leaves_every_node_its_checkpoint(user: User, number: signal.Si
     output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 75, output
-    assert "step 77.0 is asked to stop; its ranks have 120 s" in output
+    assert "SIGTERM sent to step 77.0; its ranks have 120 s" in output
     assert "forcing job termination" not in output
 
 

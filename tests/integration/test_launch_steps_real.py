@@ -14,7 +14,7 @@ import pytest
 
 from primus_bootstrap.core.child_processes import StopSignals, descendants
 from primus_bootstrap.core.errors import StepError
-from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, require
+from primus_bootstrap.launch.hooks.steps import StepResult, StepRunner, check
 from primus_bootstrap.launch.runtimes.run_plan import PlannedStep
 from tests.unit.launch_cli_rig import User
 
@@ -44,7 +44,7 @@ def test_a_shell_hook_changes_variables_and_arguments_by_its_output(tmp_path: Pa
     rig = Rig(tmp_path)
     text = 'echo "env.A=1 2=3"\necho "extra.optimizer.lr=3e-4"\necho "see env.B=2"\necho "$PRIMUS_PHASE $1 $3" >&2\n'
     result = rig.step("10_a.sh", text)
-    require(result)
+    check(result)
 
     assert (result.variables, result.extras, result.outcome) == ({"A": "1 2=3"}, {"optimizer.lr": "3e-4"}, "done")
     assert "[before-10_a] before train x=1" in rig.shown
@@ -74,7 +74,7 @@ def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("{}")
     result = Rig(tmp_path).step("10_a.py", "def hook(plan):\n    return {'enw': {}}\n", PRIMUS_PLAN=str(tmp_path / "plan.json"))
     with pytest.raises(StepError, match="return env and extra only"):
-        require(result)
+        check(result)
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(0, "applied"), (2, "skipped"), (1, "failed"), (3, "failed")])
@@ -85,15 +85,15 @@ def test_a_patch_is_applied_skipped_or_stops_the_run(tmp_path: Path, code: int, 
     assert result.outcome == outcome
     if outcome == "failed":
         with pytest.raises(StepError, match=f"it ended with {code}\n  . why"):
-            require(result)
+            check(result)
     else:
-        require(result)
+        check(result)
 
 
 def test_exit_2_of_a_hook_is_a_failure(tmp_path: Path) -> None:
     """Only patches may be skipped."""
     with pytest.raises(StepError, match="it ended with 2"):
-        require(Rig(tmp_path).step("10_a.sh", "exit 2\n"))
+        check(Rig(tmp_path).step("10_a.sh", "exit 2\n"))
 
 
 def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: 
     started = time.monotonic()
     rig = Rig(tmp_path, timeout_s=3)
     with pytest.raises(StepError, match="timed out") as raised:
-        require(rig.step("10_a.sh", "trap '' TERM\nsleep 60 &\necho waiting\nsleep 60\n"))
+        check(rig.step("10_a.sh", "trap '' TERM\nsleep 60 &\necho waiting\nsleep 60\n"))
 
     assert "waiting" in str(raised.value)
     assert "--hook-timeout-s" in raised.value.fix
@@ -132,8 +132,8 @@ def test_secrets_of_a_hook_are_in_the_environment_and_in_no_file(tmp_path: Path)
 
 def test_a_name_that_is_no_variable_is_refused(tmp_path: Path) -> None:
     """env.a.b=c is a slip for extra.a.b=c."""
-    with pytest.raises(StepError, match=r"'a\.b' is no variable's name"):
-        require(Rig(tmp_path).step("10_a.sh", "echo env.a.b=c\n"))
+    with pytest.raises(StepError, match=r"'a\.b' is not a valid variable name"):
+        check(Rig(tmp_path).step("10_a.sh", "echo env.a.b=c\n"))
 
 
 def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_nobody_writes_in_the_name_of_another_account(host: Host) -> None:
     assert train == {f'primus_train_step{{host="{HERE}",run="/own",user="daemon"}}': 3}
     assert numbers['primus_train_refused{user="daemon"}'] == 2
     assert numbers[f'primus_train_refused{{user="{ME}"}}'] == 1
-    assert "belongs to the account number 0" in complaint
+    assert "is owned by uid 0" in complaint
 
 
 def test_an_account_does_not_write_what_this_program_says_of_it(host: Host) -> None:

@@ -117,7 +117,7 @@ def test_what_a_user_may_not_read_is_not_read_for_him() -> None:
             node_agent.answer_request(asked, node_agent.HostRules(root, 1000, ()))
         (folder / "key").unlink()
         os.link(root / "secret", folder / "key")
-        with pytest.raises(PrimusError, match=r"key: (cannot be opened: permission denied|belongs to the account number 0)"):
+        with pytest.raises(PrimusError, match=r"key: (cannot be opened: permission denied|is owned by uid 0)"):
             node_agent.answer_request(asked, node_agent.HostRules(root, 1000, ()))
     finally:
         shutil.rmtree(root)

@@ -182,7 +182,7 @@ class Site:
         self.jobs.mkdir()
         self.host_keys.mkdir()
         if self.bundled:
-            zipapp_file.write_bundle(self.program, workloads=ROOT / "workloads")
+            zipapp_file.write_zipapp(self.program, workloads=ROOT / "workloads")
         self.port = free_port()
         programs = self.folder / "programs"
         programs.mkdir()

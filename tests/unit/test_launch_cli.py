@@ -57,4 +57,4 @@ def test_no_verb_that_exists_is_refused_as_unknown(verb: str, capsys: pytest.Cap
     text = capsys.readouterr().err
 
     assert code == 2
-    assert "no such runtime or verb" not in text
+    assert "unknown runtime or verb" not in text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.commandline.layered_settings import Given, Places, resolve
+from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, resolve
 from primus_bootstrap.launch.commandline.parser import CommandLine
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.runtimes import container, container_devices
@@ -70,7 +70,7 @@ def test_the_vendor_is_never_guessed() -> None:
 
     assert [container_devices.vendor("auto", found) for found in clear] == ["amd", "nvidia", "none"]
     for found in unclear:
-        with pytest.raises(PlanError, match="not clear"):
+        with pytest.raises(PlanError, match="GPUs is unknown"):
             container_devices.vendor("auto", found)
         assert container_devices.vendor("amd", found) == "amd"
 
@@ -82,8 +82,8 @@ def test_selinux_does_not_deny_the_mounts(tmp_path: Path, *, enforced: bool, wor
     user.stand_in("docker", ENGINE)
     if enforced:
         (tmp_path / "root/sys/fs/selinux/class").mkdir(parents=True)
-    settings = resolve(Places(None, None, None, None), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])
-    asked = LaunchRequest(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
-    plan = container.make_plan(CommandLine(), asked)
+    settings = resolve(SettingsFiles(), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])
+    request = LaunchRequest(("preflight",), (), settings, user.full_environment(), user.project, tmp_path / "root")
+    plan = container.make_plan(CommandLine(), request)
 
     assert [word for word in plan.prefix if word.startswith("--security-opt")] == words

@@ -52,7 +52,7 @@ def test_podman_gives_no_more_than_this_process_has(tmp_path: Path, rights: str,
         "--ulimit=nofile=20000:20000",
         "--ulimit=nproc=32768:32768",
     }
-    assert [note.partition(" ")[0] for note in notes] == ["memlock=8388608", "nofile=20000", "nproc=32768"]
+    assert [note.split()[1] for note in notes] == ["memlock=8388608", "nofile=20000", "nproc=32768"]
 
 
 def test_what_somebody_asks_for_stays(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_somebody_asks_for_stays(tmp_path: Path) -> None:
     words, notes = container_limits.words("podman", wanted, BUILT_IN, host(tmp_path, WITHOUT_RAISING))
 
     assert {"--ulimit=memlock=99999999", "--ulimit=nofile=1048576:1048576"} <= set(words)
-    assert [note.partition(" ")[0] for note in notes] == ["nproc=32768"]
+    assert [note.split()[1] for note in notes] == ["nproc=32768"]
 
 
 def test_docker_gets_the_limits_of_its_own_daemon(tmp_path: Path) -> None:

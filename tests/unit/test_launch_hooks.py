@@ -38,7 +38,7 @@ def test_hooks_of_another_account_are_refused(tmp_path: Path, foreign: str) -> N
     folder = project(tmp_path)
     assert found(folder) == [("10_a.sh", "project"), ("20_b.sh", "project")]
     os.chown(folder / foreign, 4999, 4999)
-    with pytest.raises(UsageError, match="account number 4999; hooks of other accounts are not run"):
+    with pytest.raises(UsageError, match="uid 4999\\); its hooks are not run"):
         find_hooks("train/pretrain", folder, (), folder / "run")
 
     assert found(folder, str(folder / "hooks")) == [("10_a.sh", "--hooks"), ("20_b.sh", "--hooks")]
@@ -53,5 +53,5 @@ def test_a_link_to_a_hook_of_another_account_is_refused(tmp_path: Path) -> None:
     os.chown(theirs, 4999, 4999)
     (folder / "hooks" / "30_c.sh").symlink_to(theirs)
 
-    with pytest.raises(UsageError, match="account number 4999"):
+    with pytest.raises(UsageError, match="uid 4999"):
         find_hooks("train/pretrain", folder, (), folder / "run")

@@ -32,11 +32,11 @@ def test_gpus_drivers_and_ports_are_read_from_the_machine(tmp_path: Path) -> Non
     assert (found["gpus"]["model"], found["gpus"]["count"]) == ("MI300X", 8)
     assert found["gpu_drivers"]["amdgpu"] == "6.12.12"
     assert found["rdma_ports"]
-    assert found["python"] == {"problem": "the program has no interpreter that is known here"}
+    assert found["python"] == {"problem": "the program's interpreter is unknown on this host"}
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"), [(None, "has no snapshot"), ("{", "is not JSON"), ('{"schema": "x/9"}', "is no snapshot of the form")]
+    ("content", "reason"), [(None, "has no snapshot"), ("{", "is not JSON"), ('{"schema": "x/9"}', "does not have the schema")]
 )
 def test_a_folder_without_a_usable_snapshot_is_refused(tmp_path: Path, content: str | None, reason: str) -> None:
     """The message says what is wrong with which file."""

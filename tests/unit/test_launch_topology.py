@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.core.errors import PlanError
-from primus_bootstrap.launch.commandline.layered_settings import Given, Places, resolve
+from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, resolve
 from primus_bootstrap.launch.detect.gpus import MIXED, NONE, OK, UNKNOWN, Gpu, GpuFindings
 from primus_bootstrap.launch.runtimes.topology import Topology, expand_nodes, make_topology
 
@@ -24,7 +24,7 @@ def gpus(count: int, vendor: str = "amd") -> GpuFindings:
 def shape(found: GpuFindings = CPU, environment: dict[str, str] | None = None, **values: Any) -> Topology:
     """Resolve settings that were given as flags."""
     given = [Given(f"direct.{name}", value, "flag") for name, value in values.items()]
-    return make_topology(resolve(Places(None, None, None, None), {}, given), environment or {}, found)
+    return make_topology(resolve(SettingsFiles(), {}, given), environment or {}, found)
 
 
 def test_a_laptop_runs_one_process() -> None:
@@ -88,11 +88,11 @@ def test_variables_of_slurm_mean_nothing_to_a_run_that_slurm_did_not_start() -> 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"nnodes": 2}, "no master_addr"),
-        ({"nnodes": 2, "node_rank": 2, "master_addr": "a"}, "node_rank is 2, and there are 2 nodes"),
-        ({"nnodes": 2, "single": True, "master_addr": "a"}, "--single means one process"),
-        ({"nproc": 0}, "are no run"),
-        ({"nodes_from": "slurm"}, "this is no Slurm step"),
+        ({"nnodes": 2}, "master_addr is not set"),
+        ({"nnodes": 2, "node_rank": 2, "master_addr": "a"}, "node_rank is 2, but nnodes is 2"),
+        ({"nnodes": 2, "single": True, "master_addr": "a"}, "--single starts one process"),
+        ({"nproc": 0}, "must be at least 1"),
+        ({"nodes_from": "slurm"}, "not a Slurm step"),
     ],
 )
 def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None
 
 def test_a_node_of_several_has_to_know_which_one_it_is() -> None:
     """Two that both take themselves for node 0 would wait for each other."""
-    with pytest.raises(PlanError, match="2 nodes, and which one this is was not said"):
+    with pytest.raises(PlanError, match="nnodes is 2, but the number of this node is not set"):
         shape(nnodes=2, master_addr="n0")
 
     assert shape(environment={"NODE_RANK": "0"}, nnodes=2, master_addr="n0").node_rank == 0
@@ -111,7 +111,7 @@ def test_a_node_of_several_has_to_know_which_one_it_is() -> None:
 
 def test_a_variable_that_is_no_number_is_named() -> None:
     """NNODES=two does not become one node."""
-    with pytest.raises(PlanError, match=r"nnodes: 'two' is no number \(environment NNODES\)"):
+    with pytest.raises(PlanError, match=r"nnodes: 'two' is not a number \(environment NNODES\)"):
         shape(environment={"NNODES": "two"})
 
 

@@ -362,7 +362,7 @@ def test_a_file_system_that_answers_with_an_error_fails(root: Path, monkeypatch:
 def counter(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Give the program with which the role gpu_env counts, as it lies on a host."""
     path = tmp_path_factory.mktemp("lib") / "launch.pyz"
-    zipapp_file.write_bundle(path)
+    zipapp_file.write_zipapp(path)
     return str(path)
 
 

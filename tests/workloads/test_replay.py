@@ -63,7 +63,7 @@ def test_a_replay_gives_the_same_losses_to_the_bit(tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
     assert steps(tmp_path / "B") == steps(folder / "A")
     assert len(steps(folder / "A")) == 4
-    assert "x.yaml has changed since: the snapshot's copy is used" in again.stderr
+    assert "x.yaml has changed; the copy in the snapshot is used" in again.stderr
 
 
 @pytest.mark.timeout(400)

@@ -1,1 +1,1 @@
-"""The command line of primus-cli: parsing, settings, help."""
+"""The command line of primus-cli: parser, settings and help."""

@@ -1,6 +1,6 @@
-"""Settings in layers, merged key by key; every value keeps its origin.
+"""Merge the settings of all layers key by key and record the origin of every value.
 
-built-in < system < user < project < --config < environment < flags
+Layers, weakest first: built-in, system, user, project, --config, environment, flags.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 SYSTEM_FILE = Path("/etc/primus/cli.yaml")
 FILE_NAME = ".primus.yaml"
@@ -27,8 +27,8 @@ PREFIX = "PRIMUS_CLI_"
 BUILT_IN = "built-in"
 
 
-class WrongValueError(Exception):
-    """A value that its key does not take; the text ends in a fix."""
+class SettingValueError(UsageError):
+    """A setting has a value of the wrong type or outside its range."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Key:
 
     @property
     def path(self) -> str:
-        """The key as it is named in messages, like direct.nproc."""
+        """The name in messages, for example direct.nproc."""
         return f"{self.section}.{self.name}"
 
     @property
@@ -60,7 +60,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Given:
-    """One value that a layer gives, with where it stands; one that `replaces` is not added to what lists and maps have from below."""
+    """One value of one layer, with its origin. `replaces`: do not merge it with the list or map of the layers below."""
 
     path: str
     value: Any
@@ -70,7 +70,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that holds. `origin` has every layer that added to it; `origins` has the one layer of each key of a map."""
+    """A merged value. `origin` names every layer that contributed; `origins` names the layer of each key of a map."""
 
     path: str
     value: Any
@@ -80,30 +80,30 @@ class Setting:
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings, resolved."""
+    """All settings, merged."""
 
     items: Mapping[str, Setting] = field(default_factory=dict)
 
     def __getitem__(self, path: str) -> Any:
-        """Return the value of a key like direct.nproc."""
+        """Return the value of a key, for example direct.nproc."""
         return self.items[path].value
 
     def origin(self, path: str) -> str:
-        """Return where the value of a key comes from."""
+        """Return the origin of a value."""
         return self.items[path].origin
 
 
 @dataclass(frozen=True)
-class Places:
-    """The settings files of a user who stands in a folder; None where there is none."""
+class SettingsFiles:
+    """The settings file of each layer; None if there is none."""
 
-    system: Path | None
-    user: Path | None
-    project: Path | None
-    config: Path | None
+    system: Path | None = None
+    user: Path | None = None
+    project: Path | None = None
+    config: Path | None = None
 
-    def named(self) -> Iterator[tuple[str, Path]]:
-        """Return the layers that have a file, lowest first."""
+    def existing(self) -> Iterator[tuple[str, Path]]:
+        """Yield each layer that has a file, weakest first."""
         for layer in ("system", "user", "project", "config"):
             path = getattr(self, layer)
             if path is not None:
@@ -122,7 +122,7 @@ def schema() -> Mapping[str, Key]:
 
 
 def _key(section: str, name: str, facts: Mapping[str, Any]) -> Key:
-    own = () if facts.get("no_flag") or facts.get("on_flag") else (f"--{name.replace('_', '-')}",)
+    flag = () if facts.get("no_flag") or facts.get("on_flag") else (f"--{name.replace('_', '-')}",)
     return Key(
         section,
         name,
@@ -131,21 +131,21 @@ def _key(section: str, name: str, facts: Mapping[str, Any]) -> Key:
         facts["meaning"],
         choices=tuple(facts.get("choices", ())),
         auto=bool(facts.get("auto")),
-        flags=(*own, *facts.get("flags", ())),
+        flags=(*flag, *facts.get("flags", ())),
         on_flag=str(facts.get("on_flag", "")),
         off_flag=str(facts.get("off_flag", "")),
         takes=str(facts.get("takes", "")),
     )
 
 
-def find_places(environment: Mapping[str, str], folder: Path, config: str = "") -> Places:
-    """Find the settings files: /etc/primus/cli.yaml, ~/.primus.yaml, and the nearest .primus.yaml from the working folder upwards."""
+def find_files(environment: Mapping[str, str], folder: Path, config: str = "") -> SettingsFiles:
+    """Find /etc/primus/cli.yaml, ~/.primus.yaml, and the nearest .primus.yaml in `folder` or a folder above it."""
     home = Path(environment["HOME"]) if environment.get("HOME") else None
     user = home / FILE_NAME if home else None
     project = next((parent / FILE_NAME for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), None)
     if config and not Path(config).is_file():
-        raise UsageError(f"--config {config}: there is no such file", fix="give the path of a YAML file")
-    return Places(
+        raise UsageError(f"--config {config}: file not found", fix="give the path of a YAML file")
+    return SettingsFiles(
         system=SYSTEM_FILE if SYSTEM_FILE.is_file() else None,
         user=user if user and user.is_file() else None,
         project=project if project != user else None,
@@ -153,15 +153,15 @@ def find_places(environment: Mapping[str, str], folder: Path, config: str = "") 
     )
 
 
-def resolve(places: Places, environment: Mapping[str, str], flags: Sequence[Given] = ()) -> Settings:
+def resolve(files: SettingsFiles, environment: Mapping[str, str], flags: Sequence[Given] = ()) -> Settings:
     """Merge all layers.
 
     Raises:
-        UsageError: Any layer has an unknown key or a value of the wrong kind; all problems at once.
+        UsageError: A layer has an unknown key or a wrong value; the message lists all problems.
     """
-    problems: list[str] = []
+    problems: list[UsageError] = []
     given: list[Given] = []
-    for layer, path in places.named():
+    for layer, path in files.existing():
         given.extend(_read_file(layer, path, problems))
     given.extend(_read_environment(environment, problems))
     given.extend(flags)
@@ -169,82 +169,93 @@ def resolve(places: Places, environment: Mapping[str, str], flags: Sequence[Give
     for item in given:
         try:
             items[item.path] = _merge(schema()[item.path], items[item.path], item)
-        except WrongValueError as error:
-            problems.append(f"{item.origin}: {item.path}: {error}")
+        except SettingValueError as error:
+            problems.append(UsageError(f"{item.origin}: {item.path}: {error.what}", fix=error.fix))
     if problems:
-        last, _, fix = problems[-1].rpartition("\n  fix: ")
-        raise UsageError("\n".join((*problems[:-1], last)), fix=fix)
+        *others, last = problems
+        raise UsageError("\n".join((*map(str, others), last.what)), fix=last.fix)
     return Settings(items)
 
 
-def _read_file(layer: str, path: Path, problems: list[str]) -> list[Given]:
+def _read_file(layer: str, path: Path, problems: list[UsageError]) -> list[Given]:
     try:
         text, owner = _read_text(path)
         if layer in ("user", "project") and owner not in (0, os.geteuid()):
-            fix = f"remove it, work in another folder, or name the file if you trust it: --config {path}"
-            problems.append(f"{path}: belongs to the account number {owner}; settings of other accounts are not used\n  fix: {fix}")
+            fix = f"remove it, change to another folder, or, if you trust the file, pass --config {path}"
+            problems.append(UsageError(f"{path}: owned by another account (uid {owner}); its settings are not used", fix=fix))
             return []
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        problems.append(f"{path}: cannot be read: {error}\n  fix: write it as YAML: section, then key: value")
+        problems.append(UsageError(f"{path}: cannot be read: {error}", fix="write it as YAML: section, then key: value"))
         return []
     if data is None:
         return []
     if not isinstance(data, dict):
-        problems.append(f"{path}:1: sections are expected\n  fix: {did_you_mean('', _sections())}")
+        problems.append(UsageError(f"{path}:1: the file does not consist of sections", fix=did_you_mean("", _sections())))
         return []
     given: list[Given] = []
-    met = Counter(str(node.value) for node, _ in getattr(tree, "value", ()))
+    count = Counter(str(node.value) for node, _ in getattr(tree, "value", ()))
     for section_node, body_node in getattr(tree, "value", ()):
         section = str(section_node.value)
         where = f"{path}:{section_node.start_mark.line + 1}"
-        if met[section] > 1:
-            problems.append(f"{where}: {section} is there more than once\n  fix: put all of its keys below one of them")
+        if count[section] > 1:
+            problems.append(UsageError(f"{where}: duplicate section {section}", fix="move all of its keys into one section"))
         elif section not in _sections():
-            problems.append(f"{where}: {section}: no such section\n  fix: {did_you_mean(section, _sections())}")
+            problems.append(_unknown_section(section, f"{where}: "))
         elif isinstance(data[section], dict):
             given.extend(_read_section(layer, path, (section, body_node, data[section]), problems))
         elif data[section] is not None:
-            problems.append(f"{where}: {section}: keys are expected\n  fix: write `key: value` lines below it")
+            problems.append(_not_a_section(section, f"{where}: "))
     return given
 
 
-def _read_text(path: Path) -> tuple[str, int]:
-    """Return a file's text and the number of its owner, both of the file that was opened.
+def _unknown_section(section: str, where: str = "") -> UsageError:
+    return UsageError(f"{where}unknown section: {section}", fix=did_you_mean(section, _sections()))
 
-    Settings name programs and variables. A file that another account put into a folder above, such as /tmp, must not decide what root runs.
+
+def _not_a_section(section: str, where: str = "") -> UsageError:
+    return UsageError(f"{where}{section} has no keys", fix="write `key: value` lines below it")
+
+
+def _unknown_key(section: str, name: str, where: str = "") -> UsageError:
+    return UsageError(f"{where}unknown setting: {section}.{name}", fix=did_you_mean(name, _names(section)))
+
+
+def _read_text(path: Path) -> tuple[str, int]:
+    """Return the text and the owner (uid) of the same open file.
+
+    Settings name programs and variables, so root must not use a file that another account created in a folder above, such as /tmp.
     """
-    # O_NONBLOCK: a named pipe put in its place must not hold a program of root's.
+    # O_NONBLOCK: opening a named pipe must not block.
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         return file.read().decode("utf-8"), os.fstat(file.fileno()).st_uid
 
 
-def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any]], problems: list[str]) -> Iterator[Given]:
+def _read_section(layer: str, path: Path, part: tuple[str, Any, Mapping[str, Any]], problems: list[UsageError]) -> Iterator[Given]:
     section, body_node, values = part
-    seen: set[str] = set()
+    names: set[str] = set()
     for key_node, value_node in body_node.value:
         name, where = str(key_node.value), f"{path}:{key_node.start_mark.line + 1}"
-        known = f"{section}.{name}" in schema()
-        if not known:
-            problems.append(f"{where}: {section}.{name}: no such setting\n  fix: {did_you_mean(name, _names(section))}")
-        elif name in seen:
-            problems.append(f"{where}: {section}.{name} is there twice\n  fix: keep one of them")
+        if f"{section}.{name}" not in schema():
+            problems.append(_unknown_key(section, name, f"{where}: "))
+        elif name in names:
+            problems.append(UsageError(f"{where}: duplicate setting {section}.{name}", fix="remove one of the two lines"))
         else:
             value = values[name]
             if schema()[f"{section}.{name}"].takes == "environment" and isinstance(value, dict):
-                value = {**value, **_numbers_as_written(value_node)}
+                value = {**value, **_source_text_of_numbers(value_node)}
             yield Given(f"{section}.{name}", value, f"{layer} {where}")
-        seen.add(name)
+        names.add(name)
 
 
-def _numbers_as_written(node: Any) -> dict[str, str]:
-    """Return a map's numbers and dates as they stand in the file: a variable of 010 or 1.30 is neither 8 nor 1.3."""
-    kinds = ("int", "float", "timestamp")
-    return {str(key.value): str(value.value) for key, value in node.value if value.tag in {f"tag:yaml.org,2002:{kind}" for kind in kinds}}
+def _source_text_of_numbers(node: Any) -> dict[str, str]:
+    """Return a map's numbers and dates as written in the file: YAML reads 010 as 8 and 1.30 as 1.3."""
+    tags = {f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp")}
+    return {str(key.value): str(value.value) for key, value in node.value if value.tag in tags}
 
 
-def _read_environment(environment: Mapping[str, str], problems: list[str]) -> Iterator[Given]:
+def _read_environment(environment: Mapping[str, str], problems: list[UsageError]) -> Iterator[Given]:
     by_variable = {key.variable: key for key in schema().values()}
     if environment.get("DOCKER_IMAGE"):
         yield Given("container.image", environment["DOCKER_IMAGE"], "environment DOCKER_IMAGE")
@@ -253,19 +264,23 @@ def _read_environment(environment: Mapping[str, str], problems: list[str]) -> It
             continue
         key = by_variable.get(variable)
         if key is None:
-            problems.append(f"environment: {variable}: no such setting\n  fix: {did_you_mean(variable, by_variable)}")
+            problems.append(UsageError(f"environment: unknown setting: {variable}", fix=did_you_mean(variable, by_variable)))
             continue
         try:
             yield Given(key.path, from_text(key, environment[variable]), f"environment {variable}")
-        except WrongValueError as error:
-            problems.append(f"environment {variable}: {error}")
+        except SettingValueError as error:
+            problems.append(UsageError(f"environment {variable}: {error.what}", fix=error.fix))
 
 
 def from_text(key: Key, text: str) -> Any:
-    """Turn the text of a variable or flag into a value of the key's kind; a text of the wrong kind is judged by the merge."""
+    """Convert the text of a variable or flag to the key's type; `resolve` reports a text that does not fit.
+
+    Raises:
+        SettingValueError: The text is neither true nor false, or not YAML.
+    """
     if key.type == "bool":
         if text.lower() not in _BOOLEANS:
-            raise WrongValueError(f"{text!r} is neither true nor false\n  fix: give true or false")
+            raise SettingValueError(f"expected true or false, got {text!r}", fix="give true or false")
         return _BOOLEANS[text.lower()]
     if key.type == "int" and text.lstrip("-").isdecimal():
         return int(text)
@@ -280,16 +295,16 @@ def _from_yaml(key: Key, text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        what = " ".join(str(error).split())
         example = "[a, b]" if key.type == "list" else "{NAME: value}"
-        raise WrongValueError(f"this is no YAML: {what}\n  fix: write {_WORDS[key.type]}, like {example}") from error
+        fix = f"write {_TYPE_NAMES[key.type]}, for example {example}"
+        raise SettingValueError(f"not valid YAML: {' '.join(str(error).split())}", fix=fix) from error
 
 
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False, "": False}
 
 
 def _merge(key: Key, below: Setting, item: Given) -> Setting:
-    value = checked(key, item.value)
+    value = validate(key, item.value)
     if item.replaces:
         below = Setting(key.path, None, BUILT_IN)
     both = f"{below.origin} + {item.origin}" if below.value and below.origin != item.origin else item.origin
@@ -302,46 +317,46 @@ def _merge(key: Key, below: Setting, item: Given) -> Setting:
     return Setting(key.path, value, item.origin)
 
 
-def checked(key: Key, value: Any) -> Any:
-    """Return the value in the key's kind.
+def validate(key: Key, value: Any) -> Any:
+    """Return the value in the key's type.
 
     Raises:
-        WrongValueError: It is of another kind; the text ends in a fix.
+        SettingValueError: The value has another type or is not allowed.
     """
     if key.auto and value == "auto":
         return value
     if key.type in ("choice", "str", "path"):
-        return _checked_text(key, value)
-    kinds: dict[str, type[Any]] = {"int": int, "bool": bool, "list": list, "map": dict}
-    if not isinstance(value, kinds[key.type]) or (key.type == "int" and isinstance(value, bool)):
-        choice = " or auto" if key.auto else ""
-        raise WrongValueError(f"{_WORDS[key.type]}{choice} is expected, {value!r} is none\n  fix: {key.meaning}")
+        return _validate_text(key, value)
+    types: dict[str, type[Any]] = {"int": int, "bool": bool, "list": list, "map": dict}
+    if not isinstance(value, types[key.type]) or (key.type == "int" and isinstance(value, bool)):
+        expected = _TYPE_NAMES[key.type] + (" or auto" if key.auto else "")
+        raise SettingValueError(f"expected {expected}, got {value!r}", fix=f"give {expected}. {key.meaning}")
     if key.type == "int" and value < 0:
-        raise WrongValueError(f"{value} is below 0\n  fix: {key.meaning}")
+        raise SettingValueError(f"{value} is below 0", fix=f"give 0 or more. {key.meaning}")
     if key.type == "list":
-        return [_checked_text(key, item) for item in value]
+        return [_validate_text(key, item) for item in value]
     if key.type == "map":
-        _check_map(value)
+        _validate_map(value)
     return value
 
 
-_WORDS = {"int": "a number", "bool": "true or false", "list": "a list", "map": "a mapping"}
+_TYPE_NAMES = {"int": "a number", "bool": "true or false", "list": "a list", "map": "a mapping"}
 
 
-def _checked_text(key: Key, value: Any) -> str:
+def _validate_text(key: Key, value: Any) -> str:
     if key.type == "choice":
         value = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) and "on" in key.choices else value
         if value not in key.choices:
-            raise WrongValueError(f"{value!r} is not one of its values\n  fix: {did_you_mean(str(value), key.choices)}")
+            raise SettingValueError(f"unknown value {value!r}", fix=did_you_mean(str(value), key.choices))
     if not isinstance(value, str):
-        raise WrongValueError(f"a text is expected, {value!r} is none\n  fix: quote it")
+        raise SettingValueError(f"expected a text, got {value!r}", fix=f'write it in quotes: "{value}"')
     return value
 
 
-def _check_map(value: Mapping[Any, Any]) -> None:
+def _validate_map(value: Mapping[Any, Any]) -> None:
     for name, entry in value.items():
         if not isinstance(name, str) or isinstance(entry, (dict, list)):
-            raise WrongValueError(f"{name}: one value is expected, {entry!r} is none\n  fix: write NAME: value")
+            raise SettingValueError(f"{name}: expected one value, got {entry!r}", fix="write NAME: value")
 
 
 def _sections() -> set[str]:
@@ -352,32 +367,34 @@ def _names(section: str) -> list[str]:
     return [key.name for key in schema().values() if key.section == section]
 
 
-def unknown_names(data: Mapping[str, Any]) -> str:
-    """Return the first section or key of plain data that does not exist, with a fix; empty where all do."""
+def check_names(data: Mapping[str, Any]) -> None:
+    """Check the sections and keys of plain data.
+
+    Raises:
+        UsageError: A section or key does not exist.
+    """
     for section, keys in data.items():
         if section not in _sections():
-            return f"{section}: no such section\n  fix: {did_you_mean(section, _sections())}"
+            raise _unknown_section(section)
         if not isinstance(keys, dict):
-            return f"{section}: keys are expected\n  fix: write `key: value` lines below it"
+            raise _not_a_section(section)
         for name in keys:
             if f"{section}.{name}" not in schema():
-                return f"{section}.{name}: no such setting\n  fix: {did_you_mean(name, _names(section))}"
-    return ""
+                raise _unknown_key(section, name)
 
 
-def shown(settings: Settings, paths: Iterable[str] | None = None) -> list[Setting]:
-    """Return settings in the order of the schema."""
-    wanted = None if paths is None else set(paths)
-    return [settings.items[path] for path in schema() if wanted is None or path in wanted]
+def in_schema_order(settings: Settings) -> list[Setting]:
+    """Return all settings in the order of data/settings.yml."""
+    return [settings.items[path] for path in schema()]
 
 
-def standing_in() -> Path:
+def working_folder() -> Path:
     """Return the working folder.
 
     Raises:
-        UsageError: It was deleted below us.
+        UsageError: It no longer exists.
     """
     try:
         return Path(os.getcwd())  # noqa: PTH109 - Path.cwd() is the same call; named here because it can fail
     except FileNotFoundError as error:
-        raise UsageError("the working folder is gone", fix="change into a folder that exists") from error
+        raise UsageError("the working folder no longer exists", fix="change to an existing folder: cd ~") from error

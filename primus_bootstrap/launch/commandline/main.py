@@ -1,4 +1,4 @@
-"""`primus-cli`: from a command line to a run. The only module that prints errors and chooses between the runtimes."""
+"""Entry point of `primus-cli`: parse the command line, run a verb or a runtime, and print errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import primus_bootstrap
 from primus_bootstrap.core.errors import PrimusError, UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
 from primus_bootstrap.launch.commandline import parser, usage
-from primus_bootstrap.launch.commandline.layered_settings import Given, Places, Settings, find_places, resolve, standing_in
+from primus_bootstrap.launch.commandline.layered_settings import Given, Settings, SettingsFiles, find_files, resolve, working_folder
 from primus_bootstrap.launch.runtimes.direct_plan import LaunchRequest
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 _HELP = {"-h", "--help"}
-# Verbs by module: each is imported only when it is run.
+# The module of each verb; imported only when the verb runs.
 _PROGRAMS = {
     "diagnose": "diagnose.analyze",
     "env": "commandline.env_show",
@@ -38,7 +38,7 @@ _PROGRAMS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run primus-cli; return its exit code."""
     words = tuple(sys.argv[1:] if words is None else words)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a letter of a program ends no run
+    if isinstance(sys.stdout, io.TextIOWrapper):  # output that the terminal's encoding cannot show must not end the run
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(words)
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader of our output, like head, has enough
+    except BrokenPipeError:  # the reader of the output, for example head, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
@@ -67,27 +67,27 @@ def _run(words: tuple[str, ...]) -> int:
         line = replace(line, flags=(*line.flags, *flags))
     if not line.runtimes:
         return _verb(line)
-    return _launch(line, LaunchRequest(line.words, words, _settings(line), dict(os.environ), standing_in()))
+    return _launch(line, LaunchRequest(line.words, words, _settings(line), dict(os.environ), working_folder()))
 
 
-def _launch(line: CommandLine, asked: LaunchRequest) -> int:
-    """Plan the run of the outermost runtime; print the plan or carry it out."""
+def _launch(line: CommandLine, request: LaunchRequest) -> int:
+    """Plan the run with the outermost runtime; print the plan (--dry-run) or run it."""
     runtime = importlib.import_module(f"primus_bootstrap.launch.runtimes.{line.runtime}")
-    plan = runtime.make_plan(line, asked)
+    plan = runtime.make_plan(line, request)
     if "--dry-run" in line.given:
         sys.stdout.write(plan.to_text())
         return 0
-    if asked.settings["main.debug"]:
+    if request.settings["main.debug"]:
         sys.stderr.write(plan.to_text())
-    return int(runtime.run(plan, asked))
+    return int(runtime.run(plan, request))
 
 
 def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Given, ...]]:
-    """Return the command of a snapshot, with its folder and environment restored."""
+    """Restore the folder and environment of a snapshot; return its command line, words and settings."""
     from primus_bootstrap.launch.snapshot import replay  # noqa: PLC0415 - needed by few runs
 
     if line.words or line.runtimes:
-        raise UsageError("--replay runs what the snapshot says, and words follow it", fix="leave the runtime and the task out")
+        raise UsageError("--replay takes the command from the snapshot", fix="remove the runtime and the task after --replay RUN_FOLDER")
     restored = replay.load(Path(line.replay))
     folder = str(Path(line.replay).absolute())
     for note in restored.notes:
@@ -96,7 +96,7 @@ def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Gi
         os.chdir(restored.cwd)
     except OSError as error:
         raise UsageError(
-            f"the working folder of the run is not here: {error}", fix=f"make {restored.cwd}, with the files of that run"
+            f"the working folder of the run cannot be opened: {error}", fix=f"create {restored.cwd} with the files of that run"
         ) from error
     for name, value in restored.environment.items():
         if value is None:
@@ -105,16 +105,16 @@ def _replayed(line: CommandLine) -> tuple[CommandLine, tuple[str, ...], tuple[Gi
             os.environ[name] = value
     os.environ["PRIMUS_REPLAY"] = folder
     os.environ["PRIMUS_REPLAY_STRICT"] = "1" if "--strict" in line.given else "0"
-    again = parser.parse(restored.command, os.environ, replayed=True)
-    if again.config and not Path(again.config).is_file():
-        sys.stderr.write(f"primus-cli: {again.config} is not there any more: the snapshot has the settings that it gave\n")
-        again = replace(again, config="")
+    replayed = parser.parse(restored.command, os.environ, replayed=True)
+    if replayed.config and not Path(replayed.config).is_file():
+        sys.stderr.write(f"primus-cli: {replayed.config} no longer exists; its settings are taken from the snapshot\n")
+        replayed = replace(replayed, config="")
     flags = (*(Given(path, value, "replay", replaces=True) for path, value in restored.settings.items()), *line.flags)
-    return replace(again, given=again.given | line.given), tuple(restored.command), flags
+    return replace(replayed, given=replayed.given | line.given), tuple(restored.command), flags
 
 
 def _verb(line: CommandLine) -> int:
-    """Run what is no run, such as `config show`, or print its help."""
+    """Run a verb, such as `config show`, or print its help."""
     verb, *rest = line.words or ("",)
     if verb in _PROGRAMS and (verb not in usage.VERBS or not _HELP & set(rest)):
         return int(importlib.import_module(f"primus_bootstrap.launch.{_PROGRAMS[verb]}").main(rest))
@@ -128,16 +128,16 @@ def _verb(line: CommandLine) -> int:
         return 0
     if verb == "snapshot":
         if rest[:1] != ["diff"]:
-            raise UsageError(f"snapshot: no such verb: {' '.join(rest) or '(none given)'}", fix="primus-cli snapshot diff A B")
+            raise UsageError(f"snapshot: unknown verb: {' '.join(rest) or '(none)'}", fix="primus-cli snapshot diff A B")
         return int(importlib.import_module("primus_bootstrap.launch.snapshot.snapshot_diff").main(rest[1:]))
-    known = (*parser.RUNTIMES, *_PROGRAMS, *usage.VERBS)
-    raise UsageError(f"no such runtime or verb: {' '.join(line.words) or '(none given)'}", fix=did_you_mean(verb, known))
+    choices = (*parser.RUNTIMES, *_PROGRAMS, *usage.VERBS)
+    raise UsageError(f"unknown runtime or verb: {' '.join(line.words) or '(none)'}", fix=did_you_mean(verb, choices))
 
 
 def _settings(line: CommandLine) -> Settings:
-    if "--only-flags" in line.given:  # an outer runtime has resolved the layers, elsewhere
-        return resolve(Places(None, None, None, None), {}, line.flags)
-    return resolve(find_places(os.environ, standing_in(), line.config), os.environ, line.flags)
+    if "--only-flags" in line.given:  # the outer runtime has merged the layers and passed the result as flags
+        return resolve(SettingsFiles(), {}, line.flags)
+    return resolve(find_files(os.environ, working_folder(), line.config), os.environ, line.flags)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
-"""The words of a command line, taken apart.
+"""Parse the command line of primus-cli. The options of each runtime are the flags in data/settings.yml.
 
-    primus-cli [global] <runtime> [options] -- [<runtime> [options] --] <task> [arguments]
-
-Nothing is looked up, started or judged beyond grammar. Options are the flags of data/settings.yml: what a runtime takes is stated
-there once.
+primus-cli [global] <runtime> [options] -- [<runtime> [options] --] <task> [arguments]
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.core.suggestions import did_you_mean
-from primus_bootstrap.launch.commandline.layered_settings import Given, WrongValueError, from_text, schema
+from primus_bootstrap.launch.commandline.layered_settings import Given, SettingValueError, from_text, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +26,22 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _SECTIONS = {"main": ("main",), "direct": ("main", "direct"), "container": ("main", "container", "direct"), "slurm": ()}
 _PLAIN = ("--dry-run", "--strict", "--help", "--version", "--only-flags")
 _WITH_VALUE = ("--config", "--replay")
-_MAKES_NO_SENSE = "put -- between the options and the task: primus-cli direct -- train pretrain --config x.yaml"
+_MISSING_SEPARATOR = "write -- between the options and the task: primus-cli direct -- train pretrain --config x.yaml"
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What the user asked for.
+    """A parsed command line.
 
-    `runtimes` is outermost first; `slurm_words` are Slurm's own options as they were typed; `words` are the task's (or a verb's).
-    `flags` are settings; `config`, `replay` and `given` (--dry-run, --strict, --help, --version, --only-flags) are not.
+    Attributes:
+        words: The task, or the verb, with its arguments.
+        runtimes: The runtimes, outermost first.
+        slurm_launcher: `srun` or `sbatch`, empty if not named.
+        slurm_words: The options for srun or sbatch, as typed.
+        flags: The settings given as flags.
+        config: The value of --config.
+        replay: The value of --replay.
+        given: The flags that are not settings: --dry-run, --strict, --help, --version, --only-flags.
     """
 
     words: tuple[str, ...] = ()
@@ -51,20 +55,20 @@ class CommandLine:
 
     @property
     def runtime(self) -> str:
-        """The outermost runtime, empty for a verb."""
+        """The outermost runtime; empty for a verb."""
         return self.runtimes[0] if self.runtimes else ""
 
 
 def parse(words: Sequence[str], environment: Mapping[str, str], *, replayed: bool = False) -> CommandLine:
-    """Take a command line apart.
+    """Parse a command line.
 
     Args:
-        words: What was typed after `primus-cli`.
-        environment: Where `--env NAME` has its value.
-        replayed: What `--env` named then may be gone: a snapshot has the values.
+        words: The words after `primus-cli`.
+        environment: Has the values of `--env NAME`.
+        replayed: Accept an `--env` variable or file that no longer exists; the snapshot has its values.
 
     Raises:
-        UsageError: It has an unknown option, or a `--` is missing.
+        UsageError: An option is unknown, or a `--` is missing.
     """
     options = _Options(environment, replayed=replayed)
     rest = options.take(words, "main", "primus-cli")
@@ -74,7 +78,7 @@ def parse(words: Sequence[str], environment: Mapping[str, str], *, replayed: boo
     while rest and rest[0] in RUNTIMES:
         runtime, *rest = rest
         if runtime in runtimes or (runtime == "slurm" and runtimes) or runtimes[-1:] == ["direct"]:
-            raise UsageError(f"{runtime} cannot stand inside {runtimes[-1]}", fix="the order is: slurm, container, direct")
+            raise UsageError(f"{runtime} cannot follow {runtimes[-1]}", fix="write the runtimes in the order slurm, container, direct")
         runtimes.append(runtime)
         if runtime == "slurm":
             launcher, slurm_words, rest = _slurm_part(rest, options)
@@ -83,14 +87,14 @@ def parse(words: Sequence[str], environment: Mapping[str, str], *, replayed: boo
         if rest[:1] == ["--"]:
             rest = rest[1:]
         elif rest:
-            raise UsageError(f"{runtime}: {rest[0]!r} is no option", fix=_MAKES_NO_SENSE)
+            raise UsageError(f"{runtime}: {rest[0]!r} is not an option", fix=_MISSING_SEPARATOR)
     return CommandLine(
         tuple(rest), tuple(runtimes), launcher, slurm_words, options.settings(), options.config, options.replay, frozenset(options.given)
     )
 
 
 def _slurm_part(words: Sequence[str], options: _Options) -> tuple[str, tuple[str, ...], list[str]]:
-    """Return srun or sbatch (empty: the setting decides), Slurm's own options, and what follows the `--`."""
+    """Return the launcher (empty: use the setting), Slurm's own options, and the words after the `--`."""
     rest = list(words)
     while rest and rest[0] in (*_PLAIN, "--debug"):
         rest = options.take(rest[:1], "main", "slurm") + rest[1:]
@@ -99,15 +103,15 @@ def _slurm_part(words: Sequence[str], options: _Options) -> tuple[str, tuple[str
         if options.given & {"--help"} or {"--help", "-h"} & set(rest):
             options.given.add("--help")
             return launcher, (), []
-        raise UsageError("slurm: there is no -- between Slurm's options and the task", fix="primus-cli slurm srun -N 2 -- train pretrain")
+        raise UsageError("slurm: -- is missing between Slurm's options and the task", fix="primus-cli slurm srun -N 2 -- train pretrain")
     end = rest.index("--")
-    own = [word for word in rest[:end] if word in ("--dry-run", "--debug")]
-    options.take(own, "main", "slurm")
-    return launcher, tuple(word for word in rest[:end] if word not in own), rest[end + 1 :]
+    cli_options = [word for word in rest[:end] if word in ("--dry-run", "--debug")]
+    options.take(cli_options, "main", "slurm")
+    return launcher, tuple(word for word in rest[:end] if word not in cli_options), rest[end + 1 :]
 
 
 class _Options:
-    """The options met so far."""
+    """Collects the options while the words are parsed."""
 
     def __init__(self, environment: Mapping[str, str], *, replayed: bool) -> None:
         self.environment, self.replayed = environment, replayed
@@ -117,61 +121,61 @@ class _Options:
         self._flags: list[Given] = []
 
     def settings(self) -> tuple[Given, ...]:
-        """Return the settings among them: files of variables first, so that NAME=VALUE wins over them."""
+        """Return the settings; `--env FILE` comes first, so that `--env NAME=VALUE` takes precedence."""
         return tuple(sorted(self._flags, key=lambda item: not item.origin.startswith("flag --env (")))
 
     def take(self, words: Sequence[str], runtime: str, where: str) -> list[str]:
-        """Take options from the front; return the words from the first one that is none."""
+        """Read options up to the first word that is not an option; return the rest."""
         rest = list(words)
-        known = _flags_of(runtime)
+        keys = _flags_of(runtime)
         while rest and rest[0].startswith("-") and rest[0] != "--":
             word = rest.pop(0)
             name, equals, value = word.partition("=")
             name = {"-h": "--help"}.get(name, name.replace("_", "-"))
             if name in _PLAIN:
                 self.given.add(name)
-            elif name in known and _takes_no_value(known[name], name):
-                self._flags.append(_given(name, known[name], partial(_switched, name=name, text=value if equals else "true")))
-            elif name in known or name in _WITH_VALUE:
-                self._keep(name, value if equals else _next(rest, name), known)
+            elif name in keys and _takes_no_value(keys[name], name):
+                self._flags.append(_given(name, keys[name], partial(_switch_value, name=name, text=value if equals else "true")))
+            elif name in keys or name in _WITH_VALUE:
+                self._add(name, value if equals else _next(rest, name), keys)
             else:
                 raise UsageError(
-                    f"{where}: {word}: no such option", fix=did_you_mean(name, [*known, *_PLAIN, *_WITH_VALUE]) + _engine_hint(runtime)
+                    f"{where}: {word}: unknown option", fix=did_you_mean(name, [*keys, *_PLAIN, *_WITH_VALUE]) + _engine_hint(runtime)
                 )
         return rest
 
-    def _keep(self, name: str, value: str, known: Mapping[str, Key]) -> None:
+    def _add(self, name: str, value: str, keys: Mapping[str, Key]) -> None:
         if name == "--config":
             self.config = value
         elif name == "--replay":
             self.replay = value
-        elif known[name].takes == "environment":
+        elif keys[name].takes == "environment":
             self._flags.append(self._variable(value))
         else:
-            self._flags.append(_given(name, known[name], partial(_flag_value, text=value)))
+            self._flags.append(_given(name, keys[name], partial(_flag_value, text=value)))
 
     def _variable(self, word: str) -> Given:
-        """Read NAME=VALUE, NAME, or a file."""
+        """Read the value of --env: NAME=VALUE, NAME, or a file."""
         assignment = _ASSIGNMENT.fullmatch(word)
         if assignment:
             return Given("direct.env", {assignment[1]: assignment[2]}, "flag --env")
         if _NAME.fullmatch(word) and word in self.environment:
             return Given("direct.env", {word: self.environment[word]}, "flag --env")
-        found = {} if self.replayed and not Path(word).is_file() else read_env_file(Path(word))
-        return Given("direct.env", dict(found), f"flag --env ({word})")
+        variables = {} if self.replayed and not Path(word).is_file() else read_env_file(Path(word))
+        return Given("direct.env", variables, f"flag --env ({word})")
 
 
 def read_env_file(path: Path) -> dict[str, str]:
-    """Read NAME=VALUE lines; `export ` in front, quotes around the value, empty lines and # lines are fine. Nothing is executed.
+    """Read NAME=VALUE lines. `export ` before a name, quotes around a value, empty lines and # lines are allowed; nothing is executed.
 
     Raises:
-        UsageError: It cannot be read, or has another line.
+        UsageError: The file cannot be read, or has another kind of line.
     """
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         fix = "give NAME=VALUE, the name of a variable that is set, or a readable file"
-        raise UsageError(f"--env {path}: neither NAME=VALUE, nor a variable that is set, nor a file: {error}", fix=fix) from error
+        raise UsageError(f"--env {path}: not NAME=VALUE, no variable of this name is set, and no such file: {error}", fix=fix) from error
     variables: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         text = line.strip()
@@ -179,7 +183,7 @@ def read_env_file(path: Path) -> dict[str, str]:
             continue
         assignment = _ASSIGNMENT.fullmatch(text[7:].lstrip() if text.startswith("export ") else text)
         if not assignment:
-            raise UsageError(f"{path}:{number}: this is no NAME=VALUE line", fix="write NAME=VALUE, or # in front")
+            raise UsageError(f"{path}:{number}: not a NAME=VALUE line", fix="write NAME=VALUE, or # at the start of a comment")
         variables[assignment[1]] = _unquoted(assignment[2])
     return variables
 
@@ -202,7 +206,7 @@ def _takes_no_value(key: Key, name: str) -> bool:
     return key.type == "bool" or name in (key.on_flag, key.off_flag)
 
 
-def _switched(key: Key, name: str, text: str) -> Any:
+def _switch_value(key: Key, name: str, text: str) -> Any:
     on = name != key.off_flag
     if key.type == "choice":
         return "on" if on else "off"
@@ -210,16 +214,14 @@ def _switched(key: Key, name: str, text: str) -> Any:
 
 
 def _given(name: str, key: Key, read: Callable[[Key], Any]) -> Given:
-    """Return what a flag gives."""
     try:
         return Given(key.path, read(key), f"flag {name}")
-    except WrongValueError as error:
-        what, _, fix = str(error).partition("\n  fix: ")
-        raise UsageError(f"{name}: {what}", fix=fix) from error
+    except SettingValueError as error:
+        raise UsageError(f"{name}: {error.what}", fix=error.fix) from error
 
 
 def _flag_value(key: Key, text: str) -> Any:
-    """Return a flag's value; for a list it is one more item, and `[]` clears what the layers below say."""
+    """Return a flag's value; for a list it is one more item, and `[]` clears the list."""
     if key.type == "list":
         return [] if text == "[]" else [text]
     return from_text(key, text)
@@ -232,4 +234,4 @@ def _next(rest: list[str], name: str) -> str:
 
 
 def _engine_hint(runtime: str) -> str:
-    return " (an option of the engine itself: --engine-arg=--OPTION=VALUE)" if runtime == "container" else ""
+    return " (to pass an option to the engine: --engine-arg=--OPTION=VALUE)" if runtime == "container" else ""

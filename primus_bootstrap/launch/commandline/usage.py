@@ -1,4 +1,4 @@
-"""The help of primus-cli, made from the settings and the tasks, and `config show`."""
+"""The help texts of primus-cli, generated from the settings and tasks, and the verb `config show`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch import masking
-from primus_bootstrap.launch.commandline.layered_settings import schema, shown
+from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
 from primus_bootstrap.launch.tasks import all_tasks
 
 if TYPE_CHECKING:
@@ -22,68 +22,70 @@ _WIDTH = 110
 _GENERAL = """\
 primus-cli [--config FILE] [--output DIR] [--debug] [--dry-run] <runtime> [options] -- <task> [arguments]
 
-  primus-cli direct -- train pretrain --config x.yaml              on this machine
-  primus-cli container --image IMAGE -- train pretrain ...         in an image, here
-  primus-cli slurm srun -N 8 -- train pretrain ...                 on a cluster; sbatch the same
+  primus-cli direct -- train pretrain --config x.yaml              run on this machine
+  primus-cli container --image IMAGE -- train pretrain ...         run in a container on this machine
+  primus-cli slurm srun -N 8 -- train pretrain ...                 run on a Slurm cluster, now (srun) or queued (sbatch)
   primus-cli slurm srun -N 8 -- container --image IMAGE -- train pretrain ...
 
-  primus-cli --replay RUN_FOLDER [--strict]      run a snapshot again
-  primus-cli snapshot diff A B                   what differs between two runs
-  primus-cli diagnose RUN_FOLDER                 why a run ended
-  primus-cli preflight [--list] [--json]         look at this machine; change nothing
-  primus-cli config show [--origin] [--json]     every setting, and where it comes from
-  primus-cli env show [--gpu MODEL] [--json]     the variables of this host's profile, with reason and source
-  primus-cli env export [--gpu MODEL]            the same as lines for a shell
-  primus-cli verify-env [--json]                 check that this host's profile has its effect
-  primus-cli host-env [--check] [--json]         write this host's profile (root); --check changes nothing
-  primus-cli tasks                               every task with its arguments
-  primus-cli VERB --help                         the options of one verb
+  primus-cli --replay RUN_FOLDER [--strict]      repeat a run from its snapshot
+  primus-cli snapshot diff A B                   print the differences between two runs
+  primus-cli diagnose RUN_FOLDER                 print why a run ended
+  primus-cli preflight [--list] [--json]         check this machine; changes nothing
+  primus-cli config show [--origin] [--json]     print every setting and its origin
+  primus-cli env show [--gpu MODEL] [--json]     print the variables of this host's profile, with reason and source
+  primus-cli env export [--gpu MODEL]            print the same variables as lines for a shell
+  primus-cli verify-env [--json]                 check that this host's profile is in effect
+  primus-cli host-env [--check] [--json]         write this host's profile (as root); --check changes nothing
+  primus-cli tasks                               print every task with its arguments
+  primus-cli VERB --help                         print the options of one verb
 
---dry-run prints the plan, secrets masked, and does nothing else. Exit codes: 0 done, 2 words or settings wrong, 3 cannot be planned here,
-4 a hook or patch stopped it or a check of preflight did not pass, 75 stopped early with a good checkpoint, 128 + n ended by signal n,
-else the code of the first failed rank.
+--dry-run prints the plan with secrets masked and starts nothing.
+
+Exit codes: 0 success, 2 wrong command line or settings, 3 the run is not possible on this machine, 4 a hook or patch stopped the run or a
+preflight check did not pass, 75 stopped early with a complete checkpoint, 128 + n ended by signal n, otherwise the exit code of the rank
+that failed first.
 """
-# The help of the verbs that have no parser of their own; it also says which of them there are.
+# The help of each verb that has no parser of its own.
 VERBS = {
     "config": """\
 primus-cli config show [--origin] [--json]
 
-Print every setting with its value, secrets masked. --origin: also the file, variable or flag that it comes from.
+Print every setting with its value, secrets masked. --origin adds the file, variable or flag that set it.
 """,
     "diagnose": """\
 primus-cli diagnose RUN_FOLDER... [--json]
 
-Print why each run ended: the first failed rank, the cause, and what to do.
+Print why each run ended: the rank that failed first, the cause and the fix.
 """,
     "env": """\
 primus-cli env show [--gpu MODEL] [--json]
 primus-cli env export [--gpu MODEL]
 
-Print the environment variables of this host's profile with reason and source (show), or as lines for a shell (export).
---gpu MODEL: those of another GPU model.
+Print the variables of this host's profile: with reason and source (show), or as lines for a shell (export).
+--gpu MODEL prints the profile of another GPU model.
 """,
     "snapshot": """\
 primus-cli snapshot diff RUN_FOLDER RUN_FOLDER [--json]
 
-Print what differs between the snapshots of two runs. Exit code 0: nothing, 1: something.
+Print the differences between the snapshots of two runs. Exit code 0: no difference, 1: at least one difference.
 """,
     "tasks": """\
 primus-cli tasks
 
-Print every task with its meaning and arguments.
+Print every task with a description and its arguments.
 """,
 }
 _SECTIONS = {"direct": ("direct",), "container": ("container", "direct")}
 _SLURM = """\
 primus-cli slurm [srun|sbatch] [Slurm's own options] -- [container [options] --] <task> [arguments]
 
-Every option before the first -- is Slurm's and goes to it as it is. One launcher is started on each node, by sbatch as well.
-Settings of the files (section slurm):
+All options before the first -- are passed to srun or sbatch unchanged. One launcher is started on each node, also with sbatch.
+Settings (section slurm of a settings file):
 """
 
 
 def text(line: CommandLine) -> str:
-    """Return the help of what the user asked about."""
+    """Return the help of a runtime, or the general help if the command line names none."""
     if line.runtime == "slurm":
         return _SLURM + "".join(f"  {key.name:10} {key.meaning}\n" for key in schema().values() if key.section == "slurm")
     if line.runtime:
@@ -94,7 +96,7 @@ def text(line: CommandLine) -> str:
 
 
 def task_table() -> str:
-    """Return every task with its meaning and arguments."""
+    """Return every task with its description and arguments."""
     return "".join(f"  {task.name:16} {task.meaning}\n{'':19}{task.usage}\n" for task in all_tasks().values())
 
 
@@ -110,11 +112,11 @@ def _option(key: Key) -> str:
 
 
 def config_show(words: Sequence[str], settings: Settings) -> int:
-    """Print every setting, secrets masked; return the exit code."""
+    """Run `config show`: print every setting, secrets masked; return the exit code."""
     options = set(words[1:])
     if words[:1] != ["show"] or options - {"--origin", "--json"}:
-        raise UsageError(f"config: {' '.join(words) or '(no verb given)'}", fix="config show [--origin] [--json]")
-    items = shown(settings)
+        raise UsageError(f"config: unknown verb or option: {' '.join(words) or '(none)'}", fix="primus-cli config show [--origin] [--json]")
+    items = in_schema_order(settings)
     if "--json" in options:
         sys.stdout.write(json.dumps({item.path: {"value": _masked(item), "origin": item.origin} for item in items}, indent=2) + "\n")
         return 0

@@ -1,1 +1,1 @@
-"""Hooks and patches of a run: finding and running them."""
+"""Find and run the hooks and patches of a run."""

@@ -1,12 +1,12 @@
-"""Finding the hooks of a task: built in, in the project, in folders of the user; before, after, and on failure.
+"""Find the hooks of a task: built-in hooks, hooks of the project (./hooks), and hooks in the --hooks folders.
 
     hooks/NN_x.sh                       before every task
     hooks/train/NN_x.py                 before every task of the group train
     hooks/train/pretrain/NN_x.sh        before `train pretrain`
-    hooks/train/pretrain/after/NN_x.sh  after it; on_failure/ likewise, and before/ is another place for those above
+    hooks/train/pretrain/before/NN_x.sh before `train pretrain`, too
+    hooks/train/pretrain/after/NN_x.sh  after `train pretrain`; likewise on_failure/
 
-Sources run in this order: built-in, the project's ./hooks, each --hooks folder. In one source the general ones come first, and in one
-folder the names decide.
+Order: built-in, ./hooks, each --hooks folder. Within a source, upper folders come first; within a folder, files run by name.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _BUILT_IN = "primus_bootstrap/launch/data/hooks/"
 
 
 def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir: Path) -> tuple[PlannedStep, ...]:
-    """Return the hooks of every phase, in the order in which they run; nothing is written.
+    """Return the hooks of every phase in the order in which they run. Writes nothing.
 
     Raises:
-        UsageError: A folder that the user named is not there, or a hook of the project belongs to another account.
+        UsageError: A --hooks folder does not exist, or a hook of the project belongs to another account.
     """
     project_hooks = project / "hooks"
     for name in folders:
         if not Path(name).is_dir():
-            raise UsageError(f"--hooks {name}: there is no such folder", fix="give a folder that holds NN_*.sh or <group>/<name>/NN_*.py")
+            raise UsageError(f"--hooks {name}: folder not found", fix="give a folder that contains NN_*.sh or <group>/<name>/NN_*.py")
     packed = archive()
     built_in: Any = zipfile.Path(str(packed), _BUILT_IN) if packed else Path(__file__).parents[1] / "data" / "hooks"
     sources = [
         ("built-in", built_in, run_dir / "hooks" if packed else built_in),
-        # Named by the user, it is trusted, and runs where it was named.
+        # A --hooks folder is trusted, also if it is ./hooks.
         *([] if project_hooks in (Path(name).absolute() for name in folders) else [("project", project_hooks, project_hooks)]),
         *(("--hooks", Path(name).absolute(), Path(name).absolute()) for name in folders),
     ]
@@ -58,39 +58,39 @@ def find_hooks(task_folder: str, project: Path, folders: Sequence[str], run_dir:
         for relative in _in_folder(folder, level, phase)
     )
     for path in (Path(step.path) for step in found if step.origin == "project"):
-        _refuse_foreign(path, project_hooks)
+        _check_owner(path, project_hooks)
     return found
 
 
-def _refuse_foreign(path: Path, hooks: Path) -> None:
-    """Raise where another account owns a hook, or a folder between it and the project: that account could run its code as this one."""
-    for place in (path, *(parent for parent in path.parents if parent == hooks or hooks in parent.parents)):
-        for about in (place.lstat(), place.stat()):
-            if about.st_uid not in (0, os.geteuid()):
+def _check_owner(path: Path, hooks: Path) -> None:
+    """Raise if another account owns a hook, or a folder from `hooks` down to it: that account could run code as this one."""
+    for checked in (path, *(parent for parent in path.parents if parent == hooks or hooks in parent.parents)):
+        for status in (checked.lstat(), checked.stat()):
+            if status.st_uid not in (0, os.geteuid()):
                 raise UsageError(
-                    f"{place}: belongs to the account number {about.st_uid}; hooks of other accounts are not run",
-                    fix=f"remove it, work in another folder, or name the folder if you trust it: --hooks {hooks}",
+                    f"{checked}: owned by another account (uid {status.st_uid}); its hooks are not run",
+                    fix=f"remove it, change to another folder, or, if you trust the folder, pass --hooks {hooks}",
                 )
 
 
 def _in_folder(source: Any, level: Sequence[str], phase: str) -> Iterator[str]:
-    """Return the files of a phase, relative to the folder of a level; the name decides the order."""
+    """Yield the hooks of a phase as paths relative to the folder of a level, by name."""
     folder = source
     for part in level:
         folder = folder / part
-    places = [("", folder), (f"{phase}/", folder / phase)] if phase == BEFORE else [(f"{phase}/", folder / phase)]
+    folders = [("", folder), (f"{phase}/", folder / phase)] if phase == BEFORE else [(f"{phase}/", folder / phase)]
     found = [
         (entry.name, f"{prefix}{entry.name}")
-        for prefix, place in places
-        if place.is_dir()
-        for entry in place.iterdir()
+        for prefix, candidate in folders
+        if candidate.is_dir()
+        for entry in candidate.iterdir()
         if entry.is_file() and _NAME.fullmatch(entry.name)
     ]
     yield from (relative for _, relative in sorted(found))
 
 
 def unpack_built_in(run_dir: Path) -> None:
-    """Put the built-in hooks into the run folder, where they are in a zipapp."""
+    """Copy the built-in hooks from the zipapp into the run folder; do nothing if primus-cli does not run from a zipapp."""
     packed = archive()
     if packed is None:
         return

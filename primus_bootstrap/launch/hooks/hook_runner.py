@@ -1,7 +1,7 @@
-"""Runs one Python hook or patch in a process of its own.
+"""The program `run-hook`: run one Python hook or patch.
 
-A file with a function `hook(plan)` gets the plan as plain data and returns its changes, `{"env": {...}, "extra": {...}}` or None. Any other
-file is run as a script. Either way the changes go to standard output, as `env.NAME=VALUE` and `extra.a.b=VALUE` lines.
+If the file has a function `hook(plan)`, it is called with the plan as plain data and returns its changes, `{"env": {...}, "extra": {...}}`
+or None. They are printed as `env.NAME=VALUE` and `extra.a.b=VALUE` lines. Any other file is run as a script and prints such lines itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KINDS = ("env", "extra")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the file that the first argument names; the others are its arguments."""
+    """Run the file in the first argument with the other arguments; return the exit code."""
     path, *rest = arguments
     sys.argv = [path, *rest]
     sys.path.insert(0, str(Path(path).resolve().parent))
@@ -33,15 +33,15 @@ def main(arguments: Sequence[str]) -> int:
     function = runpy.run_path(path, run_name="primus_hook")[_FUNCTION]
     plan = json.loads(Path(os.environ["PRIMUS_PLAN"]).read_text("utf-8"))
     changes: Mapping[str, Mapping[str, Any]] = function(plan) or {}
-    wrong = set(changes) - set(_KINDS)
-    if wrong:
-        sys.stderr.write(f"{path}: hook() returned {', '.join(sorted(wrong))}\n  fix: return env and extra only\n")
+    unknown = set(changes) - set(_KINDS)
+    if unknown:
+        sys.stderr.write(f"{path}: hook() returned unknown keys: {', '.join(sorted(unknown))}\n  fix: return only the keys env and extra\n")
         return 1
     for kind in _KINDS:
         for name, value in changes.get(kind, {}).items():
             if "\n" in f"{name}{value}":
                 sys.stderr.write(
-                    f"{path}: hook() returned {kind}.{name} with a line break\n  fix: return one line; write longer text to a file\n"
+                    f"{path}: hook() returned {kind}.{name} with a line break\n  fix: return one line, and write longer text to a file\n"
                 )
                 return 1
             sys.stdout.write(f"{kind}.{name}={value}\n")

@@ -1,6 +1,7 @@
-"""Running one hook or patch: as a process with a time limit and a log, and reading the changes that it prints.
+"""Run one hook or patch with a time limit and a log, and read the changes that it prints.
 
-Standard output is a contract: a line `env.NAME=VALUE` sets a variable for what follows, `extra.a.b=VALUE` adds an argument to the program.
+A line `env.NAME=VALUE` on standard output sets a variable for the following steps and the program; `extra.a.b=VALUE` adds an argument to
+the program.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 _CHANGE = re.compile(r"(env|extra)\.([A-Za-z_][\w.-]*)=(.*)")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _LAST_LINES, _LAST_CHARACTERS = 10, 2000
-_LONGEST_LINE = 1 << 18  # characters; Linux allows 128 KiB for one variable (MAX_ARG_STRLEN). A longer line is cut into several
+_LONGEST_LINE = 1 << 18  # characters; Linux allows 128 KiB for one variable (MAX_ARG_STRLEN). A longer line is split
 APPLIED, SKIPPED, DONE, FAILED, TIMED_OUT, STOPPED = "applied", "skipped", "done", "failed", "timed out", "stopped"
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one hook or patch did. `code` is None where it was ended; changed variables are kept by name only in the record."""
+    """How one hook or patch ended. `code` is None if it was killed."""
 
     phase: str
     path: str
@@ -54,7 +55,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class StepRunner:
-    """What every step of a run shares: its environment apart, these do not change between steps."""
+    """Runs the steps of a run; the fields are the same for all of them."""
 
     run_dir: Path
     node_rank: int
@@ -65,24 +66,25 @@ class StepRunner:
     signals: child_processes.StopSignals
 
     def run(self, step: PlannedStep, environment: Mapping[str, str]) -> StepResult:
-        """Run one step to its end, its time limit, or a signal to us."""
+        """Run one step until it ends, its time limit passes, or this process gets a stop signal."""
         name = f"{step.phase}-{Path(step.path).stem}"
         log = self.run_dir / "logs" / f"step-{self.node_rank}-{name}.log"
         started = time.monotonic()
-        kept = _Kept(masking.secret_values(environment))
-        reading, writing = os.pipe()
-        with os.fdopen(writing, "wb") as output:
+        output = _StepOutput(masking.secret_values(environment))
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb") as pipe:
             argv = _argv(step.path, self.python, self.words)
-            child = child_processes.start(argv, {**environment, "PRIMUS_PHASE": step.phase}, output=output)
-        reader = threading.Thread(target=self._read, args=(reading, log, name, kept), daemon=True)
-        reader.start()
+            child = child_processes.start(argv, {**environment, "PRIMUS_PHASE": step.phase}, output=pipe)
+        thread = threading.Thread(target=self._read, args=(reader, log, name, output), daemon=True)
+        thread.start()
         code, outcome = self._wait(child, started)
-        reader.join(2)  # a child that the step left behind may hold the pipe open
-        variables, extras = dict(kept.changes["env"]), dict(kept.changes["extra"])
-        last = tuple(kept.masked(line)[:_LAST_CHARACTERS] for line in tuple(kept.last))
+        thread.join(2)  # a child that the step left behind may keep the pipe open
+        variables, extras = dict(output.changes["env"]), dict(output.changes["extra"])
+        last_lines = tuple(output.mask(line)[:_LAST_CHARACTERS] for line in tuple(output.last))
         seconds = round(time.monotonic() - started, 3)
-        result = StepResult(step.phase, step.path, step.origin, outcome or _outcome(step, code), code, seconds, variables, extras, last)
-        with suppress(OSError):  # a full disk: the result is in what is returned
+        outcome = outcome or _outcome(step, code)
+        result = StepResult(step.phase, step.path, step.origin, outcome, code, seconds, variables, extras, last_lines)
+        with suppress(OSError):  # a full disk; the caller still gets the result
             _append(self.run_dir / "logs" / f"steps-{self.node_rank}.jsonl", json.dumps(result.to_json()))
         return result
 
@@ -95,21 +97,21 @@ class StepRunner:
                 child_processes.end_descendants(2)
                 return child_processes.poll(child), STOPPED if self.signals.first else TIMED_OUT
 
-    def _read(self, reading: int, log: Path, name: str, kept: _Kept) -> None:
-        with os.fdopen(reading, "r", encoding="utf-8", errors="replace") as text:
-            whole = True  # the piece before this one ended its line
+    def _read(self, reader: int, log: Path, name: str, output: _StepOutput) -> None:
+        with os.fdopen(reader, "r", encoding="utf-8", errors="replace") as text:
+            at_line_start = True
             while piece := text.readline(_LONGEST_LINE):
-                line, ends = piece.rstrip("\n"), piece.endswith("\n")
-                kept.add(line, may_change=whole and (ends or len(piece) < _LONGEST_LINE))
-                whole = ends
-                shown = kept.masked(line)
-                with suppress(OSError):  # a full disk: what the step says still counts
-                    _append(log, shown)
-                self.show(f"[{name}] {shown}")
+                line, complete = piece.rstrip("\n"), piece.endswith("\n")
+                output.add(line, may_change=at_line_start and (complete or len(piece) < _LONGEST_LINE))
+                at_line_start = complete
+                masked = output.mask(line)
+                with suppress(OSError):  # a full disk; the changes still count
+                    _append(log, masked)
+                self.show(f"[{name}] {masked}")
 
 
-class _Kept:
-    """What is kept of a step's output, however long that is: the changes that it asks for, and its last lines."""
+class _StepOutput:
+    """The changes in a step's output, and its last lines."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self.changes: dict[str, dict[str, str]] = {"env": {}, "extra": {}}
@@ -117,16 +119,16 @@ class _Kept:
         self._secrets = tuple(secrets)
 
     def add(self, line: str, *, may_change: bool) -> None:
-        """Take one line; a part of a line that is too long changes nothing."""
+        """Add one line; with `may_change` read it as a change. A part of a line that is too long is not a change."""
         self.last.append(line)
         change = _CHANGE.fullmatch(line) if may_change else None
         if change:
             self.changes[change[1]][change[2]] = change[3]
-            self._secrets = (*self._secrets, *masking.secret_values({change[2]: change[3]}))  # a secret that the hook itself brings
+            self._secrets = (*self._secrets, *masking.secret_values({change[2]: change[3]}))
 
-    def masked(self, line: str) -> str:
-        """Return a line without the secrets that are known by now."""
-        return masking.mask_text(_masked_change(line), self._secrets)
+    def mask(self, line: str) -> str:
+        """Return a line with the secrets of the environment and of earlier lines masked."""
+        return masking.mask_text(_mask_change(line), self._secrets)
 
 
 def _append(path: Path, line: str) -> None:
@@ -134,7 +136,7 @@ def _append(path: Path, line: str) -> None:
         file.write(f"{line}\n".encode("utf-8", "replace"))
 
 
-def _masked_change(line: str) -> str:
+def _mask_change(line: str) -> str:
     match = _CHANGE.fullmatch(line)
     return f"{match[1]}.{match[2]}={masking.mask_value(match[2], match[3])}" if match else line
 
@@ -151,23 +153,22 @@ def _outcome(step: PlannedStep, code: int | None) -> str:
     return DONE if code == 0 else FAILED
 
 
-def require(result: StepResult) -> None:
-    """Stop the run where a step did not do its work.
+def check(result: StepResult) -> None:
+    """Check that a step succeeded.
 
     Raises:
-        StepError: It failed, took too long, or set something that is no variable.
+        StepError: It failed, exceeded its time limit, or set a variable with an invalid name.
     """
     kind = "patch" if result.phase == "patch" else f"hook ({result.phase})"
     bad = [name for name in result.variables if not _VARIABLE.fullmatch(name)]
     if bad:
-        raise StepError(f"{kind} {result.path}: {bad[0]!r} is no variable's name", fix="print env.NAME=VALUE with letters, digits and _")
+        fix = "use letters, digits and _ in the name: print env.NAME=VALUE"
+        raise StepError(f"{kind} {result.path}: {bad[0]!r} is not a valid variable name", fix=fix)
     if result.outcome in (DONE, APPLIED, SKIPPED):
         return
-    ended = f"it ended with {result.code}" if result.outcome == FAILED else f"it was {result.outcome} after {result.seconds:.0f} s"
+    ended = f"exit code {result.code}" if result.outcome == FAILED else f"{result.outcome} after {result.seconds:.0f} s"
     tail = "".join(f"\n  | {line}" for line in result.last_lines)
-    fix = (
-        "mend it, or give it more time with --hook-timeout-s"
-        if result.outcome == TIMED_OUT
-        else "read its log in the run folder, logs/step-*"
-    )
+    fix = "read its log in the run folder, logs/step-*"
+    if result.outcome == TIMED_OUT:
+        fix = "correct it, or raise the limit: --hook-timeout-s SECONDS"
     raise StepError(f"{kind} {result.path}: {ended}{tail}", fix=fix)

@@ -1,1 +1,1 @@
-"""One rank of a run: its supervisor, its log files, and following them."""
+"""Supervise the ranks of a run, write their log files, and follow them."""

@@ -1,4 +1,4 @@
-"""Showing the output of chosen ranks while they run: each line with the node and the rank that wrote it."""
+"""Follow the logs of ranks while they run, and prefix each line with its node and rank."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass
 class _Tail:
-    """One growing file, read from where it ended when following began."""
+    """A growing file, read from an offset."""
 
     path: Path
     prefix: str
@@ -26,13 +26,13 @@ class _Tail:
     partial: bytes = b""
 
     def read(self, *, last: bool) -> list[str]:
-        """Return the lines that are new; with `last` also one that has no line break yet."""
+        """Return the new complete lines; with `last`, also an incomplete one."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.offset)
                 data = file.read() if last else file.read(_CHUNK_BYTES)
         except OSError:
-            return []  # not there yet
+            return []  # the rank has not created it yet
         self.offset += len(data)
         *lines, self.partial = (self.partial + data).split(b"\n")
         if last and self.partial:
@@ -41,10 +41,10 @@ class _Tail:
 
 
 class Follower:
-    """A thread that hands new lines of some ranks to `sink`, as `[node/rank] text` without a line break."""
+    """A thread that passes new lines of some ranks to `sink`, as `[node/rank] text` without a line break."""
 
     def __init__(self, run_dir: Path, node: str, ranks: Sequence[int], sink: Callable[[str], None]) -> None:
-        """Remember where the logs end now; what they hold already is not shown."""
+        """Remember the current ends of the logs; earlier lines are not shown."""
         self._tails = [_Tail(rank_log.log_path(run_dir, rank), f"[{node}/{rank}] ") for rank in ranks]
         for tail in self._tails:
             tail.offset = tail.path.stat().st_size if tail.path.is_file() else 0
@@ -53,11 +53,11 @@ class Follower:
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
     def start(self) -> None:
-        """Begin to show."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Show what is left and end."""
+        """Stop the thread and show the remaining lines."""
         self._ended.set()
         self._thread.join()
         self._show(last=True)

@@ -1,9 +1,9 @@
-"""What torchrun starts for each rank: runs the program, keeps its output in files of the rank's own, and records how it ended.
+"""The program `rank`, started by torchrun for each rank: run the program, write its output to the rank's log files, and record its end.
 
     … rank --run-dir DIR -- PROGRAM [ARGUMENTS]
 
-Nothing outlives its parent: the kernel tells this process of torchrun's end, and the program of this one's. SIGTERM and SIGINT are passed
-on once each, so that a program is not asked twice to write its checkpoint. A disk that is full stops the logs, not the program.
+The kernel signals this process when torchrun ends, and the program when this process ends. SIGTERM and SIGINT are passed on once each, so
+that a program does not write its checkpoint twice. A full disk stops the logs, not the program.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
-_WRONG_USE, _NOT_FOUND, _NOT_EXECUTABLE = 2, 127, 126  # 126 and 127 as shells say it
+_WRONG_USE, _NOT_FOUND, _NOT_EXECUTABLE = 2, 127, 126  # 126 and 127 as in shells
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _CHUNK_BYTES = 65536
 _LONGEST_LINE_BYTES = 65536
-# After the program's end its own children may still hold the pipe: they are listened to as long as they speak, and at most this long.
+# Children of the program may keep the pipe open after its end: read until they are silent, and at most this long.
 _DRAIN_S, _SILENT_S = 5.0, 0.2
-# How long a program without launcher may take for its last checkpoint; with one, the launcher's --grace decides.
+# Time for the last checkpoint after the launcher has died; otherwise the launcher's --grace applies.
 _ORPHAN_GRACE_S = 120.0
-# The record is written in full size at the start, so that the last one finds its block on a full disk.
+# The first record has the full size, so that the last one can overwrite its block on a full disk.
 _RECORD_BYTES = 4096
-_KEPT_LINES, _KEPT_LINE_CHARACTERS = 12, 200
+_DROPPED_LINES, _DROPPED_LINE_CHARACTERS = 12, 200
 
 
 def prefix(run_dir: str, python: str) -> tuple[str, ...]:
-    """Return the words that stand before a rank's program."""
+    """Return the words before a rank's program."""
     interpreter, *program = own_command(python)
     return (interpreter, "-I", *program, "rank", "--run-dir", run_dir, "--")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run one rank's program; return its exit code, 128 + n where signal n ended it."""
+    """Run one rank's program; return its exit code, 128 + n if signal n ended it."""
     words = list(arguments)
     if len(words) < 4 or words[0] != "--run-dir" or words[2] != "--":
         sys.stderr.write("rank: wrong arguments\n  fix: rank --run-dir DIR -- PROGRAM [ARGUMENTS]\n")
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     parent = os.getppid()
     signal_on_parent_death(signal.SIGTERM, parent)
     environment = {**os.environ}
-    environment.setdefault("PYTHONUNBUFFERED", "1")  # a killed program must not take its last lines along
+    environment.setdefault("PYTHONUNBUFFERED", "1")  # a killed program would lose its buffered lines
     output = Output.open(run_dir, _identity(environment), environment)
     return _Supervisor(program, environment, output, parent).run()
 
@@ -83,17 +83,17 @@ def _identity(environment: Mapping[str, str]) -> rank_log.RankRecord:
 
 
 class Output:
-    """The files of one rank. Lines go in, masked and with their time; what cannot be written is counted."""
+    """The log files and record of one rank. Lines are masked and timestamped; lines that cannot be written are counted."""
 
     def __init__(self, run_dir: Path, record: rank_log.RankRecord, secrets: Sequence[str]) -> None:
-        """Remember where and for whom; nothing is written yet."""
+        """Set the paths; `open` writes the first record."""
         self.record = record
         self._paths = rank_log.log_path(run_dir, record.rank), rank_log.events_path(run_dir, record.rank)
         self._record_path = rank_log.record_path(run_dir, record.rank)
         self._secrets = tuple(secrets)
         self._files: list[Any] = []
         self._partial = b""
-        self._dropped: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._dropped: deque[str] = deque(maxlen=_DROPPED_LINES)
 
     @classmethod
     def open(cls, run_dir: Path, record: rank_log.RankRecord, environment: Mapping[str, str]) -> Output:
@@ -111,7 +111,7 @@ class Output:
         return output
 
     def feed(self, data: bytes) -> None:
-        """Take output as it comes and write its whole lines."""
+        """Add output and write its complete lines."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         while len(self._partial) > _LONGEST_LINE_BYTES:
             lines.append(self._partial[:_LONGEST_LINE_BYTES])
@@ -119,7 +119,7 @@ class Output:
         self._write(lines)
 
     def finish(self, **ending: Any) -> None:
-        """Write what is left and the last record."""
+        """Write the incomplete last line and the last record."""
         if self._partial:
             self._write([self._partial])
             self._partial = b""
@@ -129,15 +129,15 @@ class Output:
             file.close()
 
     def write_record(self) -> None:
-        """Replace the record; on a full disk write it over the old one, whose block is there."""
+        """Replace the record; on a full disk overwrite the old one in place."""
         content = self._record_content()
         try:
-            write_atomic(self._record_path, content, mode=0o644, durable=False)  # a rank does not wait for the disk
+            write_atomic(self._record_path, content, mode=0o644, durable=False)  # a rank must not wait for the disk
         except OSError as error:
             self._write_record_in_place(content, error)
 
     def _record_content(self) -> bytes:
-        """Return the record, padded to its full size; lines that do not fit into that are left out, the oldest first."""
+        """Return the record padded to its full size; drop the oldest lines that do not fit."""
         data = self.record.to_json()
         while len(content := json.dumps(data).encode()) >= _RECORD_BYTES and data["last_lines"]:
             data["last_lines"] = data["last_lines"][1:]
@@ -155,7 +155,7 @@ class Output:
         if not lines:
             return
         now = time.time()
-        texts = [masking.mask_text(_shown(line), self._secrets) for line in lines]
+        texts = [masking.mask_text(_final_text(line), self._secrets) for line in lines]
         self.record = replace(self.record, lines=self.record.lines + len(texts), last_output=now)
         identity = {"time": round(now, 3), "node": self.record.node, "rank": self.record.rank}
         plain = "".join(f"{text}\n" for text in texts).encode()
@@ -167,35 +167,36 @@ class Output:
         except OSError as error:
             problem = str(error)
         if problem:
-            self._dropped.extend(text[:_KEPT_LINE_CHARACTERS] for text in texts)
+            self._dropped.extend(text[:_DROPPED_LINE_CHARACTERS] for text in texts)
             self.record = replace(self.record, problem=problem, dropped=self.record.dropped + len(texts))
 
 
-def _shown(line: bytes) -> str:
-    """Return a line as a terminal shows it in the end: a progress bar writes over itself."""
+def _final_text(line: bytes) -> str:
+    """Return the text after the last carriage return: a progress bar overwrites its line."""
     return line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
 
 
 @dataclass
 class _Signals:
-    """What has arrived; a wake-up pipe ends the wait."""
+    """The signals that have arrived, and a socket that becomes readable when one arrives."""
 
     pending: deque[int]
     wake_up: socket.socket
 
     @classmethod
-    def catch(cls) -> _Signals:
+    def install(cls) -> _Signals:
+        """Install the signal handlers."""
         receiver, sender = socket.socketpair()
         for end in (receiver, sender):
             end.setblocking(False)  # noqa: FBT003 - the socket's own interface
         signals = cls(deque(), receiver)
         signal.set_wakeup_fd(sender.detach())
         for number in _FORWARDED:
-            signal.signal(number, signals._take)
+            signal.signal(number, signals._record)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         return signals
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _record(self, number: int, _frame: FrameType | None) -> None:
         self.pending.append(number)
 
     def clear_wake_up(self) -> None:
@@ -205,7 +206,7 @@ class _Signals:
 
 
 class _Supervisor:
-    """Runs one program from start to end."""
+    """Runs one program."""
 
     def __init__(self, program: Sequence[str], environment: Mapping[str, str], output: Output, parent: int) -> None:
         self._program, self._environment, self._output, self._parent = list(program), environment, output, parent
@@ -213,9 +214,9 @@ class _Supervisor:
         self._orphaned_at: float | None = None
 
     def run(self) -> int:
-        signals = _Signals.catch()
+        signals = _Signals.install()
         reader, writer = os.pipe()
-        own = os.getpid()
+        pid = os.getpid()
         try:
             process = subprocess.Popen(
                 self._program,
@@ -223,7 +224,7 @@ class _Supervisor:
                 stdout=writer,
                 stderr=writer,
                 env=dict(self._environment),
-                preexec_fn=lambda: signal_on_parent_death(signal.SIGKILL, own),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=lambda: signal_on_parent_death(signal.SIGKILL, pid),  # noqa: PLW1509 - this process has one thread
             )
         except OSError as error:
             return self._not_started(error)
@@ -234,11 +235,11 @@ class _Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(reader, selectors.EVENT_READ)
             selector.register(signals.wake_up, selectors.EVENT_READ)
-            self._attend(process, selector, reader, signals)
+            self._copy_until_end(process, selector, reader, signals)
         return self._ended(process.wait())
 
-    def _attend(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, reader: int, signals: _Signals) -> None:
-        """Copy output and pass signals on until the program has ended and its output has."""
+    def _copy_until_end(self, process: subprocess.Popen[bytes], selector: selectors.BaseSelector, reader: int, signals: _Signals) -> None:
+        """Copy output and pass signals on until the program and its output have ended."""
         ended_at = None
         while True:
             timeout = 1.0 if ended_at is None else _SILENT_S
@@ -271,7 +272,7 @@ class _Supervisor:
 
     def _not_started(self, error: OSError) -> int:
         name = self._program[0]
-        self._output.feed(f"rank: {name} cannot be started: {error.strerror}\n  fix: give a program that exists and may be run\n".encode())
+        self._output.feed(f"rank: {name} cannot be started: {error.strerror}\n  fix: check that it exists, and chmod +x {name}\n".encode())
         code = _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_EXECUTABLE
         self._output.finish(ended=time.time(), exit_code=code)
         return code

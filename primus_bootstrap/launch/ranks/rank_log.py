@@ -1,7 +1,7 @@
-"""The files of one rank below `logs/`: their names, the exit record, and reading both back.
+"""Name and read the files of one rank below `logs/`.
 
-`rank-00000.log` is the output as people read it, `rank-00000.jsonl` the same with a time for each line, `rank-00000.json` the exit record.
-A run folder that is used again is appended to; the record's offsets say where the newest start begins.
+`rank-00000.log` is the output as text, `rank-00000.jsonl` the output with the time of each line, `rank-00000.json` the exit record.
+A second run in the same folder appends; the record's offsets are the positions at which the newest run starts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA = "primus.rank/1"
-UNFINISHED = 75  # the program stopped early with a good checkpoint
+UNFINISHED = 75  # the program stopped early with a complete checkpoint
 SIGTERM, SIGKILL = 15, 9
-# The ranks of one start begin within the time that a rendezvous takes, and clocks of a cluster differ by less. A record from before that is
-# of an earlier use of the run folder.
+# The ranks of one run start within the time of a rendezvous, and the clocks of a cluster differ by less. An older record is from an earlier
+# run in the same folder.
 _SAME_START_S = 300.0
 _FOLDER = "logs"
 
 
 @dataclass(frozen=True)
 class RankRecord:
-    """How one rank was started and how it ended.
+    """The start and end of one rank. Times are seconds since the epoch.
 
-    Times are seconds since the epoch. `ended` and `exit_code` are None while it runs, or where its node died with it. `signal` ended the
-    program, 0 without one; `exit_code` then is 128 + signal. `stopped_at` is when it was asked to stop (SIGTERM or SIGINT), None where it
-    never was. `attempt` counts torchrun's own restarts. `pid` is the program's. `dropped` lines could not be written because of `problem`;
-    `last_lines` are the last of those.
+    Attributes:
+        attempt: The number of restarts by torchrun.
+        pid: The pid of the program.
+        ended: None while it runs, or if its node failed.
+        exit_code: None like `ended`; 128 + n if signal n ended the program.
+        signal: The signal that ended the program, 0 if none did.
+        stopped_at: When it received SIGTERM or SIGINT; None if it did not.
+        dropped: The number of lines that could not be written because of `problem`.
+        last_lines: The last dropped lines.
     """
 
     node: str
@@ -55,12 +60,12 @@ class RankRecord:
 
     @property
     def failed(self) -> bool:
-        """Say whether it ended, and neither well nor unfinished with a good checkpoint."""
+        """Whether it ended with an exit code other than 0 and 75."""
         return self.exit_code not in (None, 0, UNFINISHED)
 
     @property
     def ended_by_others(self) -> bool:
-        """Say whether it ended because something else ended it: it was asked to stop and did, without an exit code of its own."""
+        """Whether it was asked to stop and was then ended by SIGTERM or SIGKILL."""
         return self.stopped_at is not None and self.signal in (SIGTERM, SIGKILL)
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +75,7 @@ class RankRecord:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of output; `time` is None where the log has no times, `number` counts from 1 within the newest start."""
+    """One line of output; `number` counts from 1 within the newest run, `time` is None if the log has no times."""
 
     text: str
     number: int
@@ -83,7 +88,7 @@ def log_path(run_dir: Path, rank: int) -> Path:
 
 
 def events_path(run_dir: Path, rank: int) -> Path:
-    """Return the file with the output of a rank as JSON, one line a line."""
+    """Return the file with the output of a rank as JSON, one object per line."""
     return run_dir / _FOLDER / f"rank-{rank:05d}.jsonl"
 
 
@@ -93,28 +98,28 @@ def record_path(run_dir: Path, rank: int) -> Path:
 
 
 def launcher_path(run_dir: Path, node_rank: int) -> Path:
-    """Return the file with what torchrun itself said on a node."""
+    """Return the file with the terminal output and torchrun's output on a node."""
     return run_dir / _FOLDER / f"launcher-{node_rank:05d}.log"
 
 
 def kernel_path(run_dir: Path, node_rank: int) -> Path:
-    """Return the file with what the kernel of a node said during the run."""
+    """Return the file with the kernel messages of a node during the run."""
     return run_dir / _FOLDER / f"kernel-{node_rank:05d}.json"
 
 
 def parse_record(text: str) -> RankRecord | None:
-    """Return the record in a text, or None where there is none (a file that was cut off, or of another schema)."""
+    """Parse a record; return None if it is incomplete or has another schema."""
     try:
         data = json.loads(text)
-        known = {field.name for field in fields(RankRecord)}
-        record = RankRecord(**{name: value for name, value in data.items() if name in known})
+        names = {field.name for field in fields(RankRecord)}
+        record = RankRecord(**{name: value for name, value in data.items() if name in names})
     except (ValueError, TypeError, AttributeError):
         return None
     return None if record.schema != SCHEMA else RankRecord(**{**asdict(record), "last_lines": tuple(record.last_lines)})
 
 
 def read_records(run_dir: Path) -> tuple[RankRecord, ...]:
-    """Return the records of the newest start in a run folder, by rank."""
+    """Return the records of the newest run in a run folder, by rank."""
     found: list[RankRecord] = []
     for path in sorted((run_dir / _FOLDER).glob("rank-*.json")):
         with suppress(OSError):
@@ -128,30 +133,27 @@ def read_records(run_dir: Path) -> tuple[RankRecord, ...]:
 
 
 def first_failure_code(run_dir: Path, node: str, since: float = 0.0) -> int | None:
-    """Return the exit code of the rank of a node that ended first with another one than 0; None where no rank of it did.
+    """Return the exit code of the rank of a node that failed first; None if no rank had a code other than 0.
 
-    Ranks that were started before `since` (seconds since the epoch, by this node's clock) are of an earlier use of the run folder.
+    Ranks that failed by themselves take precedence over ranks that exited with 75, and those over ranks that were asked to stop.
 
-    Ranks that were asked to stop and ended by that signal count only where no other failed. 75 is what it is only if no rank truly failed.
+    Args:
+        run_dir: The run folder.
+        node: The name of the node.
+        since: Ignore ranks started before this time (seconds since the epoch, by this node's clock).
     """
     ended = [record for record in read_records(run_dir) if record.node == node and record.exit_code and record.started >= since]
     failed = [record for record in ended if record.failed]
-    own = [record for record in failed if not record.ended_by_others]
+    unprompted = [record for record in failed if not record.ended_by_others]
     unfinished = [record for record in ended if not record.failed]
-    for group in (own, unfinished, failed):
+    for group in (unprompted, unfinished, failed):
         if group:
             return min(group, key=lambda record: record.ended or 0.0).exit_code
     return None
 
 
 def read_lines(run_dir: Path, record: RankRecord, *, limit_bytes: int) -> tuple[Line, ...]:
-    """Return the last lines that a rank wrote in its newest start, with times where they were kept.
-
-    Args:
-        run_dir: The run folder.
-        record: The rank's record.
-        limit_bytes: How much is read from the file's end at most.
-    """
+    """Return the last lines of a rank in its newest run, with times if available; read at most `limit_bytes` from the end of the file."""
     lines = _tail(events_path(run_dir, record.rank), record.events_offset, limit_bytes)
     found = [line for number, text in lines if (line := _event(text, number))]
     if not found:
@@ -162,7 +164,7 @@ def read_lines(run_dir: Path, record: RankRecord, *, limit_bytes: int) -> tuple[
 
 
 def read_plain(path: Path, *, limit_bytes: int) -> tuple[Line, ...]:
-    """Return the last lines of a plain log; none where it cannot be read."""
+    """Return the last lines of a text log; none if it cannot be read."""
     return tuple(Line(text, number) for number, text in _tail(path, 0, limit_bytes))
 
 
@@ -171,11 +173,11 @@ def _event(text: str, number: int) -> Line | None:
         data = json.loads(text)
         return Line(str(data["text"]), number, float(data["time"]))
     except (ValueError, TypeError, KeyError):
-        return None  # a line that was cut off when the disk was full
+        return None  # a line truncated by a full disk
 
 
 def _tail(path: Path, offset: int, limit_bytes: int) -> list[tuple[int, str]]:
-    """Return (number, text) of the whole lines from an offset on, at most the last `limit_bytes`; numbers count from the offset."""
+    """Return (number, text) of the complete lines after an offset, at most the last `limit_bytes`; numbers count from the offset."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
@@ -188,7 +190,7 @@ def _tail(path: Path, offset: int, limit_bytes: int) -> list[tuple[int, str]]:
         return []
     lines = content.decode("utf-8", "replace").splitlines()
     if start > offset and lines:
-        lines, number = lines[1:], number + 1  # the first one begins before what was read
+        lines, number = lines[1:], number + 1  # the first line is incomplete
     return list(enumerate(lines, number))
 
 

@@ -1,1 +1,1 @@
-"""The runtimes direct, container and slurm: planning and starting a run."""
+"""Plan and start a run with the runtimes direct, container and slurm."""

@@ -1,6 +1,6 @@
-"""What an outer runtime (an engine, Slurm) hands to the primus-cli inside it: settings as flags, variables by name, the program itself.
+"""Forward the settings, variables and program of this primus-cli to the one that runs in a container or on another node.
 
-No value of a variable is ever a word of a command line: everybody on a host can read those.
+Settings are passed as flags. Variables are passed by name, because every user of a host can read command lines.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ONLY_FLAGS = "--only-flags"
 _PORTABLE = "primus-cli.pyz"
 
 
-def flags(asked: LaunchRequest, section: str, **instead: str) -> tuple[str, ...]:
-    """Return the flags that give the inner call every setting of a section that is not as built in; `instead` replaces values."""
+def flags(request: LaunchRequest, section: str, **replacements: str) -> tuple[str, ...]:
+    """Return the flags for every setting of a section that differs from its default; `replacements` override values."""
     words: list[str] = []
     for key in schema().values():
-        item = asked.settings.items[key.path]
+        item = request.settings.items[key.path]
         if key.section != section:
             continue
-        if key.name in instead:
-            words.append(f"--{key.name.replace('_', '-')}={instead[key.name]}")
+        if key.name in replacements:
+            words.append(f"--{key.name.replace('_', '-')}={replacements[key.name]}")
         elif item.origin != BUILT_IN and item.value != key.default:
             words.extend(_flag(key, item.value))
     return tuple(words)
@@ -52,26 +52,26 @@ def _flag(key: Key, value: Any) -> Iterator[str]:
         yield f"{key.flags[0]}={value}"
 
 
-def variables(asked: LaunchRequest) -> dict[str, str]:
-    """Return the variables that the inner call needs in its environment: the user's, and what was typed."""
-    stated = {name: str(value) for name, value in asked.settings["direct.env"].items()}
-    secrets = masking.secret_values({**asked.environment, **stated})
-    typed = asked.environment.get("PRIMUS_COMMAND") or json.dumps(masking.mask_words(asked.command, secrets))
-    return {**stated, "PRIMUS_COMMAND": typed}
+def variables(request: LaunchRequest) -> dict[str, str]:
+    """Return the variables for the environment of the inner primus-cli: those of --env, and the command line as typed, masked."""
+    user_variables = {name: str(value) for name, value in request.settings["direct.env"].items()}
+    secrets = masking.secret_values({**request.environment, **user_variables})
+    command = request.environment.get("PRIMUS_COMMAND") or json.dumps(masking.mask_words(request.command, secrets))
+    return {**user_variables, "PRIMUS_COMMAND": command}
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without PRIMUS_CLI_*: they are resolved already, and lists would grow twice."""
+    """Return an environment without PRIMUS_CLI_*: they are already merged, and lists would be appended twice."""
     return {name: value for name, value in environment.items() if not name.startswith(PREFIX)}
 
 
 def portable_program(run_dir: str) -> Path:
-    """Return the path of the one file that runs inside and on other nodes: this zipapp, or one in the run folder."""
+    """Return the zipapp that runs in the container or on other nodes: this one, or one in the run folder."""
     return archive() or Path(run_dir) / _PORTABLE
 
 
-def write_portable_program(asked: LaunchRequest, run_dir: str) -> None:
-    """Make the zipapp in the run folder, where this program runs from files."""
+def write_portable_program(request: LaunchRequest, run_dir: str) -> None:
+    """Write a zipapp to the run folder if this program does not run from one."""
     if archive() is None:
-        workloads = workloads_folder(asked.settings["direct.workloads"], asked.environment)
-        zipapp_file.write_bundle(portable_program(run_dir), workloads=workloads)
+        workloads = workloads_folder(request.settings["direct.workloads"], request.environment)
+        zipapp_file.write_zipapp(portable_program(run_dir), workloads=workloads)

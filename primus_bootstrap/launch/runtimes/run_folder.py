@@ -1,4 +1,4 @@
-"""Making a run's folder, and saying in it which Slurm step the run is."""
+"""Create a run's folder and write the id of its Slurm step into it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ if TYPE_CHECKING:
 
 
 def make_run_folder(run_dir: Path) -> None:
-    """Make the folders that every run has.
+    """Create the run folder and its logs folder.
 
     Raises:
-        PlanError: They cannot be made.
+        PlanError: They cannot be created.
     """
     try:
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PlanError(f"the run folder {run_dir} cannot be made: {error}", fix="set --output to a folder that can be written") from error
+        fix = "pass --output with a folder in which you may write"
+        raise PlanError(f"the run folder {run_dir} cannot be created: {error}", fix=fix) from error
 
 
 @contextmanager
 def preparing(run_dir: Path) -> Iterator[None]:
-    """Do what comes before a start; nothing is started where the folder cannot be written.
+    """Convert errors of the file system before the start into a PlanError.
 
     Raises:
-        PlanError: A full disk, a quota, missing rights.
+        PlanError: The run folder cannot be written: a full disk, a quota, missing permissions.
     """
     try:
         yield
     except OSError as error:
-        fix = "see that its disk has room (df -h, df -i) and that you may write there, or set --output to another folder"
+        fix = "check free space (df -h, df -i) and your permissions, or pass --output with another folder"
         raise PlanError(f"the run cannot be prepared in {run_dir}: {error}", fix=fix) from error
 
 
 def step_path(run_dir: Path) -> Path:
-    """Return the file in which node 0 of a Slurm step writes which step it is, as JOB.STEP."""
+    """Return the file to which node 0 of a Slurm step writes the step's id, as JOB.STEP."""
     return run_dir / "logs" / "slurm-step"
 
 
 def write_step(run_dir: Path, environment: Mapping[str, str]) -> None:
-    """Write which Slurm step this is, for the one who started srun and may have to stop it."""
+    """Write the id of this Slurm step; the process that started srun uses it to stop the step."""
     step = f"{environment['SLURM_JOB_ID']}.{environment.get('SLURM_STEP_ID', '0')}"
-    files.bring_about(run_dir, {str(step_path(run_dir).relative_to(run_dir)): f"{step}\n"}, check=False)
+    files.write_files(run_dir, {str(step_path(run_dir).relative_to(run_dir)): f"{step}\n"}, check=False)

@@ -1,4 +1,4 @@
-"""What a run is going to be: a value that can be printed, stored and compared before anything is started."""
+"""The plan of a run: a value that can be printed, stored and compared before the start."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.commandline.layered_settings import Setting
 
 SCHEMA = "primus.plan/1"
-# The order in which variables win over each other, weakest first.
+# The origins of variables, weakest first.
 PROFILE, RUN, HOOK, PATCH, USER = "profile", "run", "hook", "patch", "user"
 
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable that is set for the program, with where it comes from and why."""
+    """One environment variable that is set for the program, with its origin and the reason."""
 
     name: str
     value: str
@@ -42,10 +42,17 @@ class PlannedStep:
 class Plan:
     """One run on one node.
 
-    `command` is what was typed after `primus-cli`; `words` are the task's own. What is executed is `prefix` (torchrun, an engine, or Slurm,
-    with their options), `program` (interpreter and script) and `program_arguments`. `environment` is what is set beyond the one that is
-    there. `python` is the interpreter that has torch, empty where another machine decides it. `files` are written before the start;
-    `notes` are for people.
+    Attributes:
+        words: The task and its arguments.
+        command: The command line after `primus-cli`, as typed.
+        python: The interpreter that has torch; empty if another machine selects it.
+        prefix: The first words of the command to execute: torchrun, an engine, or Slurm, with options.
+        program: The interpreter and the script, after the prefix.
+        program_arguments: The arguments of the program.
+        environment: The variables to set in addition to `inherited`.
+        inherited: The environment of this process.
+        files: Path and content of files to write before the start.
+        notes: Remarks for the user.
     """
 
     runtime: str
@@ -69,27 +76,27 @@ class Plan:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """What will be executed."""
+        """The command to execute."""
         return (*self.prefix, *self.program, *self.program_arguments)
 
     def full_environment(self) -> dict[str, str]:
-        """Return what the program gets, unmasked: what was there, and what is set."""
+        """Return the program's environment, unmasked."""
         return {**self.inherited, **{item.name: item.value for item in self.environment}}
 
     def secrets(self) -> tuple[str, ...]:
-        """Return the values that must be shown nowhere."""
+        """Return the secret values of the program's environment."""
         return masking.secret_values(self.full_environment())
 
     def with_variables(self, variables: Mapping[str, str], origin: str, reason: str = "") -> Plan:
-        """Return the plan with variables of a hook or a patch; what the user stated wins over them."""
-        stated = {item.name for item in self.environment if item.origin.startswith(USER)}
-        new = tuple(Variable(name, value, origin, reason) for name, value in variables.items() if name not in stated)
+        """Return the plan with the variables of a hook or patch; they do not replace variables that the user set."""
+        user = {item.name for item in self.environment if item.origin.startswith(USER)}
+        new = tuple(Variable(name, value, origin, reason) for name, value in variables.items() if name not in user)
         changed = {item.name for item in new}
-        kept = tuple(item for item in self.environment if item.name not in changed)
-        return replace(self, environment=tuple(sorted(kept + new, key=lambda item: item.name)))
+        unchanged = tuple(item for item in self.environment if item.name not in changed)
+        return replace(self, environment=tuple(sorted(unchanged + new, key=lambda item: item.name)))
 
     def to_json(self, *, masked: bool = True) -> dict[str, Any]:
-        """Return the plan as plain data; the inherited environment is not part of it."""
+        """Return the plan as plain data, without the inherited environment."""
         secrets = self.secrets() if masked else ()
         data: dict[str, Any] = {"schema": SCHEMA}
         for name in ("runtime", "task", "run_dir", "cwd", "python"):
@@ -107,7 +114,7 @@ class Plan:
         return data
 
     def to_text(self) -> str:
-        """Return the plan for people, secrets masked."""
+        """Return the plan as text for the terminal, secrets masked."""
         secrets = self.secrets()
         lines = [f"run      {self.task} ({self.runtime})", f"folder   {self.run_dir}"]
         lines += self._topology_lines()
@@ -126,13 +133,11 @@ class Plan:
         shape = self.topology
         if self.runtime != "direct":
             return []
+        nodes = f"{shape.nnodes} node{'s' if shape.nnodes > 1 else ''}, {shape.nproc} process{'es' if shape.nproc > 1 else ''} per node"
+        if shape.nnodes > 1:
+            nodes += f", this is node {shape.node_rank}, rendezvous at {shape.master_addr}:{shape.master_port}"
         reasons = ", ".join(f"{name}: {reason}" for name, reason in shape.reasons)
-        where = f", node {shape.node_rank}, meeting at {shape.master_addr}:{shape.master_port}" if shape.nnodes > 1 else ""
-        return [
-            f"shape    {shape.nnodes} x {shape.nproc} processes{where}  ({reasons})"
-            if reasons
-            else f"shape    {shape.nproc} process{where}"
-        ]
+        return [f"size     {nodes}" + (f"  ({reasons})" if reasons else "")]
 
 
 def _variable(item: Variable, secrets: tuple[str, ...], *, masked: bool) -> dict[str, str]:

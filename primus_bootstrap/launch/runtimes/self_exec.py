@@ -1,6 +1,6 @@
-"""Where this program and the training programs are: in a checkout, in an installed package, or inside a zipapp.
+"""Find this program and the training programs in a checkout, an installed package or a zipapp, and unpack them from the zipapp.
 
-The only module that unpacks the zipapp: torchrun starts scripts by path, and hooks are programs.
+torchrun starts scripts by path, and hooks are programs, so both need files outside the zipapp.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _HERE = Path(__file__)
-_PACKAGE_DEPTH = 3  # primus_bootstrap/launch/runtimes below the folder that is on sys.path
+_PACKAGE_DEPTH = 3  # from this file up to the folder on sys.path
 _IN_ARCHIVE = "workloads/"
 
 
 def archive() -> Path | None:
-    """Return the zipapp that this program runs from, None where it runs from files."""
+    """Return the zipapp from which this program runs, None if it runs from files."""
     root = _HERE.parents[_PACKAGE_DEPTH]
     return root if root.is_file() else None
 
 
 def own_command(python: str) -> tuple[str, ...]:
-    """Return the words that start this program (`python3 launch.pyz`, or its equal for files) with a given Python."""
+    """Return the command that starts this program with a given Python: `python3 launch.pyz`, or the same for files."""
     found = archive()
     if found:
         return (python, str(found))
@@ -41,14 +41,14 @@ def own_command(python: str) -> tuple[str, ...]:
     return (python, "-c", code)
 
 
-def workloads_folder(wanted: str, environment: Mapping[str, str]) -> Path:
-    """Return the folder with the training programs; from a zipapp it is there once `unpack_workloads` has run.
+def workloads_folder(setting: str, environment: Mapping[str, str]) -> Path:
+    """Return the folder of the training programs. From a zipapp, `unpack_workloads` creates it.
 
     Raises:
-        PlanError: There is none.
+        PlanError: The programs are not installed.
     """
-    if wanted:
-        return Path(wanted).absolute()
+    if setting:
+        return Path(setting).absolute()
     found = archive()
     if found:
         return _unpacked_folder(found, environment)
@@ -56,11 +56,11 @@ def workloads_folder(wanted: str, environment: Mapping[str, str]) -> Path:
     for folder in (package.parent / "workloads", package / "content" / "workloads"):
         if folder.is_dir():
             return folder
-    raise PlanError(f"no training programs beside {package}", fix="set --workloads to the folder that holds train/")
+    raise PlanError(f"there are no training programs beside {package}", fix="pass --workloads with the folder that contains train/")
 
 
 def programs_in(workloads: Path, folder: str) -> tuple[str, ...]:
-    """Return the names of the programs in one folder of the training programs."""
+    """Return the names of the programs in a folder below `workloads`, without `.py`."""
     found = archive()
     if (workloads / folder).is_dir() or found is None:
         names = [path.name for path in (workloads / folder).glob("*.py")]
@@ -72,14 +72,14 @@ def programs_in(workloads: Path, folder: str) -> tuple[str, ...]:
 
 
 def _unpacked_folder(found: Path, environment: Mapping[str, str]) -> Path:
-    """Return a folder in the user's cache with a name made from the archive's content."""
+    """Return the folder in the user's cache whose name contains the zipapp's digest."""
     digest = hashlib.sha256(found.read_bytes()).hexdigest()[:16]
     cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or _home()) / ".cache")
     return cache / "primus" / f"workloads-{digest}" / "workloads"
 
 
 def _home() -> Path:
-    """Return the home folder where no variable says it (a systemd unit), else a temporary one; what others have put there is refused."""
+    """Return the home folder if HOME is not set (a systemd unit), or a temporary folder if the account has none."""
     try:
         return Path(pwd.getpwuid(os.geteuid()).pw_dir)
     except KeyError:
@@ -87,10 +87,10 @@ def _home() -> Path:
 
 
 def unpack_workloads(environment: Mapping[str, str]) -> None:
-    """Unpack the zipapp's training programs, where they are in one and not unpacked yet.
+    """Unpack the zipapp's training programs into the user's cache, once.
 
     Raises:
-        PlanError: There are none in it, or the cache cannot be written.
+        PlanError: The zipapp has none, the cache cannot be written, or the unpacked folder belongs to another account.
     """
     found = archive()
     if found is None:
@@ -98,28 +98,29 @@ def unpack_workloads(environment: Mapping[str, str]) -> None:
     target = _unpacked_folder(found, environment).parent
     if target.is_dir():
         if not (environment.get("XDG_CACHE_HOME") or environment.get("HOME")) and target.stat().st_uid != os.geteuid():
-            raise PlanError(f"{target} belongs to another user, whose programs are not run", fix="set XDG_CACHE_HOME to a folder of yours")
+            fix = "set XDG_CACHE_HOME to a folder that you own"
+            raise PlanError(f"{target} is owned by another account; its programs are not run", fix=fix)
         return
     with zipfile.ZipFile(found) as packed:
         names = [name for name in packed.namelist() if name.startswith(_IN_ARCHIVE)]
         if not names:
-            raise PlanError(f"{found} has no training programs in it", fix="set --workloads to the folder that holds train/")
+            raise PlanError(f"{found} contains no training programs", fix="pass --workloads with the folder that contains train/")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".unpacking-"))
         except OSError as error:
             raise PlanError(
-                f"{target.parent} cannot be written: {error}", fix="set XDG_CACHE_HOME or --workloads to a folder of yours"
+                f"{target.parent} cannot be written: {error}", fix="set XDG_CACHE_HOME to a folder that you own, or pass --workloads"
             ) from error
         packed.extractall(temporary, names)
     try:
         temporary.rename(target)
-    except OSError:  # another process was quicker: both have the same content
+    except OSError:  # another process has unpacked the same content
         shutil.rmtree(temporary)
 
 
 def unpack_resource(data: bytes, name: str, folder: Path) -> Path:
-    """Write a file of this package into a folder, executable, and return its path; the same content is left alone."""
+    """Write a file of this package into a folder as an executable, unless its content is the same; return its path."""
     path = folder / name
     write_if_changed(path, data, mode=0o755)
     return path

@@ -1,4 +1,4 @@
-"""Slurm's own options: from the settings, and as the user typed them, which win. Nothing is checked but what would break a run."""
+"""Combine Slurm's own options from the settings and the command line, and reject options that would break a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from primus_bootstrap.core.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# https://slurm.schedmd.com/srun.html: short options that people use, with the long one of the same meaning.
+# Common short options with their long names: https://slurm.schedmd.com/srun.html
 _SHORT = {
     "-A": "--account",
     "-a": "--array",
@@ -28,23 +28,27 @@ _SHORT = {
     "-x": "--exclude",
 }
 _COUNTS = ("--ntasks", "--ntasks-per-node", "--ntasks-per-gpu", "--ntasks-per-core", "--ntasks-per-socket")
-# Variables of an allocation that srun reads as those options (https://slurm.schedmd.com/srun.html, input environment variables). Where they
-# contradict --ntasks-per-node=1, srun warns, ignores that, and starts as many launchers as they say.
+# Variables of an allocation that srun reads as those options (https://slurm.schedmd.com/srun.html, input environment variables). If they
+# contradict --ntasks-per-node=1, srun prints a warning and follows the variables.
 COUNT_VARIABLES = frozenset(
-    {"SLURM_NTASKS", "SLURM_NPROCS"} | {f"SLURM_NTASKS_PER_{what}" for what in ("NODE", "GPU", "CORE", "SOCKET", "TRES")}
+    {"SLURM_NTASKS", "SLURM_NPROCS"} | {f"SLURM_NTASKS_PER_{unit}" for unit in ("NODE", "GPU", "CORE", "SOCKET", "TRES")}
+)
+_ONE_LAUNCHER = "primus-cli starts one launcher on each node"
+_ARRAY, _NO_ARRAY = (
+    "the tasks of an array would overwrite each other's files in one run folder",
+    "submit one job per run, each with its own --output",
 )
 
 
 def option_words(settings: Mapping[str, object], typed: Sequence[str]) -> tuple[str, ...]:
-    """Return the options of the settings that the user did not type, and then what was typed."""
+    """Return the options of the settings that the user did not type, then the typed options."""
     names = {_long(word) for word in typed if word.startswith("-")}
     words: list[str] = []
     for name, value in settings.items():
         option = _long(f"-{name}" if len(name) == 1 else f"--{name.replace('_', '-')}")
         if option in _COUNTS:
-            raise UsageError(
-                f"slurm.options: {name}: one launcher is started on each node", fix="leave it out; ranks a node: direct: {nproc: ...}"
-            )
+            fix = "remove it; the setting for ranks per node is direct: {nproc: K}"
+            raise UsageError(f"slurm.options: {name}: {_ONE_LAUNCHER}", fix=fix)
         if option == "--array":
             raise UsageError(f"slurm.options: {name}: {_ARRAY}", fix=_NO_ARRAY)
         if option not in names and value is not None and value is not False:
@@ -52,32 +56,25 @@ def option_words(settings: Mapping[str, object], typed: Sequence[str]) -> tuple[
     return (*words, *typed)
 
 
-_ARRAY, _NO_ARRAY = (
-    "the tasks of an array would write over each other in one run folder",
-    "submit one job a run, each with its own --output",
-)
-
-
-def refuse_what_breaks_a_run(typed: Sequence[str]) -> None:
-    """Refuse options that would start several launchers on a node, or none on some, or several runs in one folder.
+def check_typed(typed: Sequence[str]) -> None:
+    """Reject options that change the number of launchers per node, and job arrays.
 
     Raises:
-        UsageError: There is one.
+        UsageError: There is such an option.
     """
     for word in typed:
         if word.startswith("-") and _long(word) == "--array":
             raise UsageError(f"slurm: {word}: {_ARRAY}", fix=_NO_ARRAY)
         if word.startswith("-") and _long(word) in _COUNTS:
-            raise UsageError(
-                f"slurm: {word}: one launcher is started on each node", fix="leave it out; ranks a node: … -- direct --nproc K -- …"
-            )
+            fix = "remove it; for K ranks per node write … -- direct --nproc K -- …"
+            raise UsageError(f"slurm: {word}: {_ONE_LAUNCHER}", fix=fix)
 
 
-def refuse_lost_variables(options: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse an --export that keeps the variables of --env from the nodes: they go by name, through Slurm.
+def check_export(options: Sequence[str], names: Sequence[str]) -> None:
+    """Check that --export passes the variables of --env to the nodes: Slurm forwards them from this environment.
 
     Raises:
-        UsageError: It does.
+        UsageError: A variable would be lost.
     """
     for index, word in enumerate(options):
         if _long(word) != "--export":
@@ -87,13 +84,13 @@ def refuse_lost_variables(options: Sequence[str], names: Sequence[str]) -> None:
         lost = sorted(set(names) - exported)
         if lost and "ALL" not in exported:
             raise UsageError(
-                f"slurm: --export keeps variables from the nodes that --env sets: {', '.join(lost)}",
-                fix="write --export=ALL, or name them there as well",
+                f"slurm: --export does not pass these variables of --env to the nodes: {', '.join(lost)}",
+                fix=f"write --export=ALL, or add them to --export: {','.join(lost)}",
             )
 
 
 def _long(word: str) -> str:
-    """Return an option's long name without its value: `-N4`, `-N` and `--nodes=4` are --nodes."""
+    """Return an option's long name without its value: `-N4`, `-N` and `--nodes=4` become --nodes."""
     if word.startswith("--"):
         return word.partition("=")[0]
     return _SHORT.get(word[:2], word[:2])

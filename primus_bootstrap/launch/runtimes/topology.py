@@ -1,4 +1,4 @@
-"""How many nodes and processes a run has, which node this is, and where the processes meet."""
+"""Compute the number of nodes and processes of a run, the number of this node, and the rendezvous address."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.commandline.layered_settings import Settings
     from primus_bootstrap.launch.detect.gpus import GpuFindings
 
-DEFAULT_PORT = 29400  # torchrun's own for c10d: https://docs.pytorch.org/docs/stable/elastic/run.html
-# Below the range that Linux gives to outgoing connections (32768-60999, ip_local_port_range).
+DEFAULT_PORT = 29400  # torchrun's default for c10d: https://docs.pytorch.org/docs/stable/elastic/run.html
+# Below the range of outgoing connections on Linux (32768-60999, ip_local_port_range).
 _FIRST_PORT, _PORTS = 10000, 20000
 _VISIBLE = {
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
@@ -26,7 +26,7 @@ _VISIBLE = {
 
 @dataclass(frozen=True)
 class Topology:
-    """The shape of a run as one node sees it. `reasons` says where each number comes from."""
+    """The nodes and processes of a run, for one node. `reasons` has the origin of each value by name."""
 
     nnodes: int = 1
     node_rank: int = 0
@@ -39,48 +39,47 @@ class Topology:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The global ranks of this node, where nodes are numbered beforehand."""
+        """The global ranks of this node, valid for the static rendezvous."""
         return tuple(range(self.node_rank * self.nproc, (self.node_rank + 1) * self.nproc))
 
 
 def make_topology(settings: Settings, environment: Mapping[str, str], gpus: GpuFindings) -> Topology:
-    """Resolve what the settings leave to `auto`.
+    """Compute the values that the settings leave at `auto`.
 
     Raises:
-        PlanError: A number is missing that cannot be guessed, or two numbers contradict each other.
+        PlanError: A required value is missing, or two values contradict each other.
     """
-    slurm = settings["direct.nodes_from"] == "slurm"
-    found = _slurm_facts(environment) if slurm else {}
-    facts = _Facts(settings, environment, found)
-    nnodes = facts.number("nnodes", "NNODES", 1)
-    node_rank = facts.number("node_rank", "NODE_RANK", 0)
+    slurm = _slurm_values(environment) if settings["direct.nodes_from"] == "slurm" else {}
+    values = _Values(settings, environment, slurm)
+    nnodes = values.number("nnodes", "NNODES", 1)
+    node_rank = values.number("node_rank", "NODE_RANK", 0)
     single = bool(settings["direct.single"]) or environment.get("RUN_MODE") == "single"
-    nproc = 1 if single else _nproc(settings, environment, gpus, facts)
+    nproc = 1 if single else _nproc(settings, environment, gpus, values)
     address, port = "", 0
     if nnodes > 1:
-        address = facts.text("master_addr", "MASTER_ADDR")
-        port = facts.number("master_port", "MASTER_PORT", DEFAULT_PORT)
+        address = values.text("master_addr", "MASTER_ADDR")
+        port = values.number("master_port", "MASTER_PORT", DEFAULT_PORT)
     if single and nnodes > 1:
-        raise PlanError(f"--single means one process, and there are {nnodes} nodes", fix="leave --single out, or set --nnodes 1")
+        raise PlanError(f"--single starts one process, but nnodes is {nnodes}", fix="remove --single, or pass --nnodes 1")
     if nproc < 1 or nnodes < 1:
-        raise PlanError(f"{nnodes} nodes with {nproc} processes are no run", fix="set --nnodes and --nproc to 1 or more")
+        raise PlanError(f"nnodes is {nnodes} and nproc is {nproc}; both must be at least 1", fix="pass --nnodes and --nproc with 1 or more")
     if node_rank >= nnodes:
-        raise PlanError(f"node_rank is {node_rank}, and there are {nnodes} nodes", fix=f"number the nodes from 0 to {nnodes - 1}")
+        raise PlanError(f"node_rank is {node_rank}, but nnodes is {nnodes}", fix=f"number the nodes from 0 to {nnodes - 1}")
     if nnodes > 1 and not address:
-        raise PlanError(f"{nnodes} nodes and no master_addr", fix="set --master-addr to the host name or address of node 0")
-    if nnodes > 1 and facts.reasons["node_rank"] == "default":
-        # Two nodes that both take themselves for node 0 wait for each other, until a time-out that names neither.
-        fix = "set --node-rank on each: 0 on the node of --master-addr, then 1, 2, …"
-        raise PlanError(f"{nnodes} nodes, and which one this is was not said", fix=fix)
-    reasons = tuple(facts.reasons.items())
+        raise PlanError(f"nnodes is {nnodes}, but master_addr is not set", fix="pass --master-addr with the host name or address of node 0")
+    if nnodes > 1 and values.reasons["node_rank"] == "default":
+        # Two nodes with the number 0 would wait for each other until a time-out that names neither.
+        fix = "pass --node-rank on each node: 0 on the node of --master-addr, then 1, 2, …"
+        raise PlanError(f"nnodes is {nnodes}, but the number of this node is not set", fix=fix)
+    reasons = tuple(values.reasons.items())
     return Topology(nnodes, node_rank, nproc, address, port, settings["direct.rendezvous"], single, reasons)
 
 
-class _Facts:
-    """Looks a value up: the setting, then what Slurm says, then the variable that launchers share, then the default."""
+class _Values:
+    """Looks up a value and records its origin: the setting, the Slurm step, the variable that launchers share, the default."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str], found: Mapping[str, str]) -> None:
-        self.settings, self.environment, self.found = settings, environment, found
+    def __init__(self, settings: Settings, environment: Mapping[str, str], slurm: Mapping[str, str]) -> None:
+        self.settings, self.environment, self.slurm = settings, environment, slurm
         self.reasons: dict[str, str] = {}
 
     def text(self, name: str, variable: str, default: str = "") -> str:
@@ -88,9 +87,9 @@ class _Facts:
         if value not in ("", "auto"):
             self.reasons[name] = self.settings.origin(f"direct.{name}")
             return str(value)
-        if name in self.found:
+        if name in self.slurm:
             self.reasons[name] = "slurm"
-            return self.found[name]
+            return self.slurm[name]
         if self.environment.get(variable):
             self.reasons[name] = f"environment {variable}"
             return self.environment[variable]
@@ -100,52 +99,52 @@ class _Facts:
     def number(self, name: str, variable: str, default: int) -> int:
         text = self.text(name, variable, str(default))
         if not text.isdecimal():
-            raise PlanError(f"{name}: {text!r} is no number ({self.reasons[name]})", fix=f"give a number from 0 on, or unset {variable}")
+            raise PlanError(f"{name}: {text!r} is not a number ({self.reasons[name]})", fix=f"give a number from 0, or unset {variable}")
         return int(text)
 
 
-def _nproc(settings: Settings, environment: Mapping[str, str], gpus: GpuFindings, facts: _Facts) -> int:
-    value = settings["direct.nproc"]
-    if value != "auto" or "nproc" in facts.found or environment.get("GPUS_PER_NODE"):
-        return facts.number("nproc", "GPUS_PER_NODE", 1)
+def _nproc(settings: Settings, environment: Mapping[str, str], gpus: GpuFindings, values: _Values) -> int:
+    setting = settings["direct.nproc"]
+    if setting != "auto" or "nproc" in values.slurm or environment.get("GPUS_PER_NODE"):
+        return values.number("nproc", "GPUS_PER_NODE", 1)
     for variable in _VISIBLE.get(gpus.vendor, ()):
         if environment.get(variable, "all") != "all":
-            facts.reasons["nproc"] = f"the devices in {variable}"
+            values.reasons["nproc"] = f"the devices in {variable}"
             return len([item for item in environment[variable].split(",") if item.strip()])
     if gpus.verdict in (OK, MIXED):
-        facts.reasons["nproc"] = f"GPUs of this host: {gpus.name or 'mixed models'}"
+        values.reasons["nproc"] = f"GPUs of this host: {gpus.name or 'mixed models'}"
         return len(gpus.gpus)
     if gpus.verdict == NONE:
-        facts.reasons["nproc"] = gpus.reason
+        values.reasons["nproc"] = gpus.reason
         return 1
-    raise PlanError(f"how many GPUs this host has is unknown: {gpus.reason}", fix="set --nproc to the number of processes of this node")
+    raise PlanError(f"the number of GPUs of this host is unknown: {gpus.reason}", fix="pass --nproc with the number of processes per node")
 
 
-def _slurm_facts(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the variables of a Slurm step say.
+def _slurm_values(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the values of a Slurm step from its variables.
 
     Raises:
-        PlanError: This is no Slurm step.
+        PlanError: This process is not in a Slurm step.
     """
     nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or environment.get("SLURM_NODELIST")
     number, job = environment.get("SLURM_NODEID"), environment.get("SLURM_JOB_ID")
     if not nodes or number is None or not job:
-        raise PlanError("nodes_from is slurm, and this is no Slurm step", fix="start it by `primus-cli slurm srun … -- …`")
+        raise PlanError("nodes_from is slurm, but this is not a Slurm step", fix="start the run with `primus-cli slurm srun … -- …`")
     hosts = expand_nodes(nodes)
     step = environment.get("SLURM_STEP_ID", "0")
     port = _FIRST_PORT + (int(job) * 31 + int(step if step.isdecimal() else "0")) % _PORTS
-    facts = {"nnodes": str(len(hosts)), "node_rank": number, "master_addr": hosts[0], "master_port": str(port)}
+    values = {"nnodes": str(len(hosts)), "node_rank": number, "master_addr": hosts[0], "master_port": str(port)}
     gpus = environment.get("SLURM_GPUS_ON_NODE", "")
-    return {**facts, "nproc": gpus} if gpus.isdecimal() else facts
+    return {**values, "nproc": gpus} if gpus.isdecimal() else values
 
 
 def expand_nodes(text: str) -> tuple[str, ...]:
-    """Return the hosts of a Slurm node list like `gpu[001-003,7],login1`, in its order."""
+    """Return the hosts of a Slurm node list such as `gpu[001-003,7],login1`, in its order."""
     hosts: list[str] = []
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         hosts.extend(_expand_part(part))
     if not hosts:
-        raise UsageError(f"{text!r} is no node list", fix="give hosts like gpu[001-003],login1")
+        raise UsageError(f"{text!r} is not a node list", fix="write hosts as in gpu[001-003],login1")
     return tuple(hosts)
 
 

@@ -1,1 +1,1 @@
-"""The snapshot of a run, comparing two of them, and replaying one."""
+"""Take the snapshot of a run, compare two snapshots, and replay one."""

@@ -1,4 +1,4 @@
-"""The code and the files of a run as values: git state with a bounded patch, a digest of the program's folder, copies of small files."""
+"""Collect the code state of a run: git commit and patch, a digest of the program's folder, and copies of small files."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from primus_bootstrap.launch import masking
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-PATCH_BYTES = 1 << 20  # a larger patch is generated files or data; it is named, not kept
+PATCH_BYTES = 1 << 20  # a larger patch contains generated files or data; only its size and digest are recorded
 COPY_BYTES = 1 << 20
 _UNTRACKED = 200
 _GIT_TIMEOUT_S = 60
-_GIT_BYTES = 1 << 30  # a difference with large binary files; its size and digest are kept, also where the text is left out
+_GIT_BYTES = 1 << 30  # output limit of git, for a diff with large binary files
 _DIGEST_FILES, _DIGEST_SUFFIXES = 5000, frozenset({".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".cfg"})
-# A line that sets something in YAML, JSON, TOML, INI, shell or Python, also as a line of a patch.
+# An assignment in YAML, JSON, TOML, INI, shell or Python, also as a line of a patch.
 _SETTING = re.compile(r"""^([+\- ]?\s*(?:export\s+)?["']?)([A-Za-z_][\w.-]*)(["']?\s*[:=]\s*["']?)([^\s"'#,]{8,})""", re.MULTILINE)
 _HARMLESS_VALUE = re.compile(r"<.*>|[\d.eE+_-]+|[./~$].*|[a-z_.]+\(.*|os\..*|[\[{(].*")
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A file of a run: where it was, what it held, and its masked copy. `copy` is empty where it is too large or not text."""
+class FileCopy:
+    """A file of a run with its digest and masked content. `copy` is empty if the file is too large or not text."""
 
     path: str
     name: str
@@ -39,13 +39,13 @@ class Kept:
     copy: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain data, without the copy."""
+        """Return it as plain data, without the content."""
         return {"path": self.path, "copy": self.name if self.copy else "", "size": self.size, "sha256": self.sha256, "masked": self.masked}
 
 
 @dataclass(frozen=True)
 class Repository:
-    """The state of one git work tree. `patch` is the difference to `commit`, empty where there is none or it is too large."""
+    """The state of one git work tree. `patch` is the diff against `commit`, empty if there is none or it is too large."""
 
     root: str
     commit: str
@@ -58,7 +58,7 @@ class Repository:
     untracked: tuple[str, ...]
 
     def to_json(self, patch_name: str) -> dict[str, Any]:
-        """Return it as plain data that names its patch."""
+        """Return it as plain data; the patch is in the file `patch_name`."""
         return {
             "root": self.root,
             "commit": self.commit,
@@ -75,7 +75,7 @@ class Repository:
 
 
 def repositories(folders: Iterable[Path], secrets: Sequence[str]) -> tuple[Repository, ...]:
-    """Return the git work trees that hold some folders, each once; a folder outside of git has none."""
+    """Return the git work trees that contain the folders, each once; folders outside git are skipped."""
     roots: dict[str, None] = {}
     for folder in folders:
         root = _git(folder, "rev-parse", "--show-toplevel")
@@ -84,13 +84,13 @@ def repositories(folders: Iterable[Path], secrets: Sequence[str]) -> tuple[Repos
     return tuple(_repository(Path(root), secrets) for root in roots)
 
 
-def keep_files(words: Iterable[str], cwd: Path, secrets: Sequence[str]) -> tuple[Kept, ...]:
-    """Return the files that words name, by themselves or behind `=`."""
-    kept: dict[str, Kept] = {}
+def copy_files(words: Iterable[str], cwd: Path, secrets: Sequence[str]) -> tuple[FileCopy, ...]:
+    """Return copies of the files that the words of a command name, alone or after `=`."""
+    copies: dict[str, FileCopy] = {}
     for path in _named_files(words, cwd):
-        if str(path) not in kept:
-            kept[str(path)] = _keep(path, f"{len(kept):02d}-{path.name}", secrets)
-    return tuple(kept.values())
+        if str(path) not in copies:
+            copies[str(path)] = _copy_file(path, f"{len(copies):02d}-{path.name}", secrets)
+    return tuple(copies.values())
 
 
 def file_sha256(path: Path) -> str:
@@ -103,7 +103,7 @@ def file_sha256(path: Path) -> str:
 
 
 def folder_digest(folder: Path) -> dict[str, Any]:
-    """Return one digest of the code and settings below a folder, and of how many files; `whole` is false where there were too many."""
+    """Return a digest of the code and settings files below a folder; `whole` is false if there were too many files."""
     digest = hashlib.sha256()
     found = list(islice(_code_files(folder), _DIGEST_FILES + 1))
     for path in found[:_DIGEST_FILES]:
@@ -112,21 +112,21 @@ def folder_digest(folder: Path) -> dict[str, Any]:
 
 
 def _code_files(folder: Path) -> Iterator[Path]:
-    """Yield files in a fixed order, without hidden folders, virtual environments and run folders; links to folders are not followed."""
-    for here, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and not _is_no_code(Path(here) / name))
+    """Yield files in a fixed order; skip hidden folders, virtual environments, run folders and links to folders."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and not _is_excluded(Path(parent) / name))
         for name in sorted(names):
-            path = Path(here) / name
+            path = Path(parent) / name
             if path.suffix in _DIGEST_SUFFIXES and path.is_file() and path.stat().st_size <= COPY_BYTES:
                 yield path
 
 
-def _is_no_code(folder: Path) -> bool:
+def _is_excluded(folder: Path) -> bool:
     return any((folder / name).exists() for name in ("pyvenv.cfg", "plan.json", "snapshot"))
 
 
 def mask_settings(text: str, secrets: Sequence[str]) -> str:
-    """Return a text without secrets: known values, the shape of secrets, and values of keys that are named like secrets."""
+    """Mask the given secrets, values with the shape of a secret, and values of keys with a secret's name."""
     return masking.mask_text(_SETTING.sub(_mask_setting, text), secrets)
 
 
@@ -143,21 +143,21 @@ def _named_files(words: Iterable[str], cwd: Path) -> Iterator[Path]:
                 if text and (cwd / text).is_file():
                     yield (cwd / text).absolute()
             except (OSError, ValueError):
-                continue  # a word that is longer than a path may be
+                continue  # the word is too long for a path
 
 
-def _keep(path: Path, name: str, secrets: Sequence[str]) -> Kept:
+def _copy_file(path: Path, name: str, secrets: Sequence[str]) -> FileCopy:
     size = path.stat().st_size
     if size > COPY_BYTES:
-        return Kept(str(path), name, size, file_sha256(path))
+        return FileCopy(str(path), name, size, file_sha256(path))
     content = path.read_bytes()
     sha256 = hashlib.sha256(content).hexdigest()
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
-        return Kept(str(path), name, size, sha256)
+        return FileCopy(str(path), name, size, sha256)
     copy = mask_settings(text, secrets)
-    return Kept(str(path), name, size, sha256, copy != text, copy)
+    return FileCopy(str(path), name, size, sha256, copy != text, copy)
 
 
 def _repository(root: Path, secrets: Sequence[str]) -> Repository:
@@ -178,9 +178,9 @@ def _repository(root: Path, secrets: Sequence[str]) -> Repository:
 
 
 def _git(folder: Path, *words: str) -> str | None:
-    """Return what git says, None where it has nothing to say: no git, no repository, no commit, or no answer in time.
+    """Return the output of git; None if git is missing, fails or exceeds its time limit.
 
-    Somebody else's work tree is read as well: nothing of it is run, hooks and file-system monitors included.
+    A work tree of another account is read, too; its hooks and file-system monitors are not run.
     """
     command = ["git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-C", str(folder), *words]
     try:

@@ -1,6 +1,6 @@
-"""The machine of a run as a value: operating system, processors, GPUs with driver, RDMA ports, and the packages of the program's Python.
+"""Collect the machine state of a run: operating system, CPUs, GPUs with drivers, RDMA ports, and the packages of the program's Python.
 
-What cannot be read is None, or has its reason: a difference to `unknown` is a difference.
+A value that cannot be read is None or has a reason, so that a comparison reports it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ print(json.dumps({"version": platform.python_version(), "executable": sys.execut
 
 
 def describe(host: sysfs.Host, python: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is known of this machine and of a Python on it.
+    """Return the state of this machine and of a Python on it as plain data.
 
     Args:
         host: The root of sys/ and proc/.
-        python: The interpreter of the program; empty where it has none.
-        environment: What the program gets: it decides which packages its Python finds.
+        python: The interpreter of the program; empty if it has none.
+        environment: The program's environment, which determines the packages that its Python finds.
     """
     return {
         "os": _os_name(host),
@@ -76,7 +76,7 @@ def _gpus(host: sysfs.Host) -> dict[str, Any]:
 
 
 def _drivers(host: sysfs.Host) -> dict[str, str | None]:
-    """Return versions of drivers and of what stands beside them; a kernel's own amdgpu has the kernel's version, and none of its own."""
+    """Return the versions of drivers and ROCm. The amdgpu module of a kernel has no version of its own."""
     return {
         "amdgpu": sysfs.read_text(host.path("sys", "module", "amdgpu", "version")),
         "nvidia": sysfs.read_text(host.path("sys", "module", "nvidia", "version")),
@@ -100,14 +100,14 @@ def _ports(host: sysfs.Host) -> dict[str, dict[str, Any]]:
 
 
 def _python(python: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Ask an interpreter what it is and which packages it finds."""
+    """Return the version of an interpreter and the packages that it finds."""
     if not python:
-        return {"problem": "the program has no interpreter that is known here"}
+        return {"problem": "the program's interpreter is unknown on this host"}
     try:
         done = run_command([python, "-c", _PACKAGES], env=environment, cwd="/", timeout_s=_TIMEOUT_S)
         if done.code == 0:
             return dict(json.loads(done.stdout))
-        problem = f"exit code {done.code}; {done.last_words() or 'it printed nothing'}"
+        problem = f"exit code {done.code}; {done.last_words() or 'no output'}"
     except (OSError, ValueError) as error:
         problem = str(error)
-    return {"problem": f"{Path(python).name} gave no list of packages: {problem}"}
+    return {"problem": f"{Path(python).name} did not list its packages: {problem}"}

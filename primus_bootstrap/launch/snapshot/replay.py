@@ -1,7 +1,7 @@
-"""Running a snapshot again: what is restored, what cannot be, and what is different here.
+"""Restore a run from its snapshot, and report the differences from the original run.
 
-`load` gives the command, folder, settings and environment of the run; `check` compares this machine, its packages and the code, once the
-new plan is made. Secrets are in no snapshot: they are taken from the environment of the replay.
+`load` returns the command, folder, settings and environment of the run; `check` compares machine, packages and code with the new plan. A
+snapshot contains no secrets: they are taken from the environment of the replay.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.runtimes.run_plan import Plan
     from primus_bootstrap.launch.snapshot.snapshot_diff import Difference
 
-# Variables that are of a session, of a scheduler's job, or set anew for each run: they stay as they are at the replay.
-_OF_THE_MOMENT = (
+# Variables of a session, of a scheduler's job, or of one run: a replay does not restore them.
+_NOT_RESTORED = (
     *(
         "TERM",
         "COLORTERM",
@@ -47,16 +47,18 @@ _OF_THE_MOMENT = (
     *("GROUP_RANK", "NNODES", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_*", "TORCH_ELASTIC_*", "PYTEST_*"),
     *("PRIMUS_NODE", "PRIMUS_PLAN", "PRIMUS_TASK", "PRIMUS_COMMAND", "PRIMUS_REPLAY", "PRIMUS_REPLAY_STRICT", "PRIMUS_EXIT_CODE"),
 )
-# Settings that are of one start: each replay gets a run folder of its own, and a node keeps its number.
-_OF_ONE_START = ("main.output", "main.debug", "direct.node_rank")
+# Settings of one run: each replay has its own run folder, and a node keeps its number.
+_SETTINGS_NOT_RESTORED = ("main.output", "main.debug", "direct.node_rank")
 
 
 @dataclass(frozen=True)
 class Replay:
-    """What a snapshot restores.
+    """The restored parts of a run.
 
-    `environment` holds what to set, and None for what to take away. `settings` are dotted paths with values, above what the layers give.
-    `notes` say what is not as it was.
+    Attributes:
+        environment: The variables to set; None for a variable to remove.
+        settings: Values by name, which replace those of all layers.
+        notes: The differences from the original run.
     """
 
     command: tuple[str, ...]
@@ -66,97 +68,99 @@ class Replay:
     notes: tuple[str, ...] = ()
 
 
-def load(folder: Path, here: Mapping[str, str] = os.environ) -> Replay:
-    """Return what the snapshot in a run folder restores.
+def load(folder: Path, current: Mapping[str, str] = os.environ) -> Replay:
+    """Return the restored parts of a run.
 
     Args:
         folder: A run folder, or its `snapshot/`.
-        here: The environment of the replay, where secrets come from.
+        current: The environment of the replay, the source of secrets.
 
     Raises:
-        UsageError: There is no snapshot, or its command holds a secret that only its user knows.
+        UsageError: There is no snapshot, or its command contains a masked secret.
     """
-    place = run_snapshot.find(folder)
-    data = run_snapshot.read(place, run_snapshot.MAIN)
-    then: Mapping[str, str] = run_snapshot.read(place, run_snapshot.ENVIRONMENT)["variables"]
-    settings, left_out = _settings(data["settings"], here)
-    environment, missing = _environment(then, here)
-    copies, notes = _changed_files(place, data)
-    absent = sorted({*missing, *left_out})
+    snapshot = run_snapshot.find(folder)
+    data = run_snapshot.read(snapshot, run_snapshot.MAIN)
+    recorded: Mapping[str, str] = run_snapshot.read(snapshot, run_snapshot.ENVIRONMENT)["variables"]
+    settings, missing_in_settings = _settings(data["settings"], current)
+    environment, missing = _environment(recorded, current)
+    copies, notes = _changed_files(snapshot, data)
+    absent = sorted({*missing, *missing_in_settings})
     if absent:
-        notes.append(f"not set here, and kept in no snapshot: {', '.join(absent)}; set them where the run needs them")
-    _refuse_masked(data["command"])
+        notes.append(f"these secrets are not in the snapshot and not set: {', '.join(absent)}; set them if the run needs them")
+    _check_command(data["command"])
     command = tuple(_with_copies(word, data["cwd"], copies) for word in data["command"])
     return Replay(command, data["cwd"], environment, settings, tuple(notes))
 
 
 def check(folder: Path, plan: Plan, *, strict: bool) -> tuple[str, ...]:
-    """Compare what is here with the snapshot, for this node; return one line a difference.
+    """Compare this node with the snapshot; return one line per difference.
 
     Raises:
-        PlanError: With `strict`, where anything differs.
+        PlanError: `strict` is set and something differs.
     """
     found = differences(folder, plan)
-    lines = tuple(f"replay: {item.text()}" for item in found) or ("replay: machine, packages, code and settings are as they were",)
+    lines = tuple(f"replay: {item.text()}" for item in found) or ("replay: machine, packages, code and settings are unchanged",)
     if strict and found:
         listed = "\n".join(f"  {item.text()}" for item in found)
-        fix = "mend the differences, or leave --strict out"
-        raise PlanError(f"the replay of {folder} would not run as it did, {len(found)} differences:\n{listed}", fix=fix)
+        fix = "undo the differences, or remove --strict"
+        raise PlanError(f"the replay of {folder} differs from the original run ({len(found)} differences):\n{listed}", fix=fix)
     return lines
 
 
 def differences(folder: Path, plan: Plan) -> tuple[Difference, ...]:
-    """Return what differs between a snapshot and a plan on this machine."""
-    place = run_snapshot.find(folder)
-    then = run_snapshot.read(place, run_snapshot.MAIN)
+    """Return the differences between a snapshot and a plan on this machine."""
+    snapshot = run_snapshot.find(folder)
+    recorded = run_snapshot.read(snapshot, run_snapshot.MAIN)
     name = run_snapshot.machine_name(plan.topology.node_rank)
-    machine = run_snapshot.read(place, name) if (place / name).is_file() else {}
-    now = {**plan.to_json(masked=True), "primus_cli": primus_bootstrap.__version__, **run_snapshot.code_part(plan)}
-    now = snapshot_diff.under_old_names(now, place, then)
-    was = run_snapshot.read(place, run_snapshot.ENVIRONMENT)["variables"]
-    sides = [
-        {name: value for name, value in side.items() if not _of_the_moment(name)}
-        for side in (was, run_snapshot.environment_part(plan)["variables"])
+    machine = run_snapshot.read(snapshot, name) if (snapshot / name).is_file() else {}
+    current = {**plan.to_json(masked=True), "primus_cli": primus_bootstrap.__version__, **run_snapshot.code_part(plan)}
+    current = snapshot_diff.with_original_names(current, snapshot, recorded)
+    environments = [
+        {name: value for name, value in variables.items() if not _is_not_restored(name)}
+        for variables in (
+            run_snapshot.read(snapshot, run_snapshot.ENVIRONMENT)["variables"],
+            run_snapshot.environment_part(plan)["variables"],
+        )
     ]
     return (
-        *snapshot_diff.compare_runs(then, now),
-        *snapshot_diff.compare_environments(*sides),
+        *snapshot_diff.compare_runs(recorded, current),
+        *snapshot_diff.compare_environments(*environments),
         *snapshot_diff.compare_machines(machine, run_snapshot.machine(plan)),
     )
 
 
-def _settings(then: Mapping[str, Any], here: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings to put above all layers, and the names of variables among them whose values are secrets that are not here."""
-    found = {path: item["value"] for path, item in then.items() if path not in _OF_ONE_START}
-    found["main.output"] = ""
-    stated = dict(found.get("direct.env") or {})
-    secret = [name for name, value in stated.items() if value == masking.MASK]
-    stated.update({name: here[name] for name in secret if name in here})
-    missing = [name for name in secret if name not in here]
-    found["direct.env"] = {name: value for name, value in stated.items() if name not in missing}
-    return found, missing
+def _settings(recorded: Mapping[str, Any], current: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings to restore, and the names of secret variables of direct.env that are not set."""
+    settings = {path: item["value"] for path, item in recorded.items() if path not in _SETTINGS_NOT_RESTORED}
+    settings["main.output"] = ""
+    variables = dict(settings.get("direct.env") or {})
+    secret = [name for name, value in variables.items() if value == masking.MASK]
+    variables.update({name: current[name] for name in secret if name in current})
+    missing = [name for name in secret if name not in current]
+    settings["direct.env"] = {name: value for name, value in variables.items() if name not in missing}
+    return settings, missing
 
 
-def _environment(then: Mapping[str, str], here: Mapping[str, str]) -> tuple[dict[str, str | None], list[str]]:
-    """Return what to set and what to take away, and the names of secrets that are not here."""
-    wanted: dict[str, str | None] = {name: None for name in here if name not in then and not _of_the_moment(name)}
+def _environment(recorded: Mapping[str, str], current: Mapping[str, str]) -> tuple[dict[str, str | None], list[str]]:
+    """Return the variables to set or remove (None), and the names of secrets that are not set."""
+    changes: dict[str, str | None] = {name: None for name in current if name not in recorded and not _is_not_restored(name)}
     missing: list[str] = []
-    for name, value in then.items():
-        if _of_the_moment(name):
+    for name, value in recorded.items():
+        if _is_not_restored(name):
             continue
         if masking.MASK not in value:
-            wanted[name] = value
-        elif name not in here:
+            changes[name] = value
+        elif name not in current:
             missing.append(name)
-    return wanted, missing
+    return changes, missing
 
 
-def _of_the_moment(name: str) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in _OF_THE_MOMENT)
+def _is_not_restored(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in _NOT_RESTORED)
 
 
-def _changed_files(place: Path, data: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Return the copies that stand in for files of the program's arguments which are not as they were, by path, and what to say of it."""
+def _changed_files(snapshot: Path, data: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """Return the copies of files in the program's arguments that have changed, by original path, and a note for each changed file."""
     named = {
         str((Path(data["cwd"]) / text).absolute()) for word in data["program_arguments"] for text in (word, word.partition("=")[2]) if text
     }
@@ -166,18 +170,18 @@ def _changed_files(place: Path, data: Mapping[str, Any]) -> tuple[dict[str, str]
         path = Path(item["path"])
         if item["path"] not in named or (path.is_file() and code_state.file_sha256(path) == item["sha256"]):
             continue
-        state = "has changed since" if path.is_file() else "is not there any more"
-        copy = place / run_snapshot.FILES / item["copy"]
+        state = "has changed" if path.is_file() else "no longer exists"
+        copy = snapshot / run_snapshot.FILES / item["copy"]
         if item["copy"] and not item["masked"] and copy.is_file():
             copies[item["path"]] = str(copy.absolute())
-            notes.append(f"{path} {state}: the snapshot's copy is used")
+            notes.append(f"{path} {state}; the copy in the snapshot is used")
         else:
-            notes.append(f"{path} {state}, and the snapshot has no whole copy of it")
+            notes.append(f"{path} {state}, and the snapshot has no complete copy of it")
     return copies, notes
 
 
 def _with_copies(word: str, cwd: str, copies: Mapping[str, str]) -> str:
-    """Return a word that names the copy of a file instead of the file, by itself or behind `=`."""
+    """Return a word with the path of a file, alone or after `=`, replaced by the path of its copy."""
     start, equals, value = word.partition("=")
     for text, before in ((word, ""), (value, f"{start}{equals}")):
         copy = copies.get(str((Path(cwd) / text).absolute())) if text else None
@@ -186,10 +190,10 @@ def _with_copies(word: str, cwd: str, copies: Mapping[str, str]) -> str:
     return word
 
 
-def _refuse_masked(words: Sequence[str]) -> None:
-    """Refuse a command with a secret in it, but for `--env NAME=…`, which the settings restore."""
+def _check_command(words: Sequence[str]) -> None:
+    """Raise if a command contains a masked secret, except in `--env NAME=…`, which the settings restore."""
     for index, word in enumerate(words):
         is_variable = word.startswith("--env=") or (index and words[index - 1] == "--env")
         if masking.MASK in word and not is_variable:
-            fix = "run the command by hand with the secret; next time pass it as a variable: --env NAME"
-            raise UsageError(f"the command holds a secret that no snapshot keeps: {word}", fix=fix)
+            fix = "run the command by hand with the secret, and pass the secret as a variable in the future: --env NAME"
+            raise UsageError(f"the command contains a secret, which the snapshot has only masked: {word}", fix=fix)

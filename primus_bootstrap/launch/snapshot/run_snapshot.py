@@ -1,11 +1,11 @@
-"""The snapshot of a run, in the folder `snapshot/` of its run folder: what is needed to run it again, and to see what has changed since.
+"""Write and read the snapshot of a run, the folder `snapshot/` in its run folder. It has the data to repeat the run and to compare runs.
 
     snapshot.json       command, program, settings with their origins, steps, files, git state
-    environment.json    what the program got; secrets are ***
-    machine-00000.json  one a node: operating system, GPUs, drivers, ports, packages
+    environment.json    the program's environment; secrets are ***
+    machine-00000.json  one per node: operating system, GPUs, drivers, ports, packages
     files/, git-00.patch
 
-Node 0 writes what all nodes share. No secret is in any of these files.
+Node 0 writes the files that all nodes share. No file contains a secret.
 """
 
 from __future__ import annotations
@@ -27,55 +27,57 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from primus_bootstrap.launch.runtimes.run_plan import Plan
-    from primus_bootstrap.launch.snapshot.code_state import Kept, Repository
+    from primus_bootstrap.launch.snapshot.code_state import FileCopy, Repository
 
 SCHEMA = "primus.snapshot/1"
 FOLDER, MAIN, ENVIRONMENT, FILES = "snapshot", "snapshot.json", "environment.json", "files"
 _EARLIER = "earlier"
+_GIVE_RUN_FOLDER = f"give a run folder that contains {FOLDER}/{MAIN}"
+_INCOMPLETE = "give the folder of a run with a complete snapshot"
 
 
 def take(plan: Plan, run_dir: Path) -> Path:
     """Write the snapshot of a run that is about to start; return its folder.
 
-    What an earlier use of the run folder wrote there and is different now goes to `earlier/`.
+    Files of an earlier run in the same folder that differ are moved to `earlier/`.
     """
     folder = run_dir / FOLDER
     secrets = _secrets(plan)
-    written: dict[str, Any] = {machine_name(plan.topology.node_rank): machine(plan)}
+    documents: dict[str, Any] = {machine_name(plan.topology.node_rank): machine(plan)}
     texts: dict[str, str] = {}
     if plan.topology.node_rank == 0:
-        kept, repositories = _kept(plan, secrets), _repositories(plan, secrets)
-        written[MAIN] = main_part(plan, kept, repositories, run_dir)
-        written[ENVIRONMENT] = environment_part(plan)
-        texts = {f"{FILES}/{item.name}": item.copy for item in kept if item.copy}
+        copies, repositories = _file_copies(plan, secrets), _repositories(plan, secrets)
+        documents[MAIN] = main_part(plan, copies, repositories, run_dir)
+        documents[ENVIRONMENT] = environment_part(plan)
+        texts = {f"{FILES}/{item.name}": item.copy for item in copies if item.copy}
         texts.update({_patch_name(index): item.patch for index, item in enumerate(repositories) if item.patch})
-    texts.update({name: json.dumps(_without_secrets(data, secrets), indent=1) + "\n" for name, data in written.items()})
-    _set_aside(folder, texts)
+    texts.update({name: json.dumps(_without_secrets(data, secrets), indent=1) + "\n" for name, data in documents.items()})
+    _move_earlier(folder, texts)
     files.write_files(folder, dict(texts), check=False)
     return folder
 
 
 def machine_name(node_rank: int) -> str:
-    """Return the name of the file with the machine of a node."""
+    """Return the file name of a node's machine state."""
     return f"machine-{node_rank:05d}.json"
 
 
 def machine(plan: Plan) -> dict[str, Any]:
-    """Return what this machine is."""
+    """Return the state of this machine."""
     environment = plan.full_environment()
     facts = machine_state.describe(sysfs.Host(Path("/")), plan.python, environment)
     return {"schema": SCHEMA, "node": environment.get("PRIMUS_NODE", ""), "node_rank": plan.topology.node_rank, **facts}
 
 
-def main_part(plan: Plan, kept: Sequence[Kept], repositories: Sequence[Repository], run_dir: Path) -> dict[str, Any]:
-    """Return the run itself: its plan, and the state of its code and files."""
+def main_part(plan: Plan, copies: Sequence[FileCopy], repositories: Sequence[Repository], run_dir: Path) -> dict[str, Any]:
+    """Return the content of snapshot.json: the plan, and the state of code and files."""
     data = plan.to_json(masked=True)
     data.update(
         schema=SCHEMA,
         taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         primus_cli=primus_bootstrap.__version__,
         steps=_steps(run_dir, plan.topology.node_rank),
-        files=[item.to_json() for item in kept],
+        files=[item.to_json() for item in copies],
         git=[item.to_json(_patch_name(index)) for index, item in enumerate(repositories)],
         code=[code_state.folder_digest(folder) for folder in _program_folders(plan)],
     )
@@ -83,23 +85,23 @@ def main_part(plan: Plan, kept: Sequence[Kept], repositories: Sequence[Repositor
 
 
 def code_part(plan: Plan) -> dict[str, Any]:
-    """Return the state of the code and files alone, to be compared with that of a snapshot."""
+    """Return the state of code and files, for a comparison with a snapshot."""
     secrets = _secrets(plan)
     return {
-        "files": [item.to_json() for item in _kept(plan, secrets)],
+        "files": [item.to_json() for item in _file_copies(plan, secrets)],
         "git": [item.to_json(_patch_name(index)) for index, item in enumerate(_repositories(plan, secrets))],
         "code": [code_state.folder_digest(folder) for folder in _program_folders(plan)],
     }
 
 
 def environment_part(plan: Plan) -> dict[str, Any]:
-    """Return what the program gets, masked, and where each variable that is set for it comes from."""
-    set_here = {item.name: item.origin for item in plan.environment}
-    return {"schema": SCHEMA, "variables": dict(sorted(masking.mask_environment(plan.full_environment()).items())), "set": set_here}
+    """Return the content of environment.json: the program's environment, masked, and the origin of each variable that the plan sets."""
+    origins = {item.name: item.origin for item in plan.environment}
+    return {"schema": SCHEMA, "variables": dict(sorted(masking.mask_environment(plan.full_environment()).items())), "set": origins}
 
 
 def find(folder: Path) -> Path:
-    """Return the snapshot's folder for a run folder or for itself.
+    """Return the snapshot folder of a run folder; a snapshot folder is returned as it is.
 
     Raises:
         UsageError: There is no snapshot.
@@ -109,36 +111,36 @@ def find(folder: Path) -> Path:
             if (candidate / MAIN).is_file():
                 return candidate
     except OSError as error:
-        raise UsageError(f"{folder} cannot be read: {error.strerror}", fix=f"give a run folder that has {FOLDER}/{MAIN}") from error
-    raise UsageError(f"{folder} has no snapshot", fix=f"give a run folder that has {FOLDER}/{MAIN}")
+        raise UsageError(f"{folder} cannot be read: {error.strerror}", fix=_GIVE_RUN_FOLDER) from error
+    raise UsageError(f"{folder} has no snapshot", fix=_GIVE_RUN_FOLDER)
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     """Return one file of a snapshot.
 
     Raises:
-        UsageError: It is not there, or is no snapshot of this version.
+        UsageError: It cannot be read, or has another schema.
     """
     path = folder / name
     try:
         data = json.loads(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", fix="give the folder of a run whose snapshot is whole") from error
+        raise UsageError(f"{path} cannot be read: {error.strerror}", fix=_INCOMPLETE) from error
     except ValueError as error:
-        raise UsageError(f"{path} is not JSON: {error}", fix="give the folder of a run whose snapshot is whole") from error
+        raise UsageError(f"{path} is not JSON: {error}", fix=_INCOMPLETE) from error
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise UsageError(f"{path} is no snapshot of the form {SCHEMA}", fix="use the primus-cli that wrote it")
+        raise UsageError(f"{path} does not have the schema {SCHEMA}", fix="use the version of primus-cli that wrote it")
     return data
 
 
 def _secrets(plan: Plan) -> tuple[str, ...]:
-    """Return the values that must be in no file; of one with several lines, each line."""
+    """Return the secrets of the plan, and each line of those with several lines."""
     return tuple(part for value in plan.secrets() for part in (value, *value.splitlines()))
 
 
-def _kept(plan: Plan, secrets: Sequence[str]) -> tuple[Kept, ...]:
+def _file_copies(plan: Plan, secrets: Sequence[str]) -> tuple[FileCopy, ...]:
     steps = [step.path for step in (*plan.hooks, *plan.patches)]
-    return code_state.keep_files((*plan.program[1:], *plan.program_arguments, *steps), Path(plan.cwd), secrets)
+    return code_state.copy_files((*plan.program[1:], *plan.program_arguments, *steps), Path(plan.cwd), secrets)
 
 
 def _repositories(plan: Plan, secrets: Sequence[str]) -> tuple[Repository, ...]:
@@ -147,7 +149,7 @@ def _repositories(plan: Plan, secrets: Sequence[str]) -> tuple[Repository, ...]:
 
 
 def _program_folders(plan: Plan) -> list[Path]:
-    """Return the folder with the code of the program: its script's, or all of `workloads/` for a program from there."""
+    """Return the folder of the program's script, or `workloads/` if the script is below it."""
     scripts = [Path(plan.cwd) / word for word in plan.program if word.endswith((".py", ".sh"))]
     found = [script for script in scripts[:1] if script.is_file()]
     return [next((folder for folder in script.parents if folder.name == "workloads"), script.parent) for script in found]
@@ -158,7 +160,7 @@ def _patch_name(index: int) -> str:
 
 
 def _steps(run_dir: Path, node_rank: int) -> list[Any]:
-    """Return what hooks and patches came to before the program."""
+    """Return the results of hooks and patches."""
     found: list[Any] = []
     with suppress(OSError, ValueError):
         text = (run_dir / "logs" / f"steps-{node_rank}.jsonl").read_text("utf-8", "replace")
@@ -167,7 +169,7 @@ def _steps(run_dir: Path, node_rank: int) -> list[Any]:
 
 
 def _without_secrets(data: Any, secrets: Sequence[str]) -> Any:
-    """Return plain data with every text of it masked."""
+    """Return plain data with every text masked."""
     if isinstance(data, str):
         return masking.mask_text(data, secrets)
     if isinstance(data, list):
@@ -177,8 +179,8 @@ def _without_secrets(data: Any, secrets: Sequence[str]) -> Any:
     return data
 
 
-def _set_aside(folder: Path, texts: Mapping[str, str]) -> None:
-    """Move what is there and will be different into `earlier/`, numbered."""
+def _move_earlier(folder: Path, texts: Mapping[str, str]) -> None:
+    """Move existing files whose content will change to `earlier/`, with a number."""
     for name, text in texts.items():
         path = folder / name
         if path.is_file() and path.read_text("utf-8", "replace") != text:

@@ -1,8 +1,8 @@
-"""What differs between two snapshots, or between a snapshot and what is here now: one line a difference, what matters first.
+"""Compare two snapshots, or a snapshot with the current state, and print one line per difference, then the results of both runs.
 
     primus-cli snapshot diff A B [--json]
 
-Exit codes: 0 the same, 1 different, 2 one of them is no snapshot. Where both runs have results, those stand at the end.
+Exit codes: 0 no difference, 1 differences, 2 a folder has no snapshot.
 """
 
 from __future__ import annotations
@@ -20,18 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 SAME, DIFFERENT = 0, 1
-# Parts in the order in which they are shown: what a run was asked to do, what it was made of, where it ran.
-COMMAND, SETTINGS, ENVIRONMENT, CODE, FILES, MACHINE, PACKAGES = (
-    "command",
-    "settings",
-    "environment",
-    "code",
-    "files",
-    "machine",
-    "packages",
-)
-# Variables that belong to one start of one run, and say nothing about it.
-_OF_ONE_START = frozenset(
+# The parts, in the order of the output.
+PARTS = ("command", "settings", "files", "code", "environment", "machine", "packages")
+COMMAND, SETTINGS, FILES, CODE, ENVIRONMENT, MACHINE, PACKAGES = PARTS
+# Variables that differ in every run.
+_PER_RUN = frozenset(
     {"RUN_DIR", "PRIMUS_PLAN", "PRIMUS_NODE", "PRIMUS_COMMAND", "PRIMUS_REPLAY", "PRIMUS_REPLAY_STRICT", "PWD", "OLDPWD", "SHLVL", "_"}
 )
 _TRAINING_RESULTS = ("step", "loss", "tokens_per_s", "mfu", "step_time_s", "memory_peak_gib")
@@ -39,7 +32,7 @@ _TRAINING_RESULTS = ("step", "loss", "tokens_per_s", "mfu", "step_time_s", "memo
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not the same; None stands for `not there`."""
+    """One difference; None means that the value does not exist."""
 
     part: str
     name: str
@@ -48,18 +41,18 @@ class Difference:
 
     def text(self) -> str:
         """Return it as one line."""
-        return f"{self.part}: {self.name}: {_shown(self.first)} -> {_shown(self.second)}"
+        return f"{self.part}: {self.name}: {_text(self.first)} -> {_text(self.second)}"
 
 
 def main(words: Sequence[str]) -> int:
-    """Print what differs between the snapshots of two runs.
+    """Print the differences between the snapshots of two runs.
 
     Raises:
-        UsageError: One of them is no snapshot.
+        UsageError: A folder has no snapshot.
     """
     names = [word for word in words if word != "--json"]
     if len(names) != 2 or any(name.startswith("-") for name in names):
-        raise UsageError("snapshot diff needs two run folders", fix="primus-cli snapshot diff A B [--json]")
+        raise UsageError("snapshot diff needs exactly two run folders", fix="primus-cli snapshot diff A B [--json]")
     folders = [run_snapshot.find(Path(name)) for name in names]
     found = compare_folders(*folders)
     results = [_results(folder.parent) for folder in folders]
@@ -73,10 +66,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def compare_folders(first: Path, second: Path) -> tuple[Difference, ...]:
-    """Return what differs between two snapshots' folders; nodes are compared by their number."""
+    """Return the differences between two snapshot folders; nodes are compared by number."""
     runs = [run_snapshot.read(folder, run_snapshot.MAIN) for folder in (first, second)]
     found = [
-        *compare_runs(under_old_names(runs[0], second, runs[1]), under_old_names(runs[1], first, runs[0])),
+        *compare_runs(with_original_names(runs[0], second, runs[1]), with_original_names(runs[1], first, runs[0])),
         *compare_environments(*(run_snapshot.read(folder, run_snapshot.ENVIRONMENT)["variables"] for folder in (first, second))),
     ]
     names = sorted({path.name for folder in (first, second) for path in folder.glob("machine-*.json")})
@@ -84,11 +77,11 @@ def compare_folders(first: Path, second: Path) -> tuple[Difference, ...]:
         machines = [run_snapshot.read(folder, name) if (folder / name).is_file() else {} for folder in (first, second)]
         label = f"node {int(name[8:13])} " if len(names) > 1 else ""
         found += compare_machines(*machines, label=label)
-    return _in_order(found)
+    return tuple(sorted(found, key=lambda item: PARTS.index(item.part)))
 
 
 def compare_runs(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Return what differs in command, settings, files and code."""
+    """Return the differences in command, settings, files and code."""
     shape = ("nnodes", "nproc", "single", "rendezvous")
     commands = [
         {
@@ -102,17 +95,17 @@ def compare_runs(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Di
     return [*_differences(COMMAND, *commands), *_differences(SETTINGS, *values), *compare_code(first, second)]
 
 
-def under_old_names(run: Mapping[str, Any], place: Path, original: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run in which the copies of a snapshot bear the names of the files that they stand in for, as its command had them.
+def with_original_names(run: Mapping[str, Any], snapshot: Path, original: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run with the paths of a snapshot's copies replaced by the paths of the original files.
 
     Args:
         run: A run that may be a replay.
-        place: The folder of the snapshot that it may have been replayed from.
+        snapshot: The snapshot folder from which it may have been replayed.
         original: The content of that snapshot.
     """
-    names = {str((place / run_snapshot.FILES / item["copy"]).absolute()): item["path"] for item in original["files"] if item["copy"]}
+    names = {str((snapshot / run_snapshot.FILES / item["copy"]).absolute()): item["path"] for item in original["files"] if item["copy"]}
 
-    def old(word: str) -> str:
+    def original_word(word: str) -> str:
         start, equals, value = word.partition("=")
         for text, before in ((word, ""), (value, f"{start}{equals}")):
             if text in names:
@@ -121,11 +114,11 @@ def under_old_names(run: Mapping[str, Any], place: Path, original: Mapping[str, 
         return word
 
     files = [{**item, "path": names.get(item["path"], item["path"])} for item in run["files"]]
-    return {**run, "program_arguments": [old(word) for word in run["program_arguments"]], "files": files}
+    return {**run, "program_arguments": [original_word(word) for word in run["program_arguments"]], "files": files}
 
 
 def compare_code(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """Return what differs in files and code."""
+    """Return the differences in files and code."""
     files = [{item["path"]: item["sha256"] for item in data["files"]} for data in (first, second)]
     code = [
         {
@@ -139,13 +132,13 @@ def compare_code(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Di
 
 
 def compare_environments(first: Mapping[str, str], second: Mapping[str, str]) -> list[Difference]:
-    """Return which variables differ; secrets are *** on both sides, and only whether they are there is compared."""
-    kept = [{name: value for name, value in side.items() if name not in _OF_ONE_START} for side in (first, second)]
-    return list(_differences(ENVIRONMENT, *kept))
+    """Return the variables that differ. Secrets are *** in both environments, so only their existence is compared."""
+    variables = [{name: value for name, value in side.items() if name not in _PER_RUN} for side in (first, second)]
+    return list(_differences(ENVIRONMENT, *variables))
 
 
 def compare_machines(first: Mapping[str, Any], second: Mapping[str, Any], *, label: str = "") -> list[Difference]:
-    """Return what differs between two machines; their names may."""
+    """Return the differences between two machines; their names are not compared."""
     plain = [
         {name: value for name, value in side.items() if name not in ("schema", "node", "node_rank", "python")} for side in (first, second)
     ]
@@ -174,13 +167,8 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{name}", value
 
 
-def _in_order(found: Sequence[Difference]) -> tuple[Difference, ...]:
-    parts = (COMMAND, SETTINGS, FILES, CODE, ENVIRONMENT, MACHINE, PACKAGES)
-    return tuple(sorted(found, key=lambda item: parts.index(item.part)))
-
-
 def _results(run_dir: Path) -> dict[str, Any]:
-    """Return what the last line of a run's steps says, by name."""
+    """Return the results in the last line of a run's steps.jsonl, by name."""
     try:
         last = (run_dir / "steps.jsonl").read_text("utf-8").splitlines()[-1]
         data = json.loads(last)
@@ -199,7 +187,7 @@ def _result_lines(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[s
     return lines
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
-        return "(not there)"
+        return "(absent)"
     return value if isinstance(value, str) else json.dumps(value)

@@ -70,4 +70,4 @@ def _made_here() -> tuple[Path, str]:
         fix = "install primus-bootstrap into the Python that runs ansible-playbook"
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-launch.pyz"
-    return path, zipapp_file.digest(path.read_bytes()) if path.is_file() else zipapp_file.write_bundle(path)
+    return path, zipapp_file.digest(path.read_bytes()) if path.is_file() else zipapp_file.write_zipapp(path)

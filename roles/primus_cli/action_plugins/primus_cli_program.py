@@ -46,5 +46,5 @@ def _made_here() -> Path:
         raise AnsibleActionFail(f"primus_bootstrap cannot be imported: {error}. Fix: {fix}") from error
     path = Path(constants.DEFAULT_LOCAL_TMP) / "primus-cli.pyz"
     if not path.is_file():
-        zipapp_file.write_bundle(path, workloads=self_exec.workloads_folder("", os.environ))
+        zipapp_file.write_zipapp(path, workloads=self_exec.workloads_folder("", os.environ))
     return path

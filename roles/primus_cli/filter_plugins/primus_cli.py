@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Given, Places, resolve, unknown_names
+from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, check_names, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 def primus_cli_problem(settings: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what is wrong with settings by section, with fixes, in one text; empty where nothing is."""
-    problem = unknown_names(settings)
-    if problem:
-        return problem
-    given = [Given(f"{section}.{name}", value, "primus_cli_settings") for section, keys in settings.items() for name, value in keys.items()]
     try:
-        resolve(Places(None, None, None, None), {}, given)
+        check_names(settings)
+        given = [
+            Given(f"{section}.{name}", value, "primus_cli_settings") for section, keys in settings.items() for name, value in keys.items()
+        ]
+        resolve(SettingsFiles(), {}, given)
     except UsageError as error:
         return str(error)
     return ""

@@ -1,4 +1,4 @@
-"""PRIMUS_DETERMINISTIC=1: the settings under which two runs of the same snapshot give the same numbers on the same GPUs."""
+"""With PRIMUS_DETERMINISTIC=1, set the variables that make two runs of a snapshot give the same results on the same GPUs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from typing import Any
 
 _SETTINGS = {
-    # One algorithm, so that sums are always taken in the same order: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo
+    # One algorithm, so that sums have a fixed order: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html#nccl-algo
     "NCCL_ALGO": "Ring",
-    # Without a fixed workspace cuBLAS may choose other kernels: https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility
+    # Without a fixed workspace cuBLAS may select other kernels: https://docs.nvidia.com/cuda/cublas/index.html#results-reproducibility
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     # Transformer Engine: https://github.com/NVIDIA/TransformerEngine/blob/main/docs/envvars.rst
     "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
@@ -18,7 +18,7 @@ _SETTINGS = {
 
 
 def hook(_plan: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the variables that are not set yet, where determinism is asked for."""
+    """Return the variables that are not set yet; none unless PRIMUS_DETERMINISTIC is 1."""
     if os.environ.get("PRIMUS_DETERMINISTIC") != "1":
         return {}
     return {"env": {name: value for name, value in _SETTINGS.items() if name not in os.environ}}

@@ -18,7 +18,7 @@ OLDEST = (3, 9)
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     """Hosts compare the file by its digest, so a second one must not differ; nor does it depend on zlib."""
-    first, second = zipapp_file.write_bundle(tmp_path / "a.pyz"), zipapp_file.write_bundle(tmp_path / "b.pyz")
+    first, second = zipapp_file.write_zipapp(tmp_path / "a.pyz"), zipapp_file.write_zipapp(tmp_path / "b.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         entries = archive.infolist()
 
@@ -29,7 +29,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_the_bundle_carries_the_data_and_the_licence_of_what_is_vendored(tmp_path: Path) -> None:
     """PyYAML's licence asks for its text to go along."""
-    zipapp_file.write_bundle(tmp_path / "a.pyz")
+    zipapp_file.write_zipapp(tmp_path / "a.pyz")
     names = set(zipfile.ZipFile(tmp_path / "a.pyz").namelist())
 
     assert {"__main__.py", "yaml/__init__.py", "yaml/LICENSE", "primus_bootstrap/launch/data/gpus.yml"} <= names

@@ -75,17 +75,17 @@ def test_a_list_is_cleared_by_empty_brackets() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("direct --nprok 2 -- x", "direct: --nprok: no such option\n  fix: did you mean --nproc?"),
-        ("container --shm-sice 2 -- x", "did you mean --shm-size? (an option of the engine itself: --engine-arg=--OPTION=VALUE)"),
+        ("direct --nprok 2 -- x", "direct: --nprok: unknown option\n  fix: did you mean --nproc?"),
+        ("container --shm-sice 2 -- x", "did you mean --shm-size? (to pass an option to the engine: --engine-arg=--OPTION=VALUE)"),
         ("--dryrun direct -- x", "did you mean --dry-run?"),
-        ("direct train pretrain", "direct: 'train' is no option\n  fix: put -- between"),
-        ("slurm srun -N 2 train", "slurm: there is no --"),
+        ("direct train pretrain", "direct: 'train' is not an option\n  fix: write -- between"),
+        ("slurm srun -N 2 train", "slurm: -- is missing"),
         ("direct --grace", "--grace needs a value"),
         ("direct --grace -- x", "--grace needs a value"),
-        ("direct --single=maybe -- x", "neither true nor false"),
-        ("direct --env nowhere -- x", "neither NAME=VALUE, nor a variable that is set, nor a file"),
-        ("container -- slurm srun -- x", "slurm cannot stand inside container"),
-        ("direct -- container -- x", "container cannot stand inside direct"),
+        ("direct --single=maybe -- x", "expected true or false"),
+        ("direct --env nowhere -- x", "not NAME=VALUE, no variable of this name is set, and no such file"),
+        ("container -- slurm srun -- x", "slurm cannot follow container"),
+        ("direct -- container -- x", "container cannot follow direct"),
     ],
 )
 def test_what_is_wrong_is_said_with_a_fix(line: str, message: str) -> None:
@@ -100,7 +100,7 @@ def test_a_line_that_is_no_assignment_is_refused_and_nothing_is_executed(tmp_pat
     """A file of variables is data: a command in it is an error with its line."""
     file = tmp_path / "my.env"
     file.write_text("A=1\nrm -rf x\n")
-    with pytest.raises(UsageError, match=r"my\.env:2: this is no NAME=VALUE line"):
+    with pytest.raises(UsageError, match=r"my\.env:2: not a NAME=VALUE line"):
         read_env_file(file)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from primus_bootstrap.launch.ranks.torch_variables import with_names_of
+from primus_bootstrap.launch.ranks.torch_variables import renamed as renamed_plan
 from primus_bootstrap.launch.runtimes.run_plan import Plan, Variable
 
 OLD, NEW = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
@@ -14,7 +14,7 @@ PROFILE = {OLD: "2000", "NCCL_DEBUG": "WARN"}
 def renamed(version: str, *variables: Variable, **inherited: str) -> dict[str, str]:
     """Return the environment of a run with a version of torch."""
     plan = Plan("direct", "t", (), (), "/r", "/", environment=variables, inherited=inherited)
-    return with_names_of(plan, version, PROFILE).full_environment()
+    return renamed_plan(plan, version, PROFILE).full_environment()
 
 
 @pytest.mark.parametrize(

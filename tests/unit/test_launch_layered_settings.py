@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.commandline.layered_settings import Given, Places, find_places, resolve
+from primus_bootstrap.launch.commandline.layered_settings import Given, SettingsFiles, find_files, resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOWHERE = Places(None, None, None, None)
+NOWHERE = SettingsFiles()
 
 
-def places(folder: Path, **texts: str) -> Places:
+def places(folder: Path, **texts: str) -> SettingsFiles:
     """Write one file a layer."""
     paths: dict[str, Path | None] = dict.fromkeys(("system", "user", "project", "config"))
     for layer, text in texts.items():
         paths[layer] = folder / f"{layer}.yaml"
         (folder / f"{layer}.yaml").write_text(text)
-    return Places(**paths)
+    return SettingsFiles(**paths)
 
 
 def test_every_layer_wins_over_those_below_it(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_all_problems_come_at_once_each_with_its_line_and_a_fix(tmp_path: Path) 
     lines = str(raised.value).replace(f"{tmp_path}/project.yaml", "FILE").splitlines()
 
     assert [line for line in lines if "fix" not in line] == [
-        "FILE:1: direkt: no such section",
-        "FILE:3: direct.nprocs: no such setting",
-        "FILE:6: direct.grace is there twice",
-        "FILE:7: container: keys are expected",
-        "environment: PRIMUS_CLI_DIRECT_NPROK: no such setting",
-        "environment PRIMUS_CLI_DIRECT_SINGLE: 'maybe' is neither true nor false",
-        "project FILE:5: direct.numa: 'maybe' is not one of its values",
+        "FILE:1: unknown section: direkt",
+        "FILE:3: unknown setting: direct.nprocs",
+        "FILE:6: duplicate setting direct.grace",
+        "FILE:7: container has no keys",
+        "environment: unknown setting: PRIMUS_CLI_DIRECT_NPROK",
+        "environment PRIMUS_CLI_DIRECT_SINGLE: expected true or false, got 'maybe'",
+        "project FILE:5: direct.numa: unknown value 'maybe'",
     ]
     assert "  fix: did you mean direct?" in lines
     assert "  fix: did you mean nproc?" in lines
@@ -98,7 +98,7 @@ def test_all_problems_come_at_once_each_with_its_line_and_a_fix(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [("5.5", "a number or auto is expected"), ("true", "a number or auto is expected"), ("-1", "below 0"), ("fast", "a number or auto")],
+    [("5.5", "expected a number or auto"), ("true", "expected a number or auto"), ("-1", "below 0"), ("fast", "a number or auto")],
 )
 def test_a_number_is_a_number(tmp_path: Path, value: str, message: str) -> None:
     """Fractions, booleans, words and negative numbers are refused."""
@@ -132,9 +132,9 @@ def test_the_project_file_is_found_from_below(tmp_path: Path) -> None:
     below = home / "project" / "deep"
     below.mkdir(parents=True)
     (home / ".primus.yaml").write_text("")
-    only_user = find_places({"HOME": str(home)}, below)
+    only_user = find_files({"HOME": str(home)}, below)
     (home / "project" / ".primus.yaml").write_text("")
-    both = find_places({"HOME": str(home)}, below)
+    both = find_files({"HOME": str(home)}, below)
 
     assert (only_user.user, only_user.project) == (home / ".primus.yaml", None)
     assert both.project == home / "project" / ".primus.yaml"
@@ -147,7 +147,7 @@ def test_settings_of_another_account_are_refused(tmp_path: Path, layer: str) -> 
     found = places(tmp_path, **{layer: "direct: {env: {LD_PRELOAD: /home/ada/x.so}}\n"})
     os.chown(tmp_path / f"{layer}.yaml", 1000, 1000)
 
-    with pytest.raises(UsageError, match="account number 1000") as refused:
+    with pytest.raises(UsageError, match="uid 1000") as refused:
         resolve(found, {})
     assert "--config" in refused.value.fix
 
@@ -165,19 +165,19 @@ def test_a_named_pipe_in_place_of_settings_does_not_hold_the_program(tmp_path: P
     """Reading ends at once, also where a pipe replaces the file after it was found."""
     os.mkfifo(tmp_path / ".primus.yaml")
 
-    assert resolve(Places(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NOWHERE, {}).items
+    assert resolve(SettingsFiles(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NOWHERE, {}).items
 
 
 def test_a_section_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
     """YAML would forget the first one in silence."""
-    with pytest.raises(UsageError, match=r"user\.yaml:2: direct is there more than once"):
+    with pytest.raises(UsageError, match=r"user\.yaml:2: duplicate section direct"):
         resolve(places(tmp_path, user="direct: {grace: 1}\ndirect: {silent: true}\n"), {})
 
 
 @pytest.mark.parametrize(("name", "text"), [("ENV", '{"a": "b"'), ("HOOKS", "[a")])
 def test_a_variable_that_is_no_yaml_is_an_error(name: str, text: str) -> None:
     """It names the variable and how to write it."""
-    with pytest.raises(UsageError, match=f"environment PRIMUS_CLI_DIRECT_{name}: this is no YAML"):
+    with pytest.raises(UsageError, match=f"environment PRIMUS_CLI_DIRECT_{name}: not valid YAML"):
         resolve(NOWHERE, {f"PRIMUS_CLI_DIRECT_{name}": text})
 
 

@@ -23,7 +23,7 @@ def test_it_runs_with_nothing_but_python(version: str, tmp_path: Path) -> None:
     if python is None or subprocess.run([python, "--version"], capture_output=True, check=False, timeout=120).returncode:
         pytest.skip(f"this machine has no python{version}")
     program = tmp_path / "launch.pyz"
-    zipapp_file.write_bundle(program)
+    zipapp_file.write_zipapp(program)
     root = expand("mi300x-roce", tmp_path / "root")
     command = [python, "-I", str(program), "host-env", "--sysfs", str(root), "--out", str(tmp_path / "out"), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
@@ -35,7 +35,7 @@ def test_it_runs_with_nothing_but_python(version: str, tmp_path: Path) -> None:
 def test_an_unknown_program_is_refused_with_the_choices(tmp_path: Path) -> None:
     """A word that is no program names those that are."""
     program = tmp_path / "launch.pyz"
-    zipapp_file.write_bundle(program)
+    zipapp_file.write_zipapp(program)
     python = shutil.which("python3") or "python3"
     done = subprocess.run([python, str(program), "hostenv"], capture_output=True, text=True, check=False, timeout=60)
 
@@ -46,7 +46,7 @@ def test_an_unknown_program_is_refused_with_the_choices(tmp_path: Path) -> None:
 def test_every_module_imports_without_the_rest_of_the_package(tmp_path: Path) -> None:
     """The file holds all that its modules import: no other package of primus_bootstrap, and nothing that pip installs."""
     program = tmp_path / "launch.pyz"
-    zipapp_file.write_bundle(program)
+    zipapp_file.write_zipapp(program)
     code = (
         "import importlib, sys, zipfile\n"
         "sys.path.insert(0, sys.argv[1])\n"
