@@ -1,4 +1,4 @@
-"""Host keys against a real sshd: pinned once, compared ever after."""
+"""Host keys against a real sshd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not has_sshd(), reason="needs root and /usr/sbin
 
 @pytest.fixture
 def sshd(tmp_path: Path) -> Iterator[PrivateSshd]:
-    """Give a running sshd."""
+    """Run an sshd."""
     folder = tmp_path / "sshd"
     folder.mkdir()
     server = PrivateSshd(folder, free_port())
@@ -30,8 +30,8 @@ def sshd(tmp_path: Path) -> Iterator[PrivateSshd]:
     server.stop()
 
 
-def test_first_contact_pins_the_key_that_the_host_shows(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """A host without a pin is contacted once; the fingerprint is the one that ssh-keygen shows for its key."""
+def test_first_contact_pins_the_key_of_the_host(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """The fingerprint is the one that ssh-keygen prints."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
 
     pins = pin_host_keys(cluster, ("a",))
@@ -44,7 +44,7 @@ def test_first_contact_pins_the_key_that_the_host_shows(tmp_path: Path, sshd: Pr
 
 
 def test_a_pinned_host_is_not_contacted_again(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """The second call pins nothing, even if the host shows another key by then."""
+    """The second call pins nothing, even if the host has another key now."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
     pin_host_keys(cluster, ("a",))
     before = known_hosts_path(cluster).read_text(encoding="utf-8")
@@ -54,8 +54,8 @@ def test_a_pinned_host_is_not_contacted_again(tmp_path: Path, sshd: PrivateSshd)
     assert known_hosts_path(cluster).read_text(encoding="utf-8") == before
 
 
-def test_a_host_that_does_not_answer_stays_without_a_pin(tmp_path: Path) -> None:
-    """No pin, no error: the run itself reports the host as unreachable."""
+def test_a_host_that_does_not_answer_is_not_pinned(tmp_path: Path) -> None:
+    """There is no error: the run reports the host as unreachable."""
     variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
 
@@ -63,7 +63,7 @@ def test_a_host_that_does_not_answer_stays_without_a_pin(tmp_path: Path) -> None
 
 
 def test_host_key_of_the_inventory_is_pinned_without_contact(tmp_path: Path) -> None:
-    """`host_key` in hosts.yaml is written as it stands; nobody needs to answer."""
+    """The host does not need to answer."""
     make_key(tmp_path / "key")
     key = (tmp_path / "key.pub").read_text(encoding="utf-8")
     variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "host_key": key}
@@ -75,7 +75,7 @@ def test_host_key_of_the_inventory_is_pinned_without_contact(tmp_path: Path) -> 
 
 
 def test_a_host_key_that_differs_from_the_pin_is_a_conflict(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """Both fingerprints are named, and the fix removes the old pin."""
+    """The conflict has both fingerprints, and its fix removes the old pin."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": sshd.variables(), "b": {"ansible_connection": "local"}})
     pin_host_keys(cluster, ("a", "b"))
     make_key(tmp_path / "other")
@@ -92,7 +92,7 @@ def test_a_host_key_that_differs_from_the_pin_is_a_conflict(tmp_path: Path, sshd
 
 
 def test_an_alias_of_ssh_config_is_pinned_under_the_name_that_ssh_looks_up(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """A host known only to the user's ssh_config is found again, although ssh keeps its key under another name."""
+    """A host that only ssh_config knows is found again."""
     config = tmp_path / "ssh_config"
     config.write_text(f"Host a\n  HostName 127.0.0.1\n  Port {sshd.port}\n", encoding="utf-8")
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {"ansible_ssh_common_args": f"-F {config}"}})
@@ -102,8 +102,8 @@ def test_an_alias_of_ssh_config_is_pinned_under_the_name_that_ssh_looks_up(tmp_p
     assert pin_host_keys(cluster, ("a",)) == ()
 
 
-def test_a_host_behind_a_bastion_is_pinned_through_it(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """First contact takes the way that the inventory gives, here a ProxyCommand through another sshd."""
+def test_a_host_behind_a_bastion_is_pinned_through_the_bastion(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """The first contact uses the ProxyCommand from the inventory."""
     folder = tmp_path / "bastion"
     folder.mkdir()
     bastion = PrivateSshd(folder, free_port())
@@ -119,7 +119,7 @@ def test_a_host_behind_a_bastion_is_pinned_through_it(tmp_path: Path, sshd: Priv
 
 
 def test_ssh_arguments_log_in_and_refuse_a_changed_key(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """The command that `ssh HOST` runs works with the pinned key, and not with another; the inventory cannot soften it."""
+    """The command line of the verb `ssh` accepts only the pinned key. The inventory cannot disable the check."""
     softened = {**sshd.variables(), "ansible_ssh_common_args": "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null"}
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": softened})
     pin_host_keys(cluster, ("a",))
@@ -134,8 +134,8 @@ def test_ssh_arguments_log_in_and_refuse_a_changed_key(tmp_path: Path, sshd: Pri
     assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in second.stderr
 
 
-def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """After `forget_host_keys` the next contact takes the key that the host shows now; lines of the user's own stay."""
+def test_a_forgotten_host_is_pinned_again(tmp_path: Path, sshd: PrivateSshd) -> None:
+    """After `forget_host_keys` the host's current key is pinned. The user's own lines stay."""
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()})
     own = f"# ours\n@cert-authority *.example {sshd.public_key}\n"
     known_hosts_path(cluster).parent.mkdir(parents=True)
@@ -150,16 +150,16 @@ def test_a_forgotten_host_is_pinned_anew(tmp_path: Path, sshd: PrivateSshd) -> N
     assert known_hosts_path(cluster).read_text(encoding="utf-8").startswith(own)
 
 
-def given_key(folder: Path, name: str) -> str:
-    """Return a new public key."""
+def new_key(folder: Path, name: str) -> str:
+    """Create a key and return its public part."""
     make_key(folder / name)
     return (folder / f"{name}.pub").read_text(encoding="utf-8")
 
 
-def test_a_corrected_host_key_takes_the_place_of_the_wrong_one(tmp_path: Path) -> None:
-    """hosts.yaml is the authority on a pin that came from it: mended there, it is mended here, and nothing conflicts."""
+def test_a_corrected_host_key_replaces_the_wrong_one(tmp_path: Path) -> None:
+    """A pinned key from hosts.yaml follows hosts.yaml, without a conflict."""
     reach = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
-    wrong, right = given_key(tmp_path, "wrong"), given_key(tmp_path, "right")
+    wrong, right = new_key(tmp_path, "wrong"), new_key(tmp_path, "right")
     pin_host_keys(make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**reach, "host_key": wrong}}), ("a",))
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**reach, "host_key": right}})
 
@@ -173,17 +173,17 @@ def test_a_corrected_host_key_takes_the_place_of_the_wrong_one(tmp_path: Path) -
 
 
 def test_a_pin_of_first_contact_is_never_replaced(tmp_path: Path, sshd: PrivateSshd) -> None:
-    """Another `host_key` than the key that the host showed stays a conflict."""
+    """If `host_key` differs from a key of the first contact, this is a conflict."""
     pin_host_keys(make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": sshd.variables()}), ("a",))
-    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**sshd.variables(), "host_key": given_key(tmp_path, "other")}})
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {**sshd.variables(), "host_key": new_key(tmp_path, "other")}})
 
     assert pin_host_keys(cluster, ("a",)) == ()
     assert [conflict.host for conflict in key_conflicts(cluster, ("a",))] == ["a"]
 
 
-def test_a_byte_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
-    """A comment in another encoding is neither a traceback nor changed."""
-    variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "host_key": given_key(tmp_path, "key")}
+def test_bytes_that_are_not_utf8_are_preserved(tmp_path: Path) -> None:
+    """A comment in another encoding is not changed."""
+    variables = {"ansible_host": "127.0.0.1", "ansible_port": free_port(), "host_key": new_key(tmp_path, "key")}
     cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": variables})
     known_hosts_path(cluster).parent.mkdir(parents=True)
     known_hosts_path(cluster).write_bytes(b"# M\xfcnchen\n")
@@ -193,9 +193,9 @@ def test_a_byte_that_is_no_utf8_is_kept(tmp_path: Path) -> None:
     assert key_conflicts(cluster, ("a",)) == ()
 
 
-def test_known_hosts_that_cannot_be_read_are_a_plan_error(tmp_path: Path) -> None:
-    """The path and the cause are named."""
-    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {"host_key": given_key(tmp_path, "key")}})
+def test_an_unreadable_known_hosts_file_is_a_plan_error(tmp_path: Path) -> None:
+    """The error has path and cause."""
+    cluster = make_cluster(tmp_path, {"gpu_node": ["a"]}, {"a": {"host_key": new_key(tmp_path, "key")}})
     cluster.state_dir.parent.mkdir(exist_ok=True)
     cluster.state_dir.write_text("no folder", encoding="utf-8")
 

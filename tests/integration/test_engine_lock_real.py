@@ -27,8 +27,8 @@ with cluster_lock(Path(sys.argv[1]), verb="apply", run="r1"):
 """
 
 
-def test_a_dead_holder_s_lock_is_taken_over(tmp_path: Path) -> None:
-    """While it lives, a second is refused and told the pid; once killed, the lock is free at once."""
+def test_the_lock_is_free_after_its_holder_died(tmp_path: Path) -> None:
+    """While the holder lives, a second process gets an error with its pid."""
     with subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
@@ -42,8 +42,8 @@ def test_a_dead_holder_s_lock_is_taken_over(tmp_path: Path) -> None:
     assert found.run == "r2"
 
 
-def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
-    """A new run begins only once the last Ansible process of the old one has let go; for how long at most is bounded."""
+def test_a_new_run_waits_for_the_processes_of_a_dead_holder(tmp_path: Path) -> None:
+    """It waits until the last Ansible process has ended, but not longer than `wait_s`."""
     script = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", script, str(children_lock(tmp_path))]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -64,11 +64,14 @@ def test_children_of_a_dead_holder_are_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"pid": 1}', '{"pid":1,"user":"u","host":"h","verb":"v","run":"r","since":"soon"}'])
-def test_a_holder_that_left_half_a_line_valid_passess(tmp_path: Path, text: str) -> None:
-    """Without a readable holder the second is refused all the same, in words."""
+def test_a_lock_with_a_damaged_holder_is_still_locked(tmp_path: Path, text: str) -> None:
+    """The error message has no holder then."""
     with cluster_lock(tmp_path, verb="apply", run="r1"):
         (tmp_path / "lock").write_text(text, encoding="utf-8")
 
         assert read_holder(tmp_path) is None
-        with pytest.raises(LockedError, match="another run of this cluster is starting or ending"), cluster_lock(tmp_path, verb="apply", run="r2"):
+        with (
+            pytest.raises(LockedError, match="another run of this cluster is starting or ending"),
+            cluster_lock(tmp_path, verb="apply", run="r2"),
+        ):
             pass

@@ -1,4 +1,4 @@
-"""Events of an Ansible that a task starts are read as they are written: whole lines, once, marked as foreign."""
+"""The events of a nested Ansible with the real Ansible."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ STARTS_ANOTHER = """---
 """
 
 
-def test_a_failure_is_the_hosts_own_also_where_all_is_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads is away while both Ansibles end: what the second said still comes before the recap of the first, and names the host."""
+def test_a_nested_failure_belongs_to_its_host_even_if_events_are_read_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader sleeps while both Ansibles end. The nested events still come before the outer recap."""
     said = "".join(json.dumps(event) + "\n" for event in (FOREIGN, ENDED))
     command = f'printf "%s" {shlex.quote(said)} >> "$PRIMUS_LINES"; exit 1'
     playbooks = write_playbooks(tmp_path, {"check": STARTS_ANOTHER.format(command=json.dumps(command))})

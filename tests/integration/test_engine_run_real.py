@@ -1,4 +1,4 @@
-"""Whole runs with the real Ansible: on local connections, and over a real sshd of the test's own."""
+"""Runs with the real Ansible, on local connections and over a real sshd."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ SLEEP = """---
 
 @pytest.fixture
 def sshds(tmp_path: Path) -> Iterator[tuple[PrivateSshd, PrivateSshd]]:
-    """Give two running sshds with different keys."""
+    """Run two sshds with different keys."""
     made = []
     for name in ("one", "two"):
         folder = tmp_path / name
@@ -75,30 +75,30 @@ def run(
     *,
     limit: str | None = None,
 ) -> Report:
-    """Plan and apply."""
+    """Make a plan and apply it."""
     plan = make_plan(cluster, limit=limit)
     options = options or Options(limited=bool(limit))
     return apply_plan(cluster, plan, options, on_event=(events if events is not None else []).append, cancel=threading.Event())
 
 
 def use_playbooks(monkeypatch: pytest.MonkeyPatch, folder: Path, phases: Mapping[str, str]) -> None:
-    """Let the engine read these playbooks."""
+    """Make the engine use these playbooks."""
     playbooks = write_playbooks(folder, phases)
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
 
 
 def results(report: Report) -> dict[str, str]:
-    """Return how each host ended."""
+    """Return the result of each host."""
     return {host.host: host.result for host in report.hosts}
 
 
 def local_cluster(folder: Path, groups: Mapping[str, Sequence[str]]) -> Cluster:
-    """Return a cluster whose hosts are all this machine."""
+    """Return a cluster whose hosts all are this machine."""
     return make_cluster(folder, groups, {host: LOCAL for members in groups.values() for host in members})
 
 
 def test_second_apply_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A converged cluster ends `ok` with no change, exit 0; the first run says what it changed and on how many hosts."""
+    """The second run is `ok` without changes. The report of the first run lists the changes and the numbers of hosts."""
     write = "---\n- name: Write\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Write a file\n      ansible.builtin.copy:\n"
     write += f"        dest: {tmp_path}/{{{{ inventory_hostname }}}}.txt\n        content: here\n        mode: '0600'\n"
     use_playbooks(monkeypatch, tmp_path, {"baseline": write})
@@ -112,7 +112,7 @@ def test_second_apply_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_failing_host_does_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only host of a phase fails, and Ansible gives up all later plays; the other hosts still get there."""
+    """The only host of a phase fails, so Ansible skips all later plays, but the other hosts finish the run."""
     fails = "---\n- name: Monitor\n  hosts: prometheus\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
     fails += "        msg: 'the disk is full. Fix: free some space'\n"
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING, "monitoring": fails, "storage": PING.replace("all", "redis")})
@@ -128,8 +128,8 @@ def test_a_failing_host_does_not_stop_the_others(tmp_path: Path, monkeypatch: py
     assert [(event.phase, event.number, event.count) for event in events if isinstance(event, PhaseStarted)][-1] == ("storage", 3, 3)
 
 
-def test_phases_that_rely_on_each_other_stop_with_the_first_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A drain that fails on every controller, or a new host that does not get there: what comes behind touches no host."""
+def test_a_chained_run_ends_with_the_first_failed_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later phases contact no host."""
     fails = (
         "---\n- name: Drain\n  hosts: slurm_controller\n  gather_facts: false\n  tasks:\n    - name: Fail\n      ansible.builtin.fail:\n"
     )
@@ -142,8 +142,8 @@ def test_phases_that_rely_on_each_other_stop_with_the_first_that_fails(tmp_path:
     assert {phase.phase: phase.state for phase in report.phases} == {"drain": "aborted", "stop": "not_reached"}
 
 
-def test_where_quorum_is_at_stake_one_failure_stops_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A play with any_errors_fatal ends the run: hosts that did not fail are `not_reached`, not `ok`."""
+def test_any_errors_fatal_stops_all_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts that did not fail are `not_reached`, not `ok`."""
     fatal = "---\n- name: Quorum\n  hosts: etcd\n  gather_facts: false\n  any_errors_fatal: true\n  tasks:\n    - name: Fail on e1\n"
     fatal += "      ansible.builtin.fail:\n        msg: bad\n      when: inventory_hostname == 'e1'\n"
     use_playbooks(monkeypatch, tmp_path, {"kubernetes": fatal, "storage": PING.replace("all", "redis")})
@@ -154,8 +154,8 @@ def test_where_quorum_is_at_stake_one_failure_stops_all(tmp_path: Path, monkeypa
     assert (report.exit_code, results(report)) == (4, {"e1": "failed", "e2": "not_reached", "e3": "not_reached", "r": "not_reached"})
 
 
-def test_limit_keeps_the_run_to_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hosts outside the limit are neither in the report nor contacted."""
+def test_a_limited_run_contacts_only_its_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other hosts are not in the report either."""
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
     events: list[Event] = []
@@ -167,7 +167,7 @@ def test_limit_keeps_the_run_to_its_hosts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_diff_changes_nothing_and_shows_the_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check mode reports the change with its text; the file is not there afterwards."""
+    """Check mode reports the difference, and the file does not exist afterwards."""
     write = "---\n- name: Write\n  hosts: all\n  gather_facts: false\n  tasks:\n    - name: Write a file\n      ansible.builtin.copy:\n"
     write += f"        dest: {tmp_path}/out.txt\n        content: 'a line'\n        mode: '0600'\n"
     use_playbooks(monkeypatch, tmp_path, {"baseline": write})
@@ -181,8 +181,8 @@ def test_diff_changes_nothing_and_shows_the_difference(tmp_path: Path, monkeypat
     assert not (tmp_path / "out.txt").exists()
 
 
-def test_no_secret_is_left_or_seen_in_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passwords and key=value reach Ansible; no argument, journal, artifact or other file of the cluster's state shows them."""
+def test_secrets_are_neither_in_arguments_nor_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible gets passwords and key=value variables, but no argument and no file of the state contains them."""
     secret = tmp_path / "secret.yml"
     secret.write_text("inner: inner-word\n", encoding="utf-8")
     command = [str(Path(sys.executable).with_name("ansible-vault")), "encrypt", "--vault-password-file", "/dev/stdin", str(secret)]
@@ -216,8 +216,8 @@ def test_no_secret_is_left_or_seen_in_arguments(tmp_path: Path, monkeypatch: pyt
     assert "-word" not in repr(options)
 
 
-def test_an_error_of_ansible_itself_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A playbook that Ansible cannot read ends in exit 4, with Ansible's own words as the problem."""
+def test_an_error_of_ansible_itself_is_the_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A playbook that Ansible cannot read has exit code 4, with Ansible's error message."""
     use_playbooks(monkeypatch, tmp_path, {"baseline": "---\n- name: Broken\n  hosts: all\n  tasks:\n    - no_such_module_here:\n"})
 
     report = run(local_cluster(tmp_path, {"gpu_node": ["a"]}))
@@ -226,8 +226,8 @@ def test_an_error_of_ansible_itself_is_named(tmp_path: Path, monkeypatch: pytest
     assert "no_such_module_here" in report.problem
 
 
-def test_a_cause_that_ansible_hides_is_dug_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Facts cannot be gathered as the interpreter breaks: the report has its words, not `modules failed to execute`."""
+def test_a_hidden_cause_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the interpreter fails, the report has its error message instead of `modules failed to execute`."""
     python = tmp_path / "broken-python"
     python.write_text("#!/bin/sh\necho 'libfancy.so.1: cannot open shared object file' >&2\nexit 1\n", encoding="utf-8")
     python.chmod(0o755)
@@ -240,10 +240,10 @@ def test_a_cause_that_ansible_hides_is_dug_out(tmp_path: Path, monkeypatch: pyte
 
 
 @needs_sshd
-def test_a_changed_host_key_stops_that_host_and_names_it(
+def test_a_host_with_a_changed_host_key_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
 ) -> None:
-    """Only the host with the new key is stopped, although the inventory asks for no check; its fix, carried out, mends it."""
+    """Other hosts continue. The inventory cannot disable the check, and the fix works."""
     one, two = sshds
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
     softened = {**two.variables(), "ansible_host_key_checking": False, "ansible_ssh_common_args": "-o StrictHostKeyChecking=no"}
@@ -265,10 +265,10 @@ def test_a_changed_host_key_stops_that_host_and_names_it(
 
 
 @needs_sshd
-def test_a_host_key_that_is_not_the_pinned_one_stops_that_host(
+def test_a_host_with_another_host_key_in_hosts_yaml_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
 ) -> None:
-    """hosts.yaml now pins another key than the one seen before: the host is not talked to, and both keys are named."""
+    """It is not contacted, and the message has both keys."""
     one, two = sshds
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
     run(make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": two.variables()}))
@@ -282,10 +282,10 @@ def test_a_host_key_that_is_not_the_pinned_one_stops_that_host(
 
 
 @needs_sshd
-def test_an_unreachable_host_is_named_with_ssh_s_words(
+def test_an_unreachable_host_has_the_error_message_of_ssh(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sshds: tuple[PrivateSshd, PrivateSshd]
 ) -> None:
-    """The others finish; the report has the reason and what to do."""
+    """The others finish, and the report has a fix."""
     one, two = sshds
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
     cluster = make_cluster(tmp_path, {"gpu_node": ["a", "b"]}, {"a": one.variables(), "b": two.variables()})
@@ -300,8 +300,8 @@ def test_an_unreachable_host_is_named_with_ssh_s_words(
     assert failure.fix.startswith("start sshd on b")
 
 
-def test_cancel_ends_in_130_with_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once cancelled, Ansible and its task are gone within seconds, the lock is free and the report says `interrupted`."""
+def test_a_cancelled_run_has_exit_code_130_and_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible and its task end within seconds, the lock is free, and the host is `interrupted`."""
     use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
     cancel = threading.Event()
@@ -337,7 +337,7 @@ apply_plan(cluster, plan, Options(), on_event=lambda event: print(type(event).__
 
 @pytest.mark.parametrize("moment", ["RunStarted", "PhaseStarted", "TaskStarted", "asleep"])
 def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
-    """SIGKILL at several moments: within seconds no process of the run is alive, the lock is free, the journal readable."""
+    """After SIGKILL at several moments, all processes of the run end within seconds, the lock is free, and the journal is readable."""
     write_playbooks(tmp_path, {"baseline": SLEEP})
     mark = f"PRIMUS_TEST_MARK={tmp_path}"
     environment = {**os.environ, "PRIMUS_TEST_MARK": str(tmp_path)}
@@ -366,15 +366,15 @@ def test_a_killed_controller_leaves_nothing_behind(tmp_path: Path, moment: str) 
     assert (report.killed, report.exit_code) == (True, 130)
 
 
-def test_a_second_apply_is_told_who_holds_the_lock(tmp_path: Path) -> None:
-    """Exit 5, with verb, user, machine and pid of the holder; the holder's own run goes on."""
+def test_a_second_apply_reports_the_holder_of_the_lock(tmp_path: Path) -> None:
+    """The exit code is 5, with verb, user, machine and pid. The first run continues."""
     write_playbooks(tmp_path, {"baseline": SLEEP})
     with subprocess.Popen([sys.executable, "-c", _CONTROLLER, str(tmp_path)], stdout=subprocess.PIPE, text=True) as controller:
         assert controller.stdout is not None
         controller.stdout.readline()
         state_dir = local_cluster(tmp_path, {"gpu_node": ["a", "b"]}).state_dir
         with (
-            pytest.raises(LockedError, match=rf"apply by .* \(pid {controller.pid}\)") as caught,
+            pytest.raises(LockedError, match=rf"locked by apply of .* \(pid {controller.pid}, ") as caught,
             cluster_lock(state_dir, verb="apply", run="x"),
         ):
             pass
@@ -391,10 +391,10 @@ def subreaper() -> int:
     return found.value
 
 
-def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL of the shim alone: when the run returns, no process of it lives, the lock is free, and the cause is named.
+def test_a_killed_supervisor_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After SIGKILL of the supervisor, all processes of the run end, the lock is free, and the problem is the signal.
 
-    A process of the caller's own, started meanwhile, goes on; so does the caller's way with orphans.
+    Other children of the caller continue, and the caller's setting for orphans is restored.
     """
     use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a", "b"]})
@@ -426,8 +426,8 @@ def test_a_killed_shim_takes_everything_with_it(tmp_path: Path, monkeypatch: pyt
         assert not list(cluster.state_dir.rglob("private"))
 
 
-def test_an_error_in_the_caller_ends_ansible_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `on_event` raises comes out of `apply_plan`, and by then Ansible is gone and the lock is free."""
+def test_an_exception_of_on_event_ends_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`apply_plan` raises it after Ansible has ended and the lock is free."""
     use_playbooks(monkeypatch, tmp_path, {"baseline": SLEEP})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
     monkeypatch.setenv("PRIMUS_TEST_MARK", str(tmp_path))
@@ -445,13 +445,13 @@ def test_an_error_in_the_caller_ends_ansible_too(tmp_path: Path, monkeypatch: py
 
 
 def private_dir(cluster: Cluster) -> Path:
-    """Return the running run's folder of secrets and sockets."""
+    """Return the folder for secrets and sockets of the current run."""
     (note,) = cluster.state_dir.rglob("private")
     return Path(note.read_text(encoding="utf-8"))
 
 
 def marked(mark: str) -> list[bytes]:
-    """Return the command lines of living processes that carry a mark in their environment."""
+    """Return the command lines of living processes with a mark in their environment."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -462,8 +462,8 @@ def marked(mark: str) -> list[bytes]:
     return found
 
 
-def test_report_json_is_what_the_report_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file beside the journal has the schema's name, the exit code and every host."""
+def test_report_json_equals_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the schema, the exit code and every host."""
     use_playbooks(monkeypatch, tmp_path, {"preflight": PING})
     cluster = local_cluster(tmp_path, {"gpu_node": ["a"]})
 

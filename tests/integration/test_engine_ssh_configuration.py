@@ -1,4 +1,4 @@
-"""The configuration of ssh that the engine asks for with `ssh -G`: it may run programs, so it has a time limit."""
+"""The time limit of `ssh -G`, because ssh_config can run programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_configuration_that_hangs_is_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pinning a key that hosts.yaml states asks ssh for the host's name, and nothing else; the error names the host."""
+def test_a_hanging_ssh_configuration_is_an_error_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinning a key from hosts.yaml calls `ssh -G`; the error has the name of the host."""
     monkeypatch.setattr(hostkeys, "_CONFIGURATION_TIMEOUT_S", 1)
     config = tmp_path / "config"
     config.write_text('Match exec "sleep 600"\n  User joe\n')

@@ -1,4 +1,4 @@
-"""`probe`, `ssh` and `exec` as a user types them, against a real sshd."""
+"""`probe`, `ssh` and `exec` with a real sshd."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def cli(sshd: LoopbackSshd, tmp_path: Path) -> Cli:
-    """Run a verb in a folder whose hosts.yaml names `one`, `two` and `three` behind the sshd, and others as given."""
+    """Return a function that runs a verb in a folder whose hosts.yaml has `one`, `two` and `three` behind the sshd, and further hosts."""
 
     def run(*words: str, more: Mapping[str, Mapping[str, object]] | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         hosts = {name: {"ansible_host": f"127.0.0.{number}"} for number, name in enumerate(("one", "two", "three"), start=1)}
@@ -48,7 +48,7 @@ def cli(sshd: LoopbackSshd, tmp_path: Path) -> Cli:
 
 @needs_sshd
 def test_probe_shows_every_host_and_pins_at_first_contact(cli: Cli) -> None:
-    """Each host has a row; keys are pinned and shown once, and the second time nothing is said of them."""
+    """Each host has a row. The first call prints the pinned keys, the second prints none."""
     first, second = cli("probe"), cli("probe")
 
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
@@ -59,8 +59,8 @@ def test_probe_shows_every_host_and_pins_at_first_contact(cli: Cli) -> None:
 
 
 @needs_sshd
-def test_probe_names_who_is_unknown_and_why(cli: Cli) -> None:
-    """A host that does not answer is unknown with its reason and fix, the others are shown, and the exit code is 4."""
+def test_probe_reports_unknown_hosts_with_reason_and_fix(cli: Cli) -> None:
+    """The other hosts are shown, and the exit code is 4."""
     more = {"dead": {"ansible_host": "127.0.0.9", "ansible_port": free_port()}}
     done = cli("probe", "--json", more=more)
     shown = cli("probe", "--limit", "dead", more=more)
@@ -75,8 +75,8 @@ def test_probe_names_who_is_unknown_and_why(cli: Cli) -> None:
 
 
 @needs_sshd
-def test_a_key_that_hosts_yaml_contradicts_is_not_contacted(cli: Cli, tmp_path: Path) -> None:
-    """A host_key other than the pinned one makes the host unknown before any connection."""
+def test_a_host_with_another_host_key_in_hosts_yaml_is_not_contacted(cli: Cli, tmp_path: Path) -> None:
+    """The host is unknown."""
     make_key(tmp_path / "other")
     key = " ".join((tmp_path / "other.pub").read_text().split()[:2])
     assert cli("probe", "--limit", "one").returncode == 0
@@ -87,8 +87,8 @@ def test_a_key_that_hosts_yaml_contradicts_is_not_contacted(cli: Cli, tmp_path: 
     assert (done.returncode, host["state"], host["cause"]) == (4, "unknown", "host_key_changed")
 
 
-def test_a_wrong_file_or_pattern_contacts_nobody(cli: Cli) -> None:
-    """A broken hosts.yaml is exit 2, a pattern without hosts is exit 3, each with a fix."""
+def test_an_invalid_file_or_pattern_is_an_error(cli: Cli) -> None:
+    """No host is contacted. The exit code is 2 for hosts.yaml and 3 for a pattern without hosts."""
     wrong, none = cli("probe", "nowhere.yaml"), cli("exec", "nothing", "--", "true")
 
     assert (wrong.returncode, none.returncode) == (2, 3)
@@ -99,7 +99,7 @@ def test_a_wrong_file_or_pattern_contacts_nobody(cli: Cli) -> None:
 
 @needs_sshd
 def test_exec_folds_equal_outputs(cli: Cli) -> None:
-    """Equal outputs are shown once with their hosts; a different one stands by itself, and a failure is exit 4."""
+    """Equal outputs are shown once with their hosts. A failure has exit code 4."""
     done = cli(
         "exec", "all", "--", 'echo ${SSH_CONNECTION% *} | grep -c 127.0.0.2; true; [ "${SSH_CONNECTION#*127.0.0.3 }" = "$SSH_CONNECTION" ]'
     )
@@ -113,8 +113,8 @@ def test_exec_folds_equal_outputs(cli: Cli) -> None:
 
 
 @needs_sshd
-def test_exec_gives_up_after_its_timeout_and_runsas_root(cli: Cli) -> None:
-    """A command that does not end makes its host unknown and exit 4; --sudo runs as root, with nothing on stdin."""
+def test_exec_has_a_timeout_and_can_run_as_root(cli: Cli) -> None:
+    """A host whose command does not end is unknown, and the exit code is 4. With --sudo the command is root and has no stdin."""
     slow = cli("exec", "one", "--timeout", "2", "--", "sleep 30")
     root = cli("exec", "one", "--sudo", "--", "id -u; cat")
 
@@ -124,7 +124,7 @@ def test_exec_gives_up_after_its_timeout_and_runsas_root(cli: Cli) -> None:
 
 
 def test_a_sudo_password_never_reaches_the_command(tmp_path: Path) -> None:
-    """Whether sudo wants the password on stdin or not, the command reads none of it."""
+    """The command cannot read it, whether or not sudo asks for it."""
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     asks = tmp_path / "sudo"
     asks.write_text('#!/bin/sh\n[ "$1" = -n ] && exit 1\nread -r word\nshift 3\necho "sudo got $word"\nexec "$@"\n')
@@ -145,8 +145,8 @@ def test_a_sudo_password_never_reaches_the_command(tmp_path: Path) -> None:
 
 
 @needs_sshd
-def test_ssh_becomes_openssh(cli: Cli) -> None:
-    """The exit code and output are the command's own; an unknown name suggests known ones."""
+def test_ssh_has_the_output_of_openssh(cli: Cli) -> None:
+    """The exit code is that of the command. For an unknown host, a similar name is suggested."""
     done, typo = cli("ssh", "two", "--", "echo", "a  b; exit 9"), cli("ssh", "twoo")
     line = cli("ssh", "two", "--", "exit 9")
 

@@ -1,4 +1,4 @@
-"""`node add`, `node remove`, `node replace` as a user types them, up to the first host that would be touched."""
+"""`node add`, `node remove` and `node replace` with hosts that do not answer, and with a real sshd."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-def test_a_silent_host_is_not_waited_for(hosts: Path) -> None:
-    """Nothing listens there: said before anything is drained, with the way to remove a dead host."""
+def test_removing_a_host_that_does_not_answer_is_an_error(hosts: Path) -> None:
+    """The error comes before the drain, with the way to remove a dead host."""
     error = refused("remove", hosts, "odd9", "--confirm", "small")
 
     assert "odd9 does not answer" in error.what
@@ -35,8 +35,8 @@ def test_a_silent_host_is_not_waited_for(hosts: Path) -> None:
     assert hosts.read_text() == CLUSTER
 
 
-def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None:
-    """The new host does not answer: nothing is drained, forgotten or stopped after it, and hosts.yaml has both."""
+def test_the_old_host_stays_if_the_new_one_does_not_answer(hosts: Path) -> None:
+    """Nothing is drained or stopped, and hosts.yaml has both hosts."""
     output = node("replace", hosts, "gpu01", "new10", "--host", "127.0.0.10", "--confirm", "small", "--dead", "--json")
     report = json.loads(output[output.index("{\n") :])
 
@@ -45,14 +45,14 @@ def test_the_old_host_stays_where_the_new_one_does_not_come(hosts: Path) -> None
     assert {"gpu01", "new10"} <= set(load_cluster(hosts).groups["gpu_node"])
 
 
-def test_a_reinstalled_host_must_show_its_key(hosts: Path) -> None:
-    """A host that does not answer shows none, and the pinned one stays."""
+def test_a_reinstalled_host_must_answer(hosts: Path) -> None:
+    """Otherwise its key is unknown, and the pinned key stays."""
     assert "so its host key is unknown" in refused("replace", hosts, "odd9", "odd9").what
 
 
 @pytest.fixture
 def reinstalled(tmp_path: Path) -> Iterator[tuple[Path, PrivateSshd]]:
-    """A cluster of one host behind a real sshd, whose key was pinned and is another one by now."""
+    """Return a cluster with one host behind a real sshd, whose key is not the pinned one."""
     if not has_sshd():
         pytest.skip("needs root and /usr/sbin/sshd (Debian: openssh-server)")
     sshd = PrivateSshd(tmp_path, free_port())
@@ -67,8 +67,8 @@ def reinstalled(tmp_path: Path) -> Iterator[tuple[Path, PrivateSshd]]:
     sshd.stop()
 
 
-def test_a_new_host_key_is_pinned_where_somebody_vouches_for_it(reinstalled: tuple[Path, PrivateSshd]) -> None:
-    """Another key than the one shown, or none, changes nothing; the right one is pinned, and host_key in hosts.yaml follows."""
+def test_a_new_host_key_is_pinned_if_it_is_confirmed(reinstalled: tuple[Path, PrivateSshd]) -> None:
+    """A wrong key, or none, changes nothing. The right key is pinned and written to host_key in hosts.yaml."""
     path, sshd = reinstalled
     cluster = load_cluster(path)
     before = pinned_key(cluster, "n1")
@@ -109,8 +109,8 @@ def _ansible(hosts: Path, playbook: str, *arguments: str) -> str:
         ("named.yml", ["-e", "node=gpu01", "-e", "old=gpu98", "-e", "confirm=small"], "hosts.yaml has no host gpu98"),
     ],
 )
-def test_plain_ansible_refuses_before_a_host_is_touched(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
-    """The same refusals without primus-bootstrap, by the plays with which its playbooks begin; only the controller was asked anything."""
+def test_the_playbooks_have_the_same_checks(hosts: Path, playbook: str, arguments: Sequence[str], said: str) -> None:
+    """Their first plays fail and contact only the controller."""
     output = _ansible(hosts, playbook, *arguments)
 
     assert said in output

@@ -1,4 +1,4 @@
-"""What a quarantine writes, what refuses a release, what Slurm is told, and how a look at all hosts is put together."""
+"""The release of a quarantine with the real Ansible."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ assert SPEC.loader
 SPEC.loader.exec_module(rules)
 
 
-def test_nothing_is_released_where_the_decision_was_not_taken(tmp_path: Path) -> None:
-    """The host cannot run what it is asked with, and drops out of no play: with plain Ansible, no controller is told to let jobs start."""
+def test_a_host_that_cannot_be_checked_is_not_released(tmp_path: Path) -> None:
+    """The host cannot run the check. The playbook fails without a change on the controllers."""
     local = "ansible_connection: local, ansible_become: false, ansible_python_interpreter"
     hosts = tmp_path / "hosts.yaml"
     hosts.write_text(

@@ -1,4 +1,4 @@
-"""The verb `reset`: what it refuses before a host is contacted, and what it plans."""
+"""The verb `reset`: its checks before a host is contacted, and its plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ all:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Path:
-    """Give an inventory of hosts that do not answer."""
+    """Write an inventory with hosts that do not answer."""
     path = tmp_path / "hosts.yaml"
     path.write_text(HOSTS)
     return path
@@ -46,8 +46,8 @@ def reset(hosts: Path, *words: str) -> subprocess.CompletedProcess[str]:
         (("--confirm", "tiny", "--limit", "nobody"), "the limit matches no host: nobody"),
     ],
 )
-def test_nothing_is_touched_without_the_clusters_name(hosts: Path, words: tuple[str, ...], says: str) -> None:
-    """A wrong name, none, or a limit that means nobody end in exit 3 before any state is written."""
+def test_reset_needs_the_name_of_the_cluster(hosts: Path, words: tuple[str, ...], says: str) -> None:
+    """A wrong name, no name, or a limit without hosts has exit code 3 before any state is written."""
     done = reset(hosts, *words)
 
     assert done.returncode == 3
@@ -55,16 +55,16 @@ def test_nothing_is_touched_without_the_clusters_name(hosts: Path, words: tuple[
     assert not (hosts.parent / ".primus").exists()
 
 
-def test_the_plan_is_shown_clients_before_servers(hosts: Path) -> None:
-    """Without a confirmation the plan is shown first: guard, storage, the operating system."""
+def test_the_plan_has_clients_before_servers(hosts: Path) -> None:
+    """Without a confirmation the plan is printed first."""
     shown = reset(hosts).stdout
 
     assert shown.index("guard") < shown.index("storage") < shown.index("baseline")
     assert "tiny: 3 phases on 2 hosts" in shown
 
 
-def test_no_server_goes_while_a_client_holds_the_mount(hosts: Path) -> None:
-    """A client that an earlier phase lost is in no play any more: what serves it is refused, with what to do (in check mode here)."""
+def test_a_server_is_not_reset_while_a_client_uses_it(hosts: Path) -> None:
+    """A client that failed in an earlier phase is in no later play. Its server is refused, with a fix."""
     local = f"ansible_connection: local, ansible_become: false, ansible_python_interpreter: {sys.executable}"
     hosts.write_text(HOSTS.replace("ansible_host: 192.0.2.1", local))
     playbook = content.playbooks_dir() / "day2/reset/storage.yml"

@@ -1,4 +1,4 @@
-"""`secrets rotate`: which hosts a secret concerns, the order, and what is refused. Contacts no host."""
+"""`secrets rotate` with an unknown secret."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.command_line import run_primus
 from tests.unit.test_rotate_verbs import LAB, PLAYBOOK
 
 
-def test_what_is_no_secret_is_refused_with_those_that_there_are() -> None:
-    """Before any host is contacted."""
+def test_an_unknown_secret_is_an_error_with_the_choices() -> None:
+    """No host is contacted."""
     done = run_primus("secrets", "rotate", str(LAB), "reddis", "--yes")
 
     assert done.returncode == 3
     assert "fix: choose from: certificates, gateway, mariadb, monitoring, munge, redis, registry" in done.stderr
 
 
-def test_the_playbook_alone_refuses_it_as_well() -> None:
-    """Plain Ansible, with and without a word."""
+def test_the_playbook_fails_for_an_unknown_secret() -> None:
+    """So it does without a secret."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(LAB), str(PLAYBOOK)]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg())}
     runs = ([*argv, *more] for more in ([], ["-e", "secret=x"]))

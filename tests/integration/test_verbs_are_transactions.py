@@ -1,4 +1,4 @@
-"""Verbs that edit hosts.yaml or a file beside it: a locked cluster stays as it is, and a killed verb is finished by the same command."""
+"""Verbs that edit hosts.yaml or its neighbours: they need the cluster's lock, and a killed verb can be repeated."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ app(["node", *words])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return what is in a folder, but for the lock's own files."""
+    """Return the content of a folder, without the files of the lock."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "lock.children"))
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def held(path: Path) -> AbstractContextManager[object]:
-    """Hold the lock of a cluster, as another apply does."""
+    """Hold the lock of a cluster like another apply."""
     return cluster_lock(path.parent / ".primus" / "small", verb="apply", run="20261111T000000Z-0000")
 
 
@@ -85,8 +85,8 @@ def held(path: Path) -> AbstractContextManager[object]:
         ["replace", "HOSTS", "odd9", "odd9", "--host-key", KEY],
     ],
 )
-def test_a_node_verb_that_finds_the_cluster_locked_changes_nothing(hosts: Path, words: Sequence[str]) -> None:
-    """Exit 5 with the holder; every byte of hosts.yaml, of the files beside it and of the state is as before."""
+def test_a_node_verb_changes_nothing_while_the_cluster_is_locked(hosts: Path, words: Sequence[str]) -> None:
+    """The exit code is 5, with the holder. hosts.yaml, its neighbours and the state are unchanged."""
     (hosts.parent / "host_vars").mkdir()
     (hosts.parent / "host_vars" / "left7.yml").write_text("site_a: 1\n", encoding="utf-8")
     with held(hosts):
@@ -97,8 +97,8 @@ def test_a_node_verb_that_finds_the_cluster_locked_changes_nothing(hosts: Path, 
         assert contents(hosts.parent) == before
 
 
-def test_a_wrong_file_is_said_before_the_lock(hosts: Path) -> None:
-    """A locked cluster whose hosts.yaml is no YAML by now: exit 2, and the file as it was."""
+def test_an_invalid_file_is_reported_before_the_lock(hosts: Path) -> None:
+    """If hosts.yaml is not valid YAML, the exit code is 2 even while the cluster is locked."""
     with held(hosts):
         hosts.write_text("all: [", encoding="utf-8")
         done = CliRunner().invoke(app, ["node", "add", str(hosts), "new10", "--groups", "gpu_node", "--yes"])
@@ -108,7 +108,7 @@ def test_a_wrong_file_is_said_before_the_lock(hosts: Path) -> None:
 
 
 def test_secrets_are_not_generated_while_the_cluster_is_locked(hosts: Path) -> None:
-    """Neither a Vault file nor a password is written: the run that is under way would not have them."""
+    """The current run would not have them."""
     hosts.write_text(CLUSTER.replace("    munge_key:", "    site_munge_key:"), encoding="utf-8")
     with held(hosts):
         before = contents(hosts.parent)
@@ -122,8 +122,8 @@ def test_secrets_are_not_generated_while_the_cluster_is_locked(hosts: Path) -> N
     assert (hosts.parent / ".primus" / "small" / ".gitignore").read_text() == "*\n"
 
 
-def test_the_lab_s_file_is_not_written_anew_while_the_cluster_is_locked(tmp_path: Path) -> None:
-    """More nodes are asked for while a run is under way: refused, and the file stays; without a run it is written."""
+def test_the_hosts_file_of_a_lab_is_not_written_while_the_cluster_is_locked(tmp_path: Path) -> None:
+    """Without a run it is written."""
     from primus_bootstrap.cli.lab_verbs import _hold  # noqa: PLC0415
 
     ensure_hosts_file(a_lab(tmp_path, 3), ANY, _hold)
@@ -140,7 +140,7 @@ def test_the_lab_s_file_is_not_written_anew_while_the_cluster_is_locked(tmp_path
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A hosts.yaml of two hosts, which are this machine, and playbooks that only ask them to answer."""
+    """Write a hosts.yaml with two hosts that are this machine, and playbooks that ping them."""
     playbooks = write_playbooks(tmp_path, {"join": JOIN})
     (playbooks / "day2").mkdir()
     for verb in ("add", "replace"):
@@ -152,7 +152,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def killed(hosts: Path, function: str, when: str, *words: str) -> None:
-    """Run a verb of `node` that is killed before or after a call of that function."""
+    """Run a verb of `node` that is killed before or after a call of a function."""
     argv = [sys.executable, "-c", KILLED, str(content.playbooks_dir()), function, when, *words]
     done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=180, check=False, cwd=hosts.parent)
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
@@ -182,7 +182,7 @@ def test_a_killed_verb_is_finished_by_the_same_command(  # noqa: PLR0917 - one r
     between: Sequence[str],
     finally_: Sequence[str],
 ) -> None:
-    """At each moment hosts.yaml is whole and the lock free; the second run ends well and leaves what the first was to leave."""
+    """After each kill hosts.yaml is complete and the lock is free. The second run finishes the work."""
     killed(small, function, when, *words)
 
     assert load_cluster(small).groups["gpu_node"] == tuple(between)
@@ -195,8 +195,8 @@ def test_a_killed_verb_is_finished_by_the_same_command(  # noqa: PLR0917 - one r
     assert load_cluster(small).groups["gpu_node"] == tuple(finally_)
 
 
-def test_an_edit_is_taken_back_where_no_host_was_touched(small: Path) -> None:
-    """The state folder cannot be written: exit 3, which says that nothing was touched, is true of hosts.yaml as well."""
+def test_the_edit_is_reverted_if_no_host_was_contacted(small: Path) -> None:
+    """The state folder is not writable: exit code 3, and hosts.yaml is unchanged."""
     state = small.parent / ".primus" / "small"
     state.mkdir(parents=True)
     (state / "runs").write_text("no folder", encoding="utf-8")
@@ -207,8 +207,8 @@ def test_an_edit_is_taken_back_where_no_host_was_touched(small: Path) -> None:
     assert small.read_text() == LOCAL_CLUSTER
 
 
-def test_a_running_verb_holds_the_lock_from_the_first_look_to_the_last_edit(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it reads, asks and edits, another command is refused and told which verb it waits for."""
+def test_a_verb_holds_the_lock_from_its_first_read_to_its_last_edit(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Meanwhile another command fails, with the verb that holds the lock."""
     from primus_bootstrap.cli import node_changes, node_verbs  # noqa: PLC0415
 
     seen: list[tuple[str, str]] = []
@@ -259,8 +259,8 @@ LOOKED = """---
 """
 
 
-def test_a_running_apply_does_not_see_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """hosts.yaml and a variable file change between two processes of one run: the second reads what was checked; the next run the new."""
+def test_an_edit_does_not_affect_a_running_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files change between two processes of a run: the second process reads the checked files, the next run the new ones."""
     playbooks = write_playbooks(tmp_path, {"edit": EDITED, "look": LOOKED})
     monkeypatch.setattr(content, "playbooks_dir", lambda: playbooks)
     site = tmp_path / "site"

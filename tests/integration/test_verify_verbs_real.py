@@ -1,4 +1,4 @@
-"""The verb `verify`: one row a service and host, of what roles hand over; what nobody looked at is unknown."""
+"""The verb `verify` with the real Ansible."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LAST = """- name: Answer
 
 @pytest.fixture
 def hosts_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give an inventory of two hosts that are this machine, and playbooks whose second role refuses n2; only n1 is a gpu_node."""
+    """Write an inventory with two hosts that both are this machine, and playbooks whose second role fails on n2; only n1 is a gpu_node."""
     playbooks = tmp_path / "playbooks"
     for name, text in {"records": RECORDS, "tasks": TASKS, "last": LAST, "gpus": LAST}.items():
         (playbooks / "roles" / name / "tasks").mkdir(parents=True)
@@ -66,8 +66,8 @@ def hosts_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hosts.yaml"
 
 
-def test_verify_prints_one_table_over_real_roles(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Ansible runs the roles' proofs; the table has every service on every host, and the command ends with 4."""
+def test_verify_prints_one_table(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It has every service on every host. The exit code is 4."""
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(hosts_yaml)])
     shown = capsys.readouterr().out
@@ -81,8 +81,8 @@ def test_verify_prints_one_table_over_real_roles(hosts_yaml: Path, capsys: pytes
     assert "verify proof: 5 pass, 1 fail, 1 unknown" in shown
 
 
-def test_verify_of_the_hosts_that_are_right_ends_with_0(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --limit only those hosts are looked at, and --json has each row with its records."""
+def test_verify_of_good_hosts_has_exit_code_0(hosts_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--limit selects the hosts, and --json prints each row with its verdicts."""
     with pytest.raises(SystemExit) as ended:
         main(["verify", str(hosts_yaml), "--limit", "n1", "--json"])
     answer = json.loads(capsys.readouterr().out)
