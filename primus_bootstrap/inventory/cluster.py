@@ -56,11 +56,7 @@ class Connection:
 class RoleSources:
     """The variables of a role's templates that do not come from the inventory.
 
-    Attributes:
-        defaults: Files of variables that the inventory overrides.
-        overrides: Files of variables that override the inventory.
-        facts: The value of `ansible_facts`.
-        given: Variables that override all others.
+    The inventory overrides the variables in the files `defaults`; the files `overrides` override it. `given` overrides all others.
     """
 
     defaults: tuple[Path, ...]
@@ -90,12 +86,9 @@ class Cluster:
     """One validated hosts.yaml.
 
     Attributes:
-        name: `cluster_name`, or the name of the folder.
-        path: hosts.yaml.
         hosts: All hosts, in inventory order.
         groups: Every group, `all` included, with its hosts and those of its children.
-        view: The inventory as Ansible loads it.
-        stated: Every variable that is set, with the positions where it is set.
+        variable_origins: Where each variable is set.
         sums: The checksums of the files that were read (`snapshot.file_sums`).
         snapshot: The copy of hosts.yaml that was read in place of `path`, or None.
     """
@@ -105,7 +98,7 @@ class Cluster:
     hosts: tuple[Host, ...]
     groups: Mapping[str, tuple[str, ...]]
     view: AnsibleView
-    stated: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
+    variable_origins: Mapping[str, tuple[Origin, ...]] = field(default_factory=dict)
     sums: Mapping[str, str] = field(default_factory=dict)
     snapshot: Path | None = None
 

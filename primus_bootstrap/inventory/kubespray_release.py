@@ -15,13 +15,8 @@ _DATA = Path(__file__).with_name("data") / "kubespray_release.yml"
 class Release:
     """One release of Kubespray.
 
-    Attributes:
-        version: Its tag.
-        commit: Its git commit.
-        tree: The git tree of the commit; identifies an archive without history.
-        url: Its git repository.
-        requirements: Its Python packages, as `name==version`.
-        kubernetes: The exact versions of Kubernetes that it installs, newest first.
+    `tree` is the git tree of `commit`, which identifies an archive without history. `requirements` are pip's pins, `kubernetes` the
+    exact versions that the release installs, newest first.
     """
 
     version: str

@@ -36,13 +36,9 @@ _EXTENSIONS = ("", ".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The result of `validate`.
+    """The result of `validate`: problems in file order, values that only a run can check, and the number of variables.
 
-    Attributes:
-        problems: All problems, sorted by position.
-        deferred: The values that only a run can check.
-        cluster: The inventory; None if there are problems.
-        variables: The number of different variables that are set.
+    `cluster` is None if there are problems.
     """
 
     problems: tuple[Problem, ...]
@@ -161,16 +157,7 @@ def _missing_file_fix(folder: Path) -> str:
 
 @dataclass(slots=True)
 class _Validator:
-    """One validation.
-
-    Attributes:
-        display_path: The path that problems show.
-        path: hosts.yaml.
-        read_path: The file that is read for it: the same one, or a snapshot of it.
-        loader: Ansible's file loader.
-        vault: The Vault passwords.
-        ignore_rules: Rules whose problems are left out.
-    """
+    """One validation of `path`. `read_path` is the file that is read for it: the same one, or a snapshot of it."""
 
     display_path: Path
     path: Path
@@ -220,7 +207,7 @@ class _Validator:
         """Load the inventory with Ansible and apply the rules. Adds to `problems`; returns None if there are any."""
         try:
             encrypted = [file.path for file in files.encrypted]
-            inventory, managers = ansible_view.open_view(self.read_path, self.path, self.loader, self.vault, files.paths, encrypted)
+            inventory, variable_manager = ansible_view.open_view(self.read_path, self.path, self.loader, self.vault, files.paths, encrypted)
         except ValueError as error:
             if not problems:
                 what = f"Ansible cannot load it: {error}"
@@ -231,12 +218,14 @@ class _Validator:
         }
         depths = {name: (group.depth, group.priority) for name, group in inventory.groups.items()}
         variable_index = VariableIndex(groups, depths, index_definitions(definitions))
-        view = ansible_view.ManagersView(self.loader, inventory, managers, self.vault, tuple(files.encrypted), variable_index.origin)
-        origins = source_map.host_origins()
+        view = ansible_view.ManagersView(
+            self.loader, inventory, variable_manager, self.vault, tuple(files.encrypted), variable_index.origin
+        )
+        host_origins = source_map.host_origins()
         resolver = AddressResolver(variable_index, view)
-        context = ValidationContext(str(self.display_path), source_map, groups, origins, variable_index, view, resolver)
+        context = ValidationContext(str(self.display_path), source_map, groups, host_origins, variable_index, view, resolver)
         found = (
-            *unknown_owner_problems(files, groups, origins),
+            *unknown_owner_problems(files, groups, host_origins),
             *all_rules.check(context),
             *required.check(context, encrypted_owners=[file.owner for file in files.encrypted]),
         )
@@ -252,6 +241,6 @@ class _Validator:
         hosts = tuple(Host(name, tuple(groups_of[name]), context.host_origins[name]) for name in context.hosts)
         definition = next(iter(context.variable_index.by_host(_CLUSTER_NAME).values()), None)
         name = str(value_of(definition.node)) if definition else self.path.parent.resolve().name
-        stated = {variable: tuple(one.origin for one in several) for variable, several in context.variable_index.by_name.items()}
+        variable_origins = {variable: tuple(one.origin for one in several) for variable, several in context.variable_index.by_name.items()}
         snapshot = self.read_path if self.read_path != self.path else None
-        return Cluster(name, self.path, hosts, context.groups, context.view, stated=stated, snapshot=snapshot)
+        return Cluster(name, self.path, hosts, context.groups, context.view, variable_origins=variable_origins, snapshot=snapshot)

@@ -48,7 +48,7 @@ def chosen_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:
     """Return the variables that this project sets. `folder` is the cluster's folder for kubeconfig, secrets and downloads."""
     nodes = len(dict.fromkeys((*cluster.groups.get("kube_control_plane", ()), *cluster.groups.get("kube_node", ()))))
     values = (*_fixed(folder), *_base(folder), *_data_plane(cluster), *_api(cluster), *_size(nodes), *_hosts(cluster), *_drain(cluster))
-    return tuple(value for value in values if value.name in FIXED or value.name not in cluster.stated)
+    return tuple(value for value in values if value.name in FIXED or value.name not in cluster.variable_origins)
 
 
 def _value(name: str, value: Json, reason: str, group: str = "all") -> Value:
@@ -88,12 +88,12 @@ def _base(folder: Path) -> Iterator[Value]:
 def _data_plane(cluster: Cluster) -> Iterator[Value]:
     """Set Calico's nftables mode with kube-proxy's: https://docs.tigera.io/calico/latest/getting-started/kubernetes/nftables."""
     ours = {"kube_proxy_mode": "nftables", "kube_network_plugin": "calico"}
-    if all(name not in cluster.stated or _known(cluster, name) == value for name, value in ours.items()):
+    if all(name not in cluster.variable_origins or _known(cluster, name) == value for name, value in ours.items()):
         yield _value("calico_nftable_mode", "Enabled", "kube-proxy uses nftables, with which Calico's iptables mode does not work")
 
 
 def _api(cluster: Cluster) -> Iterator[Value]:
-    outside = "loadbalancer_apiserver" in cluster.stated
+    outside = "loadbalancer_apiserver" in cluster.variable_origins
     yield _value(
         "loadbalancer_apiserver_localhost",
         not outside,
@@ -103,7 +103,7 @@ def _api(cluster: Cluster) -> Iterator[Value]:
     yield _value(
         "kube_encrypt_secret_data", value=True, reason="secrets are encrypted in etcd and in its backups; the key is in credentials_dir"
     )
-    if "kube_apiserver_enable_admission_plugins" not in cluster.stated:
+    if "kube_apiserver_enable_admission_plugins" not in cluster.variable_origins:
         yield _value(
             "kube_apiserver_enable_admission_plugins", ["PodSecurity"], "Kubespray writes Pod Security's settings only if it is listed"
         )
@@ -151,7 +151,7 @@ def _hosts(cluster: Cluster) -> Iterator[Value]:
         yield _value("containerd_extra_args", line, "keeps the files of a GPU operator in Kubespray's next run")
     if not cluster.groups.get("gpu_node"):
         return
-    if "kube_reserved" not in cluster.stated:
+    if "kube_reserved" not in cluster.variable_origins:
         yield _value("kube_reserved", value=True, reason="reserve a part of a GPU host for the system", group="gpu_node")
         yield _value("kubelet_cpu_manager_policy", "static", "a training pod gets exclusive cores; requires kube_reserved", "gpu_node")
     yield _value("kube_cpu_reserved", "2000m", "two cores of a GPU host for the system", "gpu_node")
@@ -167,10 +167,10 @@ _LEAST_EVICT_S, _SPARE_S = 60, 60
 
 def _drain(cluster: Cluster) -> Iterator[Value]:
     """Derive the time limits of Kubespray's drains from kube_drain_evict_s of the role kube_drain."""
-    if not cluster.stated.keys().isdisjoint(("drain_timeout", "drain_grace_period")):
+    if not cluster.variable_origins.keys().isdisjoint(("drain_timeout", "drain_grace_period")):
         return  # the grace period must be less than the time-out, so the user sets both
     name = "kube_drain_evict_s"
-    limit_s = max([_LEAST_EVICT_S, *_numbers(cluster, name)]) if name in cluster.stated else int(load_options()[name].default)
+    limit_s = max([_LEAST_EVICT_S, *_numbers(cluster, name)]) if name in cluster.variable_origins else int(load_options()[name].default)
     yield _value("drain_timeout", f"{limit_s}s", f"from {name}: the time limit of evictions")
     yield _value("drain_grace_period", max(limit_s - _SPARE_S, limit_s // 2), f"from {name}: replaces the pods' grace periods")
 
@@ -187,13 +187,13 @@ def _numbers(cluster: Cluster, name: str) -> Iterator[int]:
 
 def all_values(cluster: Cluster, folder: Path) -> tuple[Value, ...]:
     """Return the variables that this project and hosts.yaml set, sorted by name, without secrets."""
-    stated = [name for name in sorted(cluster.stated) if name in load_kubespray_variables() and not name.startswith("ansible_")]
+    stated = [name for name in sorted(cluster.variable_origins) if name in load_kubespray_variables() and not name.startswith("ansible_")]
     found = [_stated(cluster, name) for name in stated]
     return tuple(sorted((*found, *chosen_values(cluster, folder)), key=lambda value: (value.name, value.group)))
 
 
 def _stated(cluster: Cluster, name: str) -> Value:
-    locations = cluster.stated[name]
+    locations = cluster.variable_origins[name]
     first = f"{locations[0].file}:{locations[0].line}"
     reason = first if len(locations) == 1 else f"{first} and {len(locations) - 1} more"
     return Value(name, "(not shown)" if _SECRET.search(name) else _known(cluster, name), _HOSTS_YAML, reason, "")

@@ -156,7 +156,7 @@ def first_addresses(kubespray: Kubespray) -> tuple[str, ...]:
     """
     cluster = kubespray.cluster
     first = next(iter(cluster.groups.get("kube_control_plane", ())), "")
-    if not first or "loadbalancer_apiserver" in cluster.stated:
+    if not first or "loadbalancer_apiserver" in cluster.variable_origins:
         return ()
     try:
         facts = json.loads((kubespray.paths.facts / first).read_text(encoding="utf-8"))

@@ -74,7 +74,7 @@ def _raw(cluster: Cluster, host: str) -> dict[str, Any]:
     from ansible import constants  # noqa: PLC0415 - after the cluster is loaded with the shipped settings
 
     view: Any = cluster.view
-    variables = view.managers.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
+    variables = view.variable_manager.get_vars(host=view.inventory.get_host(host), include_hostvars=False, stage="all")
     loaded: dict[str, Any] = json.loads(
         json.dumps({name: value for name, value in variables.items() if name not in constants.INTERNAL_STATIC_VARS})
     )

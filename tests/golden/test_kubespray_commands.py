@@ -123,7 +123,7 @@ def test_values_equal_the_golden_files(topology: str) -> None:
     for value in values:
         assert read[f"group_vars/{value.group}.yml"][value.name] == value.value
         assert "{{" not in str(value.value)
-        assert value.name not in cluster.stated
+        assert value.name not in cluster.variable_origins
 
 
 def test_every_golden_file_has_an_example() -> None:

@@ -87,20 +87,14 @@ def expand_hosts(pattern: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ManagersView:
-    """The managers of one loaded inventory.
+    """One inventory in Ansible's managers.
 
-    Attributes:
-        loader: Ansible's file loader.
-        inventory: Ansible's inventory manager.
-        managers: Ansible's variable manager.
-        vault: The Vault passwords.
-        encrypted_files: The files that need a Vault password that was not given.
-        locate: Returns where a variable of a host is set.
+    `locate` returns where a variable of a host is set. `encrypted_files` need a Vault password that was not given.
     """
 
     loader: Any
     inventory: Any
-    managers: Any
+    variable_manager: Any
     vault: Vault
     encrypted_files: tuple[EncryptedFile, ...]
     locate: Callable[[str, str], Origin | None]
@@ -131,7 +125,7 @@ class ManagersView:
         if entry is None or entry.implicit:
             raise PlanError(f"no such host: {host}", fix="use the name of a host in hosts.yaml")
         with _quiet():
-            raw = self.managers.get_vars(host=entry)
+            raw = self.variable_manager.get_vars(host=entry)
         return HostVariables(self, host, raw)
 
     def read_templates(self, path: Path) -> Any:
@@ -153,7 +147,7 @@ class ManagersView:
             filter_loader.add_directory(str(path.parents[1] / "filter_plugins"))  # filters that the role's variables use
             variables |= self.read_templates(path) or {}
         with _quiet():
-            variables |= self.managers.get_vars(host=self.inventory.get_host(host))
+            variables |= self.variable_manager.get_vars(host=self.inventory.get_host(host))
         for path in sources.overrides:
             variables |= self.read_templates(path) or {}
         templar = Templar(loader=self.loader, variables={**variables, "ansible_facts": dict(sources.facts), **sources.given})
@@ -297,9 +291,9 @@ def open_view(  # noqa: PLR0913, PLR0917 - paths, loader and passwords of one in
                     loader._FILE_CACHE[name] = {}  # noqa: SLF001 - `variable_files` reports it; the managers would stop
         except AnsibleError as error:
             raise ValueError(str(error)) from error
-        managers = VariableManager(loader=loader, inventory=inventory)
-        HostVars(inventory=inventory, variable_manager=managers, loader=loader)  # registers itself with the manager, for templates
-    return inventory, managers
+        variable_manager = VariableManager(loader=loader, inventory=inventory)
+        HostVars(inventory=inventory, variable_manager=variable_manager, loader=loader)  # registers itself with the manager, for templates
+    return inventory, variable_manager
 
 
 def _clear_plugin_caches() -> None:

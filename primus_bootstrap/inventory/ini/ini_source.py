@@ -36,12 +36,7 @@ class Variable:
 class Entry:
     """One line of a section: a host pattern with its variables, a child group, or a variable.
 
-    Attributes:
-        name: The host pattern, group or variable.
-        line: Its line number.
-        variables: The variables of a host, or the one variable.
-        above: The comment lines above it; an empty string is a blank line.
-        beside: The comment at the end of the line.
+    `above` are the comment lines above it, with an empty string for a blank line; `beside` is the comment at its end.
     """
 
     name: str

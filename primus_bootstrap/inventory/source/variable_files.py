@@ -66,19 +66,19 @@ class _Reader:
         folder = self.base / name
         if not folder.is_dir():
             if folder.exists():
-                self._add(folder, 0, "is a file; Ansible ignores it", f"move it to {name}/all.yml", "variable-file")
+                self.report(folder, 0, "is a file; Ansible ignores it", f"move it to {name}/all.yml")
             return
         for owner, files in _by_owner(folder).items():
             read, *ignored = files
             for path in ignored:
                 name_read = f"{read.name}/" if read.is_dir() else read.name
-                what = f"Ansible ignores it and reads only {name_read}"
-                self._add(path, 0, what, f"move its content to {name_read}, or delete it", "variable-file")
+                fix = f"move its content to {name_read}, or delete it"
+                self.report(path, 0, f"Ansible ignores it and reads only {name_read}", fix)
             self.found.owners[kind, owner] = Origin(self.display_path(read), 0)
             for path in _files(read):
                 self._file(path, kind, owner)
 
-    def _add(self, path: Path, line: int, what: str, fix: str, rule: str) -> None:
+    def report(self, path: Path, line: int, what: str, fix: str, rule: str = "variable-file") -> None:
         self.found.problems.append(Problem(self.display_path(path), line, what, fix, rule))
 
     def _file(self, path: Path, kind: str, owner: str) -> None:
@@ -92,13 +92,7 @@ class _Reader:
         if root is None or root.tag == "tag:yaml.org,2002:null":
             return
         if not isinstance(root, yaml.MappingNode):
-            self._add(
-                path,
-                line_of(root),
-                "is not a mapping of variables",
-                "write each variable as `name: value` on a separate line",
-                "variable-file",
-            )
+            self.report(path, line_of(root), "is not a mapping of variables", "write each variable as `name: value` on a separate line")
             return
         for key, value in entries(root):
             origin = Origin(display_path, line_of(key))
@@ -113,10 +107,7 @@ def read_variable_files(base: Path, display_base: str, *, decrypt: Callable[[byt
         try:
             reader.folder(name, kind)
         except OSError as error:
-            problem = Problem(
-                reader.display_path(base / name), 0, f"cannot be read: {error.strerror}", f"chmod u+rx {base / name}", "unreadable"
-            )
-            reader.found.problems.append(problem)
+            reader.report(base / name, 0, f"cannot be read: {error.strerror}", f"chmod u+rx {base / name}", "unreadable")
     return reader.found
 
 

@@ -33,16 +33,18 @@ _COLLECTION_TAGS: Mapping[type, tuple[str, ...]] = {
 }
 
 
+_Fault = tuple[int, str, str, str]  # line, what, fix and rule of a problem
+_PROGRAM_FIX = "name the hosts.yaml of the cluster; dynamic inventories are not supported"
+_PROGRAM: _Fault = (1, "is a program or binary data, not an inventory", _PROGRAM_FIX, "not-text")
+_TOO_DEEP = (f"is nested more than {_MAX_LEVELS} levels deep", "reduce the nesting", "not-yaml")
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One parsed file.
 
-    Attributes:
-        display_path: The path that messages show.
-        node: The root node. None if the file is empty, wrong, or encrypted without a password.
-        problems: The syntax errors.
-        encrypted: The whole file is under Vault.
-        needs_password: The file is under Vault and no password was given.
+    `node` is None if the file is empty, invalid, or encrypted without a password (`needs_password`). `encrypted` means that the
+    whole file is under Vault.
     """
 
     display_path: str
@@ -57,10 +59,8 @@ def read_source(path: Path, display_path: str, *, decrypt: Callable[[bytes], byt
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Source(
-            display_path,
-            problems=(Problem(display_path, 0, f"cannot be read: {error.strerror}", f"chmod u+r {display_path}", "unreadable"),),
-        )
+        problem = Problem(display_path, 0, f"cannot be read: {error.strerror}", f"chmod u+r {display_path}", "unreadable")
+        return Source(display_path, problems=(problem,))
     encrypted = data.startswith(VAULT_HEADER)
     if encrypted:
         if decrypt is None:
@@ -68,35 +68,35 @@ def read_source(path: Path, display_path: str, *, decrypt: Callable[[bytes], byt
         try:
             data = decrypt(data)
         except ValueError as error:
-            return Source(display_path, encrypted=True, problems=(_wrong_password(display_path, str(error)),))
-    source = _parse(data, display_path)
-    return Source(display_path, source.node, source.problems, encrypted=encrypted)
+            fix = "--vault-password-file FILE, with the right password"
+            problem = Problem(display_path, 1, f"cannot be decrypted: {error}", fix, "vault-password")
+            return Source(display_path, problems=(problem,), encrypted=True)
+    node, faults = _parse(data, display_path)
+    return Source(display_path, node, tuple(Problem(display_path, *fault) for fault in faults), encrypted)
 
 
-def _wrong_password(display_path: str, reason: str) -> Problem:
-    return Problem(
-        display_path, 1, f"cannot be decrypted: {reason}", "--vault-password-file FILE, with the right password", "vault-password"
-    )
-
-
-def _parse(data: bytes, display_path: str) -> Source:
+def _parse(data: bytes, display_path: str) -> tuple[yaml.Node | None, list[_Fault]]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return Source(display_path, problems=(_undecodable(data, display_path, data.count(b"\n", 0, error.start) + 1),))
+        return None, [_not_text(data, data.count(b"\n", 0, error.start) + 1)]
     if "\0" in text:
-        return Source(display_path, problems=(_undecodable(data, display_path, text.count("\n", 0, text.index("\0")) + 1),))
+        return None, [_not_text(data, _line_at(text, text.index("\0")))]
     try:
         node = _compose(text)
     except (yaml.YAMLError, RecursionError) as error:
-        return Source(display_path, problems=(_not_yaml(text, display_path, error),))
+        return None, [_not_yaml(text, display_path, error)]
     if node is None:
-        return Source(display_path)
+        return None, []
     if not isinstance(node, yaml.MappingNode) and _looks_like_ini(text):
-        return Source(display_path, problems=(_ini_problem(display_path, text),))
-    problems = _Check(display_path).tree(node)
-    broken = any(problem.rule != "duplicate-key" for problem in problems)
-    return Source(display_path, None if broken else node, tuple(problems))
+        return None, [_ini_file(text, display_path)]
+    faults = _Check().tree(node)
+    invalid = any(rule != "duplicate-key" for _, _, _, rule in faults)
+    return None if invalid else node, faults
+
+
+def _line_at(text: str, index: int) -> int:
+    return text.count("\n", 0, index) + 1
 
 
 def _compose(text: str) -> yaml.Node | None:
@@ -144,15 +144,10 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _undecodable(data: bytes, display_path: str, line: int) -> Problem:
+def _not_text(data: bytes, line: int) -> _Fault:
     if data.startswith((b"#!", b"\x7fELF")) or b"\0" in data[:1024]:
-        return _program(display_path)
-    return Problem(display_path, line, "is not UTF-8 text", "save the file as UTF-8", "not-text")
-
-
-def _program(display_path: str) -> Problem:
-    fix = "name the hosts.yaml of the cluster; dynamic inventories are not supported"
-    return Problem(display_path, 1, "is a program or binary data, not an inventory", fix, "not-text")
+        return _PROGRAM
+    return line, "is not UTF-8 text", "save the file as UTF-8", "not-text"
 
 
 def _looks_like_ini(text: str) -> bool:
@@ -162,87 +157,57 @@ def _looks_like_ini(text: str) -> bool:
     return bool(_INI_SECTION.match(lines[0]) or _INI_HOST.match(lines[0]) or (":" not in lines[0] and _INI_SECTION.search(text)))
 
 
-def _ini_problem(display_path: str, text: str) -> Problem:
+def _ini_file(text: str, display_path: str) -> _Fault:
     lines = enumerate(text.splitlines(), 1)
     first = next((number for number, line in lines if line.strip() and not line.lstrip().startswith(("#", ";"))), 1)
-    return Problem(
-        display_path, first, "is an INI inventory, not YAML", f"convert it to YAML: primus-bootstrap import {display_path}", "ini-file"
-    )
+    return first, "is an INI inventory, not YAML", f"convert it to YAML: primus-bootstrap import {display_path}", "ini-file"
 
 
-def _not_yaml(text: str, display_path: str, error: Exception) -> Problem:
-    """Return a message for a syntax error: our own for the common ones, else libyaml's."""
+def _not_yaml(text: str, display_path: str, error: Exception) -> _Fault:
+    """Return the fault for a syntax error: our own message for the common ones, else libyaml's."""
     if text.startswith("#!"):
-        return _program(display_path)
+        return _PROGRAM
     if _looks_like_ini(text):
-        return _ini_problem(display_path, text)
+        return _ini_file(text, display_path)
     if isinstance(error, yaml.MarkedYAMLError):
-        return _syntax(text, display_path, error)
+        return _syntax(text, error)
     if isinstance(error, RecursionError):
-        return Problem(display_path, 0, f"is nested more than {_MAX_LEVELS} levels deep", "reduce the nesting", "not-yaml")
-    odd = _UNPRINTABLE.search(text)
-    line = text.count("\n", 0, odd.start()) + 1 if odd else 0
-    return Problem(display_path, line, "is not YAML: it contains a control character", "remove the control character", "not-yaml")
+        return 0, *_TOO_DEEP
+    control = _UNPRINTABLE.search(text)
+    line = _line_at(text, control.start()) if control else 0
+    return line, "is not YAML: it contains a control character", "remove the control character", "not-yaml"
 
 
-def _syntax(text: str, display_path: str, error: yaml.MarkedYAMLError) -> Problem:
+def _syntax(text: str, error: yaml.MarkedYAMLError) -> _Fault:
     reason = error.problem or "cannot be parsed"
     # libyaml notices a missing colon on a later line; the context is the line of the key.
     mark = (error.context_mark if "expected ':'" in reason else None) or error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 0
     if tab := _TAB_INDENT.search(text):
-        at = text.count("\n", 0, tab.end()) + 1
-        return Problem(display_path, at, "is indented with a tab; YAML allows only spaces", "replace the tab with spaces", "tab")
+        what = "is indented with a tab; YAML allows only spaces"
+        return _line_at(text, tab.end()), what, "replace the tab with spaces", "tab"
     for words, what, fix, rule in _SYNTAX:
         if words in reason:
-            return Problem(display_path, line, what, fix, rule)
-    return Problem(display_path, line, f"is not YAML: {reason}", "correct the line, or put the value in quotes", "not-yaml")
+            return line, what, fix, rule
+    return line, f"is not YAML: {reason}", "correct the line, or put the value in quotes", "not-yaml"
 
 
 # Part of libyaml's message, our message, fix, rule (https://github.com/yaml/libyaml/blob/0.2.5/src/parser.c and scanner.c).
 _SYNTAX = (
-    (
-        "did not find expected key",
-        "has a different indentation from the lines above",
-        "indent the line like the other entries of its level",
-        "indentation",
-    ),
-    (
-        "did not find expected '-' indicator",
-        "is not part of the list above",
-        "begin the line with `- `, indented like the other entries of the list",
-        "indentation",
-    ),
-    (
-        "mapping values are not allowed",
-        "has a `:` where YAML does not allow one",
-        "check the indentation of this line and the one above, or put the value in quotes",
-        "indentation",
-    ),
-    (
-        "could not find expected ':'",
-        "has no `:` after its key",
-        "end the key with `:` (a host without variables is `gpu1:`)",
-        "missing-colon",
-    ),
-    (
-        "but found another document",
-        "begins a second YAML document",
-        "delete the `---` line",
-        "not-yaml",
-    ),
-    (
-        "found undefined alias",
-        "uses an alias (`*name`) without an anchor (`&name`)",
-        "put the value in quotes, or define the anchor",
-        "not-yaml",
-    ),
-    (
-        "found unexpected end of stream",
-        "has a quote or bracket that is not closed",
-        "add the closing quote or bracket",
-        "not-yaml",
-    ),
+    ("did not find expected key", "has a different indentation from the lines above",
+     "indent the line like the other entries of its level", "indentation"),
+    ("did not find expected '-' indicator", "is not part of the list above",
+     "begin the line with `- `, indented like the other entries of the list", "indentation"),
+    ("mapping values are not allowed", "has a `:` where YAML does not allow one",
+     "check the indentation of this line and the one above, or put the value in quotes", "indentation"),
+    ("could not find expected ':'", "has no `:` after its key",
+     "end the key with `:` (a host without variables is `gpu1:`)", "missing-colon"),
+    ("but found another document", "begins a second YAML document",
+     "delete the `---` line", "not-yaml"),
+    ("found undefined alias", "uses an alias (`*name`) without an anchor (`&name`)",
+     "put the value in quotes, or define the anchor", "not-yaml"),
+    ("found unexpected end of stream", "has a quote or bracket that is not closed",
+     "add the closing quote or bracket", "not-yaml"),
 )  # fmt: skip
 
 
@@ -250,17 +215,16 @@ _SYNTAX = (
 class _Check:
     """Walks over every node and reports duplicate keys, unknown tags, and aliases that contain themselves or expand too far."""
 
-    display_path: str
     sizes: dict[int, int] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    faults: list[_Fault] = field(default_factory=list)
 
-    def tree(self, root: yaml.Node) -> list[Problem]:
+    def tree(self, root: yaml.Node) -> list[_Fault]:
         try:
             size = self._walk(root)
         except RecursionError:
-            self._add(root, f"is nested more than {_MAX_LEVELS} levels deep", "reduce the nesting", "not-yaml")
-            return self.problems
+            self._add(root, *_TOO_DEEP)
+            return self.faults
         if size > _MAX_NODES:
             self._add(
                 root,
@@ -268,10 +232,10 @@ class _Check:
                 "write some of the values without aliases",
                 "not-yaml",
             )
-        return self.problems
+        return self.faults
 
     def _add(self, node: yaml.Node, what: str, fix: str, rule: str) -> None:
-        self.problems.append(Problem(self.display_path, line_of(node), what, fix, rule))
+        self.faults.append((line_of(node), what, fix, rule))
 
     def _walk(self, node: yaml.Node) -> int:
         if (counted := self.sizes.get(id(node))) is not None:
