@@ -37,6 +37,12 @@ class ValidationContext:
         """Every host, in inventory order."""
         return self.groups["all"]
 
+    @property
+    def kubernetes_hosts(self) -> tuple[str, ...]:
+        """The hosts of the Kubernetes cluster, control planes first."""
+        groups = ("kube_control_plane", "kube_node", "etcd")
+        return tuple(dict.fromkeys(host for group in groups for host in self.groups.get(group, ())))
+
     def host_port(self, host: str) -> str:
         """Return the SSH port that Ansible would use, also from a name such as `n1:2222`; empty if none is set."""
         try:

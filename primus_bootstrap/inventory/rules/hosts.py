@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from primus_bootstrap.inventory.ansible.addresses import Address, group_by_value, looks_like_address, parse_address
-from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_template
+from primus_bootstrap.inventory.source.yaml_values import is_deferred, is_null, is_template
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # The name of a Kubernetes node: RFC 1123 in lower case.
 _KUBE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 _IP_VARIABLES = ("ip", "access_ip", "ip6", "access_ip6")
 _PORT_VARIABLES = ("ansible_port", "ansible_ssh_port")
 _PORT_IN_NAME = re.compile(r".*[^:]:\d+")
@@ -79,24 +78,17 @@ def host_named_like_group(context: ValidationContext) -> Iterator[Problem]:
     for entry in context.source_map.hosts:
         for host in entry.hosts:
             if host in context.groups:
-                yield entry.origin.problem(
-                    f"{host} is the name of a host and of a group",
-                    "rename the host or the group",
-                    "same-name",
-                )
+                yield entry.origin.problem(f"{host} is the name of a host and of a group", "rename the host or the group", "same-name")
 
 
 def kube_host_name(context: ValidationContext) -> Iterator[Problem]:
     """Report a host name that cannot be the name of a Kubernetes node; Kubespray would stop at it after some minutes."""
-    in_kube = {host for group in _KUBE_GROUPS for host in context.groups.get(group, ())}
-    for host in sorted(in_kube):
+    for host in sorted(context.kubernetes_hosts):
         if not _KUBE_NAME.fullmatch(host):
             origin = context.host_origins[host]
             fix = f"rename it to {host.lower().replace('_', '-')}"
             yield origin.problem(
-                f"{host}: the name of a Kubernetes node must contain only lower-case letters, digits, `-` and `.`",
-                fix,
-                "kube-host-name",
+                f"{host}: the name of a Kubernetes node must contain only lower-case letters, digits, `-` and `.`", fix, "kube-host-name"
             )
 
 
@@ -107,7 +99,7 @@ def no_value(context: ValidationContext) -> Iterator[Problem]:
             node, origin = definition.node, definition.origin
             if not isinstance(node, yaml.ScalarNode):
                 yield origin.problem(f"{variable} must be a single value", "write one value after the `:`", "type")
-            elif node.value == "" or node.tag == "tag:yaml.org,2002:null":
+            elif node.value == "" or is_null(node):
                 yield origin.problem(f"{variable} has no value", "set a value, or delete the line", "type")
             elif _has_blanks_around(node):
                 what = f"{variable}: the value begins or ends with a space"
@@ -144,10 +136,7 @@ def _bad_ip(variable: str, text: str) -> tuple[str, str] | None:
     if version == 6 and address.version == 4:
         return (f"{variable}: `{text}` is an IPv4 address", f"set {variable.removesuffix('6')} instead")
     if address.is_unspecified or address.is_multicast or address.is_loopback:
-        return (
-            f"{variable}: other hosts cannot reach `{text}`",
-            "set the host's address on the cluster's network",
-        )
+        return (f"{variable}: other hosts cannot reach `{text}`", "set the host's address on the cluster's network")
     return None
 
 

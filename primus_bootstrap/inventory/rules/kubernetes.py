@@ -23,7 +23,6 @@ _ADDONS = {
     "gateway_api_enabled": "kube_gateway_api",
     "prometheus_operator_crds_enabled": "kube_prometheus_stack",
 }
-_KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 
 
 def existing_without_kubeconfig(context: ValidationContext) -> Iterator[Problem]:
@@ -38,7 +37,7 @@ def existing_without_kubeconfig(context: ValidationContext) -> Iterator[Problem]
 def kubespray_without_hosts(context: ValidationContext) -> Iterator[Problem]:
     """Report the provider Kubespray without hosts to install Kubernetes on."""
     provider = _provider(context)
-    if provider is not None and value_of(provider.node) == "kubespray" and not any(context.groups.get(group) for group in _KUBE_GROUPS):
+    if provider is not None and value_of(provider.node) == "kubespray" and not context.kubernetes_hosts:
         what = "kubernetes_provider is kubespray, but kube_control_plane has no hosts"
         fix = "add hosts to kube_control_plane, etcd and kube_node, or delete kubernetes_provider"
         yield provider.origin.problem(what, fix, "kubernetes-provider")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.core.errors import InventoryError, Problem
+from primus_bootstrap.core.errors import InventoryError
 from primus_bootstrap.inventory.ansible.role_filters import load_filters
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from primus_bootstrap.core.errors import Problem
+    from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.rules.context import Rule, ValidationContext
 
 _NUMBERS = ("prometheus_scrape_interval_s", "prometheus_retention_days", "prometheus_retention_gib")
@@ -22,7 +24,7 @@ def prometheus_numbers(context: ValidationContext) -> Iterator[Problem]:
     host, values = _values(context, "prometheus", _NUMBERS)
     if values and all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         for name, what, fix in load_filters("prometheus").prometheus_problems(*values):
-            yield _problem(context, host, name, what, fix, "monitoring-range")
+            yield _origin(context, host, name).problem(what, fix, "monitoring-range")
 
 
 def alertmanager_receivers(context: ValidationContext) -> Iterator[Problem]:
@@ -33,7 +35,7 @@ def alertmanager_receivers(context: ValidationContext) -> Iterator[Problem]:
     for text in load_filters("alertmanager").alertmanager_problems(*values):
         what, _, fix = text.partition(". Fix: ")
         about = "alertmanager_routes" if what.startswith("a route") else "alertmanager_receivers"
-        yield _problem(context, host, about, what, fix, "alertmanager-receiver")
+        yield _origin(context, host, about).problem(what, fix, "alertmanager-receiver")
 
 
 def _values(context: ValidationContext, group: str, names: tuple[str, ...]) -> tuple[str, list[Any]]:
@@ -55,9 +57,8 @@ def _values(context: ValidationContext, group: str, names: tuple[str, ...]) -> t
         return "", []
 
 
-def _problem(context: ValidationContext, host: str, name: str, what: str, fix: str, rule: str) -> Problem:  # noqa: PLR0913, PLR0917 (the problem's fields)
-    origin = context.variable_index.origin(host, name) or context.host_origins[host]
-    return origin.problem(what, fix, rule)
+def _origin(context: ValidationContext, host: str, name: str) -> Origin:
+    return context.variable_index.origin(host, name) or context.host_origins[host]
 
 
 RULES: tuple[Rule, ...] = (prometheus_numbers, alertmanager_receivers)

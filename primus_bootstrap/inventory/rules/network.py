@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.source.source_map import Definition
 
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
-_KUBE_GROUPS = ("kube_control_plane", "kube_node", "etcd")
 # Kubespray v2.31.0: https://github.com/kubernetes-sigs/kubespray/blob/v2.31.0/roles/kubespray_defaults/defaults/main/main.yml
 _DEFAULTS = {
     "kube_service_addresses": "10.233.0.0/18",
@@ -65,9 +64,9 @@ def subnets_overlap(context: ValidationContext) -> Iterator[Problem]:
                 later, earlier = (other, one) if other.definition else (one, other)
                 if origin := _origin(later):
                     yield origin.problem(f"{later} overlaps {earlier}", "use subnets that do not overlap", "subnet-overlap")
-    in_kube = {host for group in _KUBE_GROUPS for host in context.groups.get(group, ())}
+    kubernetes_hosts = set(context.kubernetes_hosts)
     for subnet in subnets:
-        yield from _hosts_inside(context, subnet, in_kube)
+        yield from _hosts_inside(context, subnet, kubernetes_hosts)
 
 
 def _hosts_inside(context: ValidationContext, subnet: _Subnet, hosts: set[str]) -> Iterator[Problem]:
@@ -134,7 +133,7 @@ def bad_number(context: ValidationContext) -> Iterator[Problem]:
 
 def _subnets(context: ValidationContext) -> list[_Subnet]:
     """Return the subnets of the Kubernetes cluster, without templates and invalid ones."""
-    if not any(context.groups.get(group) for group in _KUBE_GROUPS):
+    if not context.kubernetes_hosts:
         return []
     found = []
     for name in _SUBNETS:
@@ -146,9 +145,8 @@ def _subnets(context: ValidationContext) -> list[_Subnet]:
 
 
 def _for_cluster(context: ValidationContext, name: str) -> Definition | None:
-    """Return the definition that is effective for the first host of the first Kubernetes group that has hosts."""
-    host = next(host for group in _KUBE_GROUPS for host in context.groups.get(group, ()))
-    return context.variable_index.by_host(name).get(host)
+    """Return the definition that is effective for the first host of the Kubernetes cluster."""
+    return context.variable_index.by_host(name).get(context.kubernetes_hosts[0])
 
 
 def _text(definition: Definition) -> str:

@@ -120,9 +120,4 @@ def _problems(context: ValidationContext, group: str, host: str, findings: Seque
         yield context.origin(host, about, group).problem(what, fix, rule)
 
 
-RULES: tuple[Rule, ...] = (
-    registry,
-    registry_trust,
-    engine_without_policy,
-    registry_trust_of_containerd,
-)
+RULES: tuple[Rule, ...] = (registry, registry_trust, engine_without_policy, registry_trust_of_containerd)

@@ -11,7 +11,7 @@ from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.inventory.schema import names
 from primus_bootstrap.inventory.schema.specs import Option, load_options
 from primus_bootstrap.inventory.schema.type_check import DeferredPart, check_value
-from primus_bootstrap.inventory.source.yaml_values import entries, has_ciphertext, is_deferred, is_vaulted, line_of
+from primus_bootstrap.inventory.source.yaml_values import entries, has_ciphertext, is_deferred, is_null, is_vaulted, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.cluster import Origin
     from primus_bootstrap.inventory.source.source_map import Definition
     from primus_bootstrap.inventory.source.vault import Vault
-
-
-_NULL = "tag:yaml.org,2002:null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +103,7 @@ def _plain_ansible_secrets(definition: Definition) -> Iterator[Problem]:
     """Report passwords of Ansible itself in plain text."""
     if names.is_ansible_secret(definition.name) and not definition.encrypted:
         for node in _scalars(definition.node):
-            if node.tag != _NULL and not is_deferred(node):
+            if not is_null(node) and not is_deferred(node):
                 yield _plain_secret(definition, node)
 
 
@@ -114,7 +111,7 @@ def _plain_secrets(option: Option, node: yaml.Node, definition: Definition) -> I
     """Report secrets in plain text. The path of a file with a secret (`type: path`) is not a secret."""
     if option.no_log and option.type != "path":
         for scalar in _scalars(node):
-            if scalar.tag != _NULL and scalar.value and not is_deferred(scalar):
+            if not is_null(scalar) and scalar.value and not is_deferred(scalar):
                 yield _plain_secret(definition, scalar)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:

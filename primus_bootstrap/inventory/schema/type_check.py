@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import yaml
 
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.source.yaml_values import entries, is_template, is_vaulted, line_of, value_of
+from primus_bootstrap.inventory.source.yaml_values import entries, is_null, is_template, is_vaulted, line_of, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,7 +75,7 @@ def check_value(option: Option, node: yaml.Node, *, quotable: bool, path: str = 
     quotable = quotable and not option.no_log
     if reason := _deferred_reason(node):
         yield DeferredPart(line_of(node), reason)
-    elif node.tag == "tag:yaml.org,2002:null":
+    elif is_null(node):
         yield from _null(option, node, path)
     elif fault := _type_fault(option.type, node, path, quotable=quotable):
         yield fault

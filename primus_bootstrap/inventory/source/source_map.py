@@ -15,7 +15,7 @@ import yaml
 from primus_bootstrap.core.errors import Problem
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.cluster import Origin
-from primus_bootstrap.inventory.source.yaml_values import entries, line_of
+from primus_bootstrap.inventory.source.yaml_values import entries, is_null, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ class _Walk:
         if not self._good_group_name(key):
             return
         self.source_map.groups.append(GroupEntry(name, parent, self.at(key)))
-        if body.tag == _NULL:
+        if is_null(body):
             return
         if not isinstance(body, yaml.MappingNode):
             what = f"group `{name}` is {_kind(body)}, not a mapping with `hosts`, `vars` or `children`"
@@ -171,7 +171,7 @@ class _Walk:
             fix = f"did you mean `{near}`?" if near else f"move a group under `children:`, or a variable under `vars:`, of `{group}`"
             self.problem(key, f"`{section}` in group `{group}`: only `hosts`, `vars` and `children` are allowed here", fix, "structure")
             return
-        if content.tag == _NULL:
+        if is_null(content):
             return
         if isinstance(content, yaml.MappingNode):
             pairs: Iterator[tuple[yaml.Node, yaml.Node]] = entries(content)
@@ -197,7 +197,7 @@ class _Walk:
         if not hosts:
             return
         self.source_map.hosts.append(HostEntry(pattern, hosts, group, self.at(key)))
-        if body.tag == _NULL:
+        if is_null(body):
             return
         if not isinstance(body, yaml.MappingNode):
             what = f"host `{pattern}` has {_kind(body)} instead of a mapping of variables"

@@ -13,7 +13,7 @@ from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.cluster import Origin
 from primus_bootstrap.inventory.source.source_map import Definition
 from primus_bootstrap.inventory.source.yaml_source import read_source
-from primus_bootstrap.inventory.source.yaml_values import entries, line_of
+from primus_bootstrap.inventory.source.yaml_values import entries, is_null, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -89,7 +89,7 @@ class _Reader:
         if source.needs_password:
             self.found.encrypted.append(EncryptedFile(path, display_path, owner))
         root = source.node
-        if root is None or root.tag == "tag:yaml.org,2002:null":
+        if root is None or is_null(root):
             return
         if not isinstance(root, yaml.MappingNode):
             self.report(path, line_of(root), "is not a mapping of variables", "write each variable as `name: value` on a separate line")

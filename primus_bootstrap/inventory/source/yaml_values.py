@@ -63,6 +63,11 @@ def value_of(node: yaml.Node) -> Any:
     return _Constructor().construct_document(node)
 
 
+def is_null(node: yaml.Node) -> bool:
+    """Return whether the node is null, for example because nothing follows the `:`."""
+    return node.tag == "tag:yaml.org,2002:null"
+
+
 def is_vaulted(node: yaml.Node) -> bool:
     """Return whether the node has a Vault tag."""
     return node.tag in VAULT_TAGS
