@@ -1,1 +1,1 @@
-"""What an apply fetches, as one folder: listed from the roles, locked with sums, downloaded and checked. Contacts no host."""
+"""Collect the downloads of an apply in one folder: list them from the roles, lock them with checksums, download and check them."""

@@ -1,4 +1,4 @@
-"""The values of a bundle: what is fetched and why, and what a connected machine found for it."""
+"""The values of a bundle: the downloads of an apply and why they are needed, and their locked versions and checksums."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ Pin = Literal["pinned", "lock", "unpinned"]
 
 
 class BundleError(PrimusError):
-    """A bundle, or a lock, could not be brought to the state that was asked for."""
+    """A bundle or its lock file could not be created or read."""
 
     exit_code: ClassVar[int] = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a role by the playbooks: on which hosts, why (the host pattern), and what the play passes to it.
+    """One use of a role by a play: the host pattern, the hosts, and the variables that the play passes.
 
-    `play` says where the play stands: its file, and which one it is there.
+    `play` is the file of the play and its index in the file.
     """
 
     role: str
@@ -40,23 +40,27 @@ class Use:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """What kind of host packages are for: apt's code name of the release, and its word for the processor."""
+    """The kind of host for packages: apt's code name of the release, and dpkg's architecture."""
 
     release: str
     architecture: str
 
     def __str__(self) -> str:
-        """Return it as one word, as folders and tables show it."""
+        """Return the name for folders and tables."""
         return f"{self.release}-{self.architecture}"
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that a role fetches.
+    """One download of a role.
 
-    `name` is a package's name, a file's URL (`oci://…` for a chart in a registry), a wheel's requirement or an image's reference.
-    `target` is set for packages only; `sha256` is what the role itself pins, and empty where it pins nothing. `together` are requirements
-    of wheels that are resolved in one go, with all that they depend on; this one is among them.
+    Attributes:
+        kind: The kind of the download.
+        name: A package's name, a file's URL (`oci://…` for a chart in a registry), a wheel's requirement or an image's reference.
+        target: The kind of host, for packages only.
+        version: The version, or empty.
+        sha256: The checksum that the role pins, or empty.
+        together: All requirements of wheels that are resolved together, with their dependencies.
     """
 
     kind: Kind
@@ -69,9 +73,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart as its role brings it for a host: what has to be known to render it. `file` is one of the user's own.
+    """A chart with the values of a host, to render it. `file` is the user's own chart.
 
-    Variables of the chart begin with `prefix`, which is the role's name but where a role has several charts.
+    `prefix` is the prefix of the chart's variables: the role's name, or another one if the role has several charts.
     """
 
     role: str
@@ -89,8 +93,8 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
-    """What an apply fetches and no bundle holds or locks: what it is, and how else it comes into a closed network."""
+class External:
+    """A download that no bundle contains: what it is, and how to provide it in a closed network."""
 
     what: str
     how: str
@@ -99,8 +103,8 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A need with everybody who has it: roles, host patterns of the plays, hosts."""
+class Requirement:
+    """A need with the roles, host patterns and hosts that have it."""
 
     need: Need
     roles: tuple[str, ...]
@@ -110,7 +114,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """What a role fetches on some hosts could not be told: why, and how to mend it."""
+    """A role whose downloads on some hosts are unknown, with the reason and the fix."""
 
     role: str
     hosts: tuple[str, ...]
@@ -120,25 +124,25 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """All that an apply fetches. `sets` are the packages that one host gets together, each set once; `charts` name images as well."""
+    """All downloads of an apply. `sets` are the distinct sets of packages of the hosts; `charts` also require images."""
 
-    wanted: tuple[Wanted, ...]
+    requirements: tuple[Requirement, ...]
     sets: tuple[tuple[Target, frozenset[str]], ...]
     unknown: tuple[Unknown, ...] = ()
     charts: tuple[Chart, ...] = ()
-    beyond: tuple[Beyond, ...] = ()
+    external: tuple[External, ...] = ()
 
     def of(self, kind: Kind) -> tuple[Need, ...]:
         """Return the needs of one kind."""
-        return tuple(wanted.need for wanted in self.wanted if wanted.need.kind == kind)
+        return tuple(requirement.need for requirement in self.requirements if requirement.need.kind == kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """One thing of a lock, exactly: `path` is where it lies in the bundle, `url` where it was found. A size of 0 was not told.
+    """One item of a lock. `path` is its path in the bundle. A size of 0 is unknown.
 
-    An image has the digest of its manifest as sum, and no path: a bundle does not hold it. `pinned` says whether a role, a commit or the
-    reference itself stated the sum; otherwise it is what a connected machine found.
+    The sha256 of an image is the digest of its manifest, and its path is empty, because a bundle contains no images. `pinned` means that
+    a role, a commit or the reference determines the checksum; otherwise `bundle lock` recorded it.
     """
 
     kind: Kind
@@ -154,7 +158,7 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """The images that a chart names, rendered with values; `key` changes with chart, version and any value."""
+    """The images of a rendered chart. `key` depends on the chart, its version and its values."""
 
     role: str
     key: str
@@ -163,9 +167,9 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What a connected machine resolved. `sets` are the packages that were asked for, before what they depend on was added.
+    """The result of `bundle lock`. `sets` are the requested packages, without their dependencies.
 
-    `wheel_sets` are the same of wheels, each with the Python (see `wheels.python_of`) that it was resolved for.
+    `wheel_sets` are the requested wheels, each with the Python (see `wheels.python_tag`) for which it was resolved.
     """
 
     items: tuple[Locked, ...] = ()
@@ -175,13 +179,13 @@ class Lock:
 
     @property
     def files(self) -> tuple[Locked, ...]:
-        """What a bundle holds."""
+        """The items that a bundle contains."""
         return tuple(item for item in self.items if item.path)
 
     def pin(self, need: Need) -> Pin:
-        """Tell what decides which content an apply gets: the role or the reference, this lock, or whoever answers then.
+        """Return what determines the content: the role or reference (`pinned`), this lock (`lock`), or nothing (`unpinned`).
 
-        Nodes pull an image by its reference, whatever is locked, so that only a digest in the reference pins it.
+        Nodes pull an image by its reference, so that only a digest in the reference pins it.
         """
         if need.sha256 or (need.kind == "image" and "@sha256:" in need.name):
             return "pinned"
@@ -189,7 +193,7 @@ class Lock:
         return "unpinned" if item is None else "pinned" if item.pinned and need.kind == "file" else "lock"
 
     def find(self, need: Need) -> Locked | None:
-        """Return what is locked for a need, or None: a package needs its set of packages to be locked as well, see `unlocked_sets`."""
+        """Return the locked item of a need, or None. The set of a package must also be locked: see `covers`."""
         for item in self.items:
             same = (item.kind, item.name, item.target) == (need.kind, need.name, need.target)
             if same and (not need.sha256 or need.sha256 == item.sha256) and (not need.version or need.version == item.version):
@@ -197,17 +201,17 @@ class Lock:
         return None
 
     def covers_wheels(self, python: str, requirements: frozenset[str]) -> bool:
-        """Tell whether these wheels were resolved together, for this Python."""
-        return any(python == known and requirements <= found for known, found in self.wheel_sets)
+        """Return whether these wheels were resolved together for this Python."""
+        return any(python == locked and requirements <= names for locked, names in self.wheel_sets)
 
     def covers(self, target: Target, packages: frozenset[str]) -> bool:
-        """Tell whether these packages were resolved together, or as part of more."""
-        return any(target == known and packages <= found for known, found in self.sets)
+        """Return whether these packages were resolved together, or as part of a larger set."""
+        return any(target == locked and packages <= names for locked, names in self.sets)
 
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """What could not be locked: a need in words, why, and how to mend it."""
+    """A need that could not be locked, with the reason and the fix."""
 
     what: str
     reason: str

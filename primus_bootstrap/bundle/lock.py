@@ -1,4 +1,4 @@
-"""From needs to a lock: every version and sum, and what could not be found out. Asks package sources and indexes, no host."""
+"""Resolve the needs of an apply to a lock: find every version and checksum in package sources, indexes and registries."""
 
 from __future__ import annotations
 
@@ -9,96 +9,98 @@ from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle import apt, registry, wheels
 from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Unresolved
-from primus_bootstrap.bundle.web import download, file_path, is_safe, sum_of
+from primus_bootstrap.bundle.web import download, file_path, is_safe, sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from primus_bootstrap.bundle.artifacts import Needs, Target
 
-    # Says what is wrong with a file that was fetched, or nothing: a proof of its own that it is the one that is pinned.
+    # Checks the content of a downloaded file; returns the problem, or an empty string.
     Proof = Callable[[Path], str]
 
 
-def make_lock(  # noqa: PLR0913 - four kinds of sources, each told apart
+def make_lock(  # noqa: PLR0913 - all needed
     needs: Needs,
     before: Lock,
     *,
     sources: Callable[[Target], apt.Sources],
     folder: Path,
-    say: Callable[[str], None],
+    progress: Callable[[str], None],
     proofs: Mapping[str, Proof] | None = None,
 ) -> tuple[Lock, tuple[Unresolved, ...]]:
-    """Resolve all needs; what cannot be resolved now stays as it was locked before, and is named.
+    """Resolve all needs; return the lock and the unresolved needs. Unresolved needs keep their entries of the earlier lock.
 
     Args:
-        needs: What an apply fetches.
-        before: The lock so far.
-        sources: Where the packages of a kind of host come from.
-        folder: Where apt keeps its lists.
-        say: Told what is being done.
-        proofs: What else than a sum proves a file, by its URL.
+        needs: The downloads of an apply.
+        before: The earlier lock.
+        sources: Returns the package sources of a target.
+        folder: The folder for apt's state.
+        progress: Receives one line per step.
+        proofs: Checks of files without a checksum, by URL.
     """
-    unresolved = [
-        Unresolved(f"what the role {one.role} fetches on {', '.join(one.hosts[:3])}", one.reason, one.fix) for one in needs.unknown
-    ]
+    unresolved = [Unresolved(_unknown_text(one.role, one.hosts), one.reason, one.fix) for one in needs.unknown]
     items: dict[tuple[str, str], Locked] = {}
     sets: list[tuple[Target, frozenset[str]]] = []
     for target in dict.fromkeys(target for target, _ in needs.sets):
-        asked = [names for known, names in needs.sets if known == target]
-        say(f"packages of {target}: asking apt")
-        found, covered, failed = _packages(target, asked, sources, folder)
+        requested = [names for other, names in needs.sets if other == target]
+        progress(f"packages of {target}: resolving with apt")
+        found, resolved, failed = _packages(target, requested, sources, folder)
         if failed:
             found = [item for item in before.items if item.target == target] + found
-            covered += [names for known, names in before.sets if known == target and names not in covered]
+            resolved += [names for other, names in before.sets if other == target and names not in resolved]
         items |= {("package", item.path): item for item in found}
-        sets += [(target, names) for names in covered]
+        sets += [(target, names) for names in resolved]
         unresolved += failed
     wheel_sets: list[tuple[str, frozenset[str]]] = []
     for names in dict.fromkeys(frozenset(need.together) for need in needs.of("wheel") if need.together):
-        say(f"wheels {', '.join(sorted(names))}: asking pip")
+        progress(f"wheels {', '.join(sorted(names))}: resolving with pip")
         together = wheels.resolve_together(names)
         if isinstance(together, Unresolved):
             unresolved.append(together)
-            kept = [one for one in before.wheel_sets if names <= one[1]]
+            kept = [wheel_set for wheel_set in before.wheel_sets if names <= wheel_set[1]]
             wheel_sets += kept
             together = [item for item in before.items if item.kind == "wheel"] if kept else []
         else:
-            wheel_sets.append((wheels.python_of(), names))
+            wheel_sets.append((wheels.python_tag(), names))
         items |= {("wheel", item.path): item for item in together}
     alone = [need for need in needs.of("wheel") if not need.together]
     for need in (*needs.of("file"), *alone, *needs.of("image")):
-        say(f"{need.kind} {need.name}")
-        one = _one(need, before, proofs or {})
-        if isinstance(one, Unresolved):
-            unresolved.append(one)
-            one = before.find(need) or one
-        if isinstance(one, Locked):
-            items[need.kind, one.path or one.name] = one
+        progress(f"{need.kind} {need.name}")
+        item = _resolve(need, before, proofs or {})
+        if isinstance(item, Unresolved):
+            unresolved.append(item)
+            item = before.find(need) or item
+        if isinstance(item, Locked):
+            items[need.kind, item.path or item.name] = item
     return Lock(tuple(items.values()), tuple(sets), tuple(wheel_sets)), tuple(unresolved)
 
 
-def not_covered(needs: Needs, lock: Lock) -> tuple[str, ...]:
-    """Return what an apply would fetch and the lock does not hold, in words; what could not be told is among it."""
+def missing_from_lock(needs: Needs, lock: Lock) -> tuple[str, ...]:
+    """Return one line for each download of an apply that the lock does not contain, including unknown ones."""
     missing = [f"packages of {target}: {', '.join(sorted(names))}" for target, names in needs.sets if not lock.covers(target, names)]
-    python = wheels.python_of()
+    python = wheels.python_tag()
     for names in dict.fromkeys(frozenset(need.together) for need in needs.of("wheel") if need.together):
         missing += [] if lock.covers_wheels(python, names) else [f"wheels {', '.join(sorted(names))} for {python}"]
     alone = [need for kind in ("file", "wheel", "image") for need in needs.of(kind) if not need.together]
     missing += [f"{need.kind} {need.name}" for need in alone if not lock.find(need)]
-    return (*missing, *(f"what the role {one.role} fetches on {', '.join(one.hosts[:3])}: {one.reason}" for one in needs.unknown))
+    return (*missing, *(f"{_unknown_text(one.role, one.hosts)}: {one.reason}" for one in needs.unknown))
+
+
+def _unknown_text(role: str, hosts: tuple[str, ...]) -> str:
+    return f"the downloads of the role {role} on {', '.join(hosts[:3])}"
 
 
 def _packages(
-    target: Target, asked: list[frozenset[str]], sources: Callable[[Target], apt.Sources], folder: Path
+    target: Target, requested: list[frozenset[str]], sources: Callable[[Target], apt.Sources], folder: Path
 ) -> tuple[list[Locked], list[frozenset[str]], list[Unresolved]]:
     try:
-        return apt.resolve(target, asked, sources(target), folder)
+        return apt.resolve(target, requested, sources(target), folder)
     except BundleError as error:
         return [], [], [Unresolved(f"the packages of {target}", error.what, error.fix)]
 
 
-def _one(need: Need, before: Lock, proofs: Mapping[str, Proof]) -> Locked | Unresolved:
+def _resolve(need: Need, before: Lock, proofs: Mapping[str, Proof]) -> Locked | Unresolved:
     match need.kind:
         case "wheel":
             return wheels.resolve(need)
@@ -107,10 +109,10 @@ def _one(need: Need, before: Lock, proofs: Mapping[str, Proof]) -> Locked | Unre
         case _ if need.sha256:
             return _file(need, need.sha256, pinned=True)
         case _:
-            # What was recorded once stays: a lock that followed upstream would be none.
+            # A recorded checksum stays, even if upstream changes the file.
             proof = proofs.get(need.name)
-            known = before.find(need)
-            return replace(known, pinned=proof is not None) if known else _recorded(need, proof)
+            locked = before.find(need)
+            return replace(locked, pinned=proof is not None) if locked else _recorded(need, proof)
 
 
 def _file(need: Need, sha256: str, *, pinned: bool, size_bytes: int = 0) -> Locked:
@@ -119,7 +121,7 @@ def _file(need: Need, sha256: str, *, pinned: bool, size_bytes: int = 0) -> Lock
 
 
 def _image(need: Need) -> Locked | Unresolved:
-    """Return the digest that a reference means now; where a tag says which, it may mean another tomorrow."""
+    """Return the image with its current digest; a tag may point to another image later."""
     try:
         found = registry.digest_of(need.name)
     except BundleError as error:
@@ -129,10 +131,10 @@ def _image(need: Need) -> Locked | Unresolved:
 
 
 def _recorded(need: Need, proof: Proof | None) -> Locked | Unresolved:
-    """Return a file of which no role states a sum with the one that it has now, and whether something else proves it."""
-    fix = "set the role's variable for the sum; upstream publishes it with the file"
+    """Return a file without a pinned checksum with its current checksum; the proof, if there is one, checks its content."""
+    fix = "set the role's variable for the checksum, which upstream publishes with the file"
     if not is_safe(need.name):
-        return Unresolved(need.name, "no SHA-256 is stated for it, and its server proves nothing: it has no TLS", fix)
+        return Unresolved(need.name, "no role has its checksum, and its server has no TLS", fix)
     if need.name.startswith("oci://"):
         try:
             sha256, size_bytes = registry.chart_layer(need.name, need.version)
@@ -142,7 +144,7 @@ def _recorded(need: Need, proof: Proof | None) -> Locked | Unresolved:
     with tempfile.TemporaryDirectory(prefix="primus-bundle-") as folder:
         part = Path(folder, "file")
         if why := download(need.name, part):
-            return Unresolved(need.name, why, f"see that this machine reaches it, or {fix}")
-        if proof and (wrong := proof(part)):
-            return Unresolved(need.name, wrong, "find out why before anything of it runs; a mirror must hold it as it was released")
-        return _file(need, sum_of(part), pinned=proof is not None, size_bytes=part.stat().st_size)
+            return Unresolved(need.name, why, f"check that this machine can access the address, or {fix}")
+        if proof and (problem := proof(part)):
+            return Unresolved(need.name, problem, "find out why it differs before you use it; a mirror must have the original file")
+        return _file(need, sha256_of(part), pinned=proof is not None, size_bytes=part.stat().st_size)

@@ -1,4 +1,4 @@
-"""From the inventory and the roles' `meta/fetches.yml` to what an apply fetches. Pure but for reading those files; contacts no host."""
+"""Determine the downloads of an apply from the inventory and the roles' `meta/fetches.yml`, without contacting a host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap import content
-from primus_bootstrap.bundle.artifacts import KINDS, Beyond, Chart, Need, Needs, Target, Unknown, Wanted
+from primus_bootstrap.bundle.artifacts import KINDS, Chart, External, Need, Needs, Requirement, Target, Unknown
 from primus_bootstrap.inventory.cluster import RoleSources
 from primus_bootstrap.inventory.schema.specs import load_options
 
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from primus_bootstrap.bundle.artifacts import Use
     from primus_bootstrap.inventory.cluster import Cluster
 
-# What Ansible's facts say of each release, as far as the roles' variables read them before a host is asked.
+# The facts of each release that the roles' variables use.
 RELEASES: Mapping[str, Mapping[str, str]] = {
     "bookworm": {"distribution": "Debian", "distribution_version": "12", "os_family": "Debian"},
     "trixie": {"distribution": "Debian", "distribution_version": "13", "os_family": "Debian"},
     "jammy": {"distribution": "Ubuntu", "distribution_version": "22.04", "os_family": "Debian"},
     "noble": {"distribution": "Ubuntu", "distribution_version": "24.04", "os_family": "Debian"},
 }
-# dpkg's words for processors, and the kernel's, which Ansible's facts use.
+# dpkg's architectures, and the kernel's, which Ansible's facts use.
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 RELEASE_VARIABLE = "airgap_release"
 ARCHITECTURE_VARIABLE = "airgap_architecture"
-_STATE_RELEASE = f"state {RELEASE_VARIABLE} for these hosts: {', '.join(RELEASES)}"
+_SET_RELEASE = f"set {RELEASE_VARIABLE} for these hosts: {', '.join(RELEASES)}"
 
 
 def facts_of(target: Target) -> dict[str, str]:
-    """Return what Ansible would learn of such a host; of a release that is not stated only the processor."""
+    """Return Ansible's facts of such a host; without a release only the architecture."""
     release = {**RELEASES[target.release], "distribution_release": target.release} if target.release else {}
     major = {"distribution_major_version": release["distribution_version"].partition(".")[0]} if release else {}
     return {**release, **major, "architecture": MACHINES.get(target.architecture, target.architecture)}
 
 
 def target_of(cluster: Cluster, host: str) -> Target:
-    """Return what the inventory says of a host's release and processor."""
+    """Return a host's release and architecture from the inventory."""
     variables = cluster.view.variables(host)
 
     def stated(name: str) -> str:
@@ -48,13 +48,13 @@ def target_of(cluster: Cluster, host: str) -> Target:
 
 
 def fetches_file(role: str) -> Any:
-    """Return where a role states what it fetches."""
+    """Return the path of a role's list of downloads."""
     return content.roles_dir() / role / "meta" / "fetches.yml"
 
 
 def find_needs(cluster: Cluster, uses: Iterable[Use]) -> Needs:
-    """Return all that these uses of roles fetch on the hosts of a cluster."""
-    found = _Found()
+    """Return all downloads of these uses of roles on the hosts of a cluster."""
+    found = _Collector()
     for use in uses:
         if not fetches_file(use.role).is_file():
             continue
@@ -75,29 +75,29 @@ def find_needs(cluster: Cluster, uses: Iterable[Use]) -> Needs:
 
 
 def _sources(use: Use, target: Target, passed: Mapping[str, Any]) -> RoleSources:
-    """Return the sources of a role's variables, in Ansible's own order: a play's files win over the inventory, `vars/` over both."""
+    """Return the sources of a role's variables in Ansible's order: a play's files override the inventory, `vars/` overrides both."""
     folder = content.roles_dir() / use.role
-    inner = folder / "vars" / "main.yml"
+    role_vars = folder / "vars" / "main.yml"
     defaults = folder / "defaults" / "main.yml"
     return RoleSources(
         defaults=(defaults,) if defaults.is_file() else (),
-        overrides=(*use.vars_files, *((inner,) if inner.is_file() else ())),
+        overrides=(*use.vars_files, *((role_vars,) if role_vars.is_file() else ())),
         facts=facts_of(target),
         given=passed,
     )
 
 
 def _fix(item: Mapping[str, Any], target: Target) -> str:
-    """Say how to make known what an entry needs."""
-    # What a chart is made of does not depend on hosts.
-    return str(item.get("fix") or (_STATE_RELEASE if not target.release and "chart" not in item else "mend what it names"))
+    """Return the fix of an entry that cannot be resolved."""
+    # A chart does not depend on the release.
+    return str(item.get("fix") or (_SET_RELEASE if not target.release and "chart" not in item else "correct these variables in hosts.yaml"))
 
 
 def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Target) -> Iterator[Need]:
-    """Yield what one entry of a `fetches.yml` means for one host.
+    """Yield the needs of one entry of `fetches.yml` for one host.
 
     Raises:
-        ValueError: it cannot be told.
+        ValueError: The entry cannot be resolved.
     """
     for kind in KINDS:
         match kind, resolve(item.get("packages" if kind == "package" else kind)):
@@ -105,7 +105,7 @@ def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Targe
                 continue
             case "package", list(names):
                 if not target.release:
-                    raise ValueError("the release of these hosts is not stated")
+                    raise ValueError(f"{RELEASE_VARIABLE} is not set for these hosts")
                 yield from (Need("package", str(name), target) for name in names)
             case "file", dict(file):
                 yield Need("file", file["url"], sha256=file.get("sha256", ""), version=str(file.get("version", "")))
@@ -120,48 +120,49 @@ def _needs(item: Mapping[str, Any], resolve: Callable[[Any], Any], target: Targe
                 raise ValueError(f"meta/fetches.yml: {kind} cannot be {type(other).__name__}")
 
 
-class _Found:
-    """What has been found so far, in the order of the phases."""
+class _Collector:
+    """Collects needs in the order of the phases."""
 
     def __init__(self) -> None:
-        self.wanted: dict[Need, dict[str, list[str]]] = {}
+        self.needs: dict[Need, dict[str, list[str]]] = {}
         self.packages: dict[str, set[str]] = defaultdict(set)
         self.targets: dict[str, Target] = {}
         self.unknown: dict[tuple[str, str, str], list[str]] = defaultdict(list)
         self.charts: list[Chart] = []
-        self.beyond: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+        self.external: dict[tuple[str, str, str], list[str]] = defaultdict(list)
 
     def add(self, use: Use, host: str, target: Target, needs: Iterable[Need]) -> None:
         self.targets[host] = target
         for need in needs:
-            by = self.wanted.setdefault(need, {"roles": [], "patterns": [], "hosts": []})
-            by["roles"].append(use.role)
-            by["patterns"].append(use.pattern)
-            by["hosts"].append(host)
+            users = self.needs.setdefault(need, {"roles": [], "patterns": [], "hosts": []})
+            users["roles"].append(use.role)
+            users["patterns"].append(use.pattern)
+            users["hosts"].append(host)
             if need.kind == "package":
                 self.packages[host].add(need.name)
 
     def add_kubernetes(self, use: Use, host: str, item: Mapping[str, Any], resolve: Callable[[Any], Any]) -> None:
-        """Note a chart that is to be rendered, and what is fetched beyond any bundle."""
+        """Add a chart, and a download that no bundle contains."""
         if "chart" in item:
-            stated = resolve(item["chart"])
-            words = {name: str(stated["chart"].get(name, "")) for name in ("name", "version", "url", "file", "sha256")}
-            names = {name: str(stated[name]) for name in ("release", "namespace")}
-            prefix = str(stated.get("role", use.role))
-            self.charts.append(Chart(use.role, prefix, **words, **names, values=stated["values"], pattern=use.pattern, host=host))
+            entry = resolve(item["chart"])
+            source = {name: str(entry["chart"].get(name, "")) for name in ("name", "version", "url", "file", "sha256")}
+            names = {name: str(entry[name]) for name in ("release", "namespace")}
+            prefix = str(entry.get("role", use.role))
+            self.charts.append(Chart(use.role, prefix, **source, **names, values=entry["values"], pattern=use.pattern, host=host))
         if "beyond" in item:
-            told = resolve(item["beyond"])
-            self.beyond[use.role, str(told["what"]), str(told["how"])].append(host)
+            entry = resolve(item["beyond"])
+            self.external[use.role, str(entry["what"]), str(entry["how"])].append(host)
 
     def result(self) -> Needs:
-        wanted = [
-            Wanted(need, *(tuple(dict.fromkeys(by[name])) for name in ("roles", "patterns", "hosts"))) for need, by in self.wanted.items()
+        requirements = [
+            Requirement(need, *(tuple(dict.fromkeys(users[name])) for name in ("roles", "patterns", "hosts")))
+            for need, users in self.needs.items()
         ]
         order = {kind: number for number, kind in enumerate(KINDS)}
-        wanted.sort(key=lambda one: (order[one.need.kind], str(one.need.target), one.need.name))
-        asked = {(self.targets[host], frozenset(names)) for host, names in self.packages.items()}
-        largest = [one for one in asked if not any(one[0] == other[0] and one[1] < other[1] for other in asked)]
+        requirements.sort(key=lambda entry: (order[entry.need.kind], str(entry.need.target), entry.need.name))
+        sets = {(self.targets[host], frozenset(names)) for host, names in self.packages.items()}
+        largest = [entry for entry in sets if not any(entry[0] == other[0] and entry[1] < other[1] for other in sets)]
         unknown = tuple(Unknown(role, tuple(dict.fromkeys(hosts)), why, fix) for (role, why, fix), hosts in self.unknown.items())
-        sets = tuple(sorted(largest, key=lambda one: (one[0], sorted(one[1]))))
-        beyond = tuple(Beyond(what, how, role, tuple(dict.fromkeys(hosts))) for (role, what, how), hosts in self.beyond.items())
-        return Needs(tuple(wanted), sets, unknown, tuple(self.charts), beyond)
+        ordered = tuple(sorted(largest, key=lambda entry: (entry[0], sorted(entry[1]))))
+        external = tuple(External(what, how, role, tuple(dict.fromkeys(hosts))) for (role, what, how), hosts in self.external.items())
+        return Needs(tuple(requirements), ordered, unknown, tuple(self.charts), external)

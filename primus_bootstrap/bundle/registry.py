@@ -1,7 +1,7 @@
-"""Image registries, asked without a login: which content a reference means now, and charts that lie there.
+"""Resolve image references and download charts from image registries, without a login.
 
-The protocol is https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md; a token without a login is had as
-https://distribution.github.io/distribution/spec/auth/token/ says. Nothing is believed that does not have the digest that it was asked by.
+Protocol: https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md
+Anonymous tokens: https://distribution.github.io/distribution/spec/auth/token/
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK_BYTES = 1 << 20
-# No manifest is larger: the limit that the specification lets registries set.
+# The maximum size of a manifest that the specification allows registries to set.
 _MANIFEST_BYTES = 4 << 20
 _MANIFESTS = (
     "application/vnd.oci.image.index.v1+json",
@@ -34,12 +34,12 @@ _MANIFESTS = (
 )
 # https://github.com/helm/helm/blob/v3.18.4/pkg/registry/constants.go
 _CHART_LAYER = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-_FIX = "see that this machine reaches the registry, that it answers without a login, and that the version is there"
+_FIX = "check that this machine can access the registry without a login, and that the registry has this version"
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An image's reference in full: `server` is the registry's name and port, `digest` empty where a tag says which."""
+    """The parts of an image reference: `server` is the registry's name and port; `digest` is empty for a tag."""
 
     server: str
     repository: str
@@ -48,15 +48,15 @@ class Reference:
 
     @property
     def base(self) -> str:
-        """The address of the repository in the registry."""
+        """The URL of the repository."""
         plain = (urlsplit(f"//{self.server}").hostname or "") in LOOPBACK
-        # Docker's own images are served under another name than they bear.
+        # The registry of docker.io has another host name.
         server = "registry-1.docker.io" if self.server == "docker.io" else self.server
         return f"{'http' if plain else 'https'}://{server}/v2/{self.repository}"
 
 
 def parse_reference(text: str) -> Reference:
-    """Return what a reference means by the rules of container engines: without a server it is Docker's, without a tag `latest`."""
+    """Parse a reference by the rules of container engines: the default server is docker.io, the default tag `latest`."""
     name, _, digest = text.partition("@")
     first, slash, rest = name.partition("/")
     has_server = bool(slash) and ("." in first or ":" in first or first == "localhost")
@@ -68,10 +68,10 @@ def parse_reference(text: str) -> Reference:
 
 
 def digest_of(text: str) -> str:
-    """Ask which manifest a reference means now; return its SHA-256.
+    """Return the SHA-256 of the manifest to which a reference currently points.
 
     Raises:
-        BundleError: nobody says so.
+        BundleError: The registry does not return it, or it has another digest than the reference.
     """
     reference = parse_reference(text)
     content = _manifest(reference, text)
@@ -82,10 +82,10 @@ def digest_of(text: str) -> str:
 
 
 def chart_layer(url: str, version: str) -> tuple[str, int]:
-    """Return SHA-256 and size in bytes of a chart's archive, by `oci://` address and version.
+    """Return the SHA-256 and size in bytes of a chart's archive, by `oci://` address and version.
 
     Raises:
-        BundleError: the registry does not say, or what it has is no chart.
+        BundleError: The registry does not return the chart.
     """
     reference = _chart_reference(url, version)
     try:
@@ -93,14 +93,14 @@ def chart_layer(url: str, version: str) -> tuple[str, int]:
         [layer] = [one for one in layers if one["mediaType"] == _CHART_LAYER]
         return str(layer["digest"]).removeprefix("sha256:"), int(layer["size"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BundleError(f"{url} {version} is no chart", fix="correct the address or the version in hosts.yaml") from error
+        raise BundleError(f"{url} {version} is not a chart", fix="correct the address or the version in hosts.yaml") from error
 
 
 def fetch_chart(url: str, version: str, sha256: str, part: Path) -> str:
-    """Download the archive of a chart to a path; return what failed, or an empty text. Whoever calls compares the sum."""
+    """Download the archive of a chart to a path; return the failure, or an empty string. The caller checks the checksum."""
     reference = _chart_reference(url, version)
     try:
-        with _ask(reference, f"blobs/sha256:{sha256}") as answer, part.open("wb") as stream:
+        with _request(reference, f"blobs/sha256:{sha256}") as answer, part.open("wb") as stream:
             shutil.copyfileobj(answer, stream, _BLOCK_BYTES)
     except (OSError, ValueError) as error:
         return str(error)
@@ -108,48 +108,48 @@ def fetch_chart(url: str, version: str, sha256: str, part: Path) -> str:
 
 
 def _chart_reference(url: str, version: str) -> Reference:
-    # A tag has no plus: Helm writes a line below for it.
+    # A tag cannot contain a plus sign: Helm replaces it with an underscore.
     return parse_reference(f"{url.removeprefix('oci://')}:{version.replace('+', '_')}")
 
 
 def _manifest(reference: Reference, shown: str) -> bytes:
     try:
-        with _ask(reference, f"manifests/{reference.digest or reference.tag}") as answer:
+        with _request(reference, f"manifests/{reference.digest or reference.tag}") as answer:
             content: bytes = answer.read(_MANIFEST_BYTES + 1)
     except (OSError, ValueError) as error:
         raise BundleError(f"{shown}: {error}", fix=_FIX) from error
     if len(content) > _MANIFEST_BYTES:
-        raise BundleError(f"{shown}: what the registry sends is no manifest", fix=_FIX)
+        raise BundleError(f"{shown}: the registry's manifest is larger than {_MANIFEST_BYTES} bytes", fix=_FIX)
     return content
 
 
-def _ask(reference: Reference, what: str) -> Any:
-    """Open an address of a repository, with a token where the registry wants one."""
+def _request(reference: Reference, path: str) -> Any:
+    """Open a path of a repository, with a token if the registry requires one."""
     try:
-        return _open(f"{reference.base}/{what}", {"Accept": ", ".join(_MANIFESTS)})
+        return _open(f"{reference.base}/{path}", {"Accept": ", ".join(_MANIFESTS)})
     except urllib.error.HTTPError as error:
         challenge = error.headers.get("WWW-Authenticate", "")
         if error.code != 401 or not challenge.lower().startswith("bearer "):
             raise
     token = _token(challenge, reference)
-    return _open(f"{reference.base}/{what}", {"Accept": ", ".join(_MANIFESTS)}, token)
+    return _open(f"{reference.base}/{path}", {"Accept": ", ".join(_MANIFESTS)}, token)
 
 
 def _token(challenge: str, reference: Reference) -> str:
-    words: Mapping[str, str] = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
-    realm = words.get("realm", "")
+    parameters: Mapping[str, str] = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    realm = parameters.get("realm", "")
     if not realm.startswith(("https://", "http://")):
-        raise ValueError("the registry wants a login and does not say where")
-    query = {"service": words.get("service", ""), "scope": words.get("scope") or f"repository:{reference.repository}:pull"}
+        raise ValueError("the registry requires a token and does not name a token server")
+    query = {"service": parameters.get("service", ""), "scope": parameters.get("scope") or f"repository:{reference.repository}:pull"}
     with _open(f"{realm}?{urlencode(query)}", {}) as answer:
-        given = json.loads(answer.read(_MANIFEST_BYTES))
-    return str(given.get("token") or given.get("access_token") or "")
+        response = json.loads(answer.read(_MANIFEST_BYTES))
+    return str(response.get("token") or response.get("access_token") or "")
 
 
 def _open(url: str, headers: Mapping[str, str], token: str = "") -> Any:
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - made of a reference, http on loopback alone
     if token:
-        # Not handed on to the store that a registry redirects to: that has a signature of its own, and refuses two.
+        # Not sent after a redirect to a blob store: its URL is signed, and it rejects a second authorization.
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         return urllib.request.urlopen(request, timeout=ANSWER_LIMIT_S)  # noqa: S310

@@ -1,4 +1,4 @@
-"""Download a file over HTTP to a path: the only module of the bundle, beside those of apt, pip and registries, that reaches a server."""
+"""Download files over HTTP, and compute their checksums and their paths in a bundle."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ ANSWER_LIMIT_S = 60.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def sum_of(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def file_path(url: str, version: str = "") -> str:
-    """Return where a file lies in a bundle: under the name of its server, with its path as it is there.
+    """Return the path of a file in a bundle: files/<server>/<path on the server>.
 
-    A chart of an image registry gets the name that Helm gives it: <chart>-<version>.tgz.
+    A chart of an image registry has Helm's file name: <chart>-<version>.tgz.
     """
     parts = urlsplit(url)
-    ending = f"-{version}.tgz" if parts.scheme == "oci" else ""
-    return f"files/{parts.hostname or 'local'}/{unquote(parts.path).lstrip('/')}{ending}"
+    suffix = f"-{version}.tgz" if parts.scheme == "oci" else ""
+    return f"files/{parts.hostname or 'local'}/{unquote(parts.path).lstrip('/')}{suffix}"
 
 
 def is_safe(url: str) -> bool:
-    """Tell whether what comes from an address is what its server sent: by TLS, or from this machine itself."""
+    """Return whether a connection to the address is protected by TLS or stays on this machine."""
     parts = urlsplit(url)
     return parts.scheme in ("https", "oci") or parts.hostname in LOOPBACK
 
 
 def download(url: str, part: Path) -> str:
-    """Download a file to a path; return what failed, or an empty text."""
+    """Download a file to a path; return the failure, or an empty string."""
     if not url.startswith(("http://", "https://")):
-        return f"{url.partition(':')[0]} is no way to download a file; http and https are"
+        return f"the scheme {url.partition(':')[0]} is not supported, only http and https"
     try:
-        with urllib.request.urlopen(url, timeout=ANSWER_LIMIT_S) as answer, part.open("wb") as stream:  # noqa: S310 - judged above
+        with urllib.request.urlopen(url, timeout=ANSWER_LIMIT_S) as answer, part.open("wb") as stream:  # noqa: S310 - checked above
             shutil.copyfileobj(answer, stream, _BLOCK_BYTES)
     except urllib.error.HTTPError as error:
         error.close()

@@ -1,4 +1,4 @@
-"""A package source of the tests' own: real packages in a folder, which apt reads without a network."""
+"""Create apt sources, web servers and package indexes for tests of bundles."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_package(folder: Path, name: str, *, version: str = "1.0", depends: str 
 
 
 def make_source(folder: Path) -> Sources:
-    """Write the index of the packages of a folder with Debian's own program; return how apt reads it."""
+    """Write the index of a folder of packages with dpkg-scanpackages; return the source for apt."""
     folder.mkdir(exist_ok=True)
     done = subprocess.run(["dpkg-scanpackages", "--multiversion", "."], cwd=folder, capture_output=True, text=True, timeout=60, check=True)
     (folder / "Packages").write_text(done.stdout)
@@ -53,12 +53,12 @@ def make_source(folder: Path) -> Sources:
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Disable the log."""
 
 
 @contextmanager
 def serve_folder(folder: Path) -> Iterator[str]:
-    """Serve a folder over HTTP on loopback for as long as the block runs; give its URL."""
+    """Serve a folder over HTTP on loopback during the block; yield its URL."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -70,7 +70,7 @@ def serve_folder(folder: Path) -> Iterator[str]:
 
 
 def make_index(folder: Path, wheels: Mapping[str, str]) -> str:
-    """Write an index with one wheel a name, 1.0 but `needed`, which is 2.0, and what each depends on; return its URL."""
+    """Write an index with one wheel per name (version 1.0, `needed` 2.0) and its dependencies; return its URL."""
     for name, needs in wheels.items():
         version = "2.0" if name == "needed" else "1.0"
         place = folder / name

@@ -1,4 +1,4 @@
-"""Images of charts: found by rendering with the user's values; what cannot be rendered is unknown and never an empty list."""
+"""Test the images of charts: rendered with the user's values; a chart that cannot be rendered is unknown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primus_bootstrap.bundle.artifacts import Chart, Lock, Needs, Rendered
-from primus_bootstrap.bundle.charts import Places, images_of, with_images
+from primus_bootstrap.bundle.charts import ChartPaths, images_of, with_images
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,31 +38,31 @@ def make_chart(folder: Path, version: str = "1.0.0") -> Path:
 
 
 def chart(image: str | None = "registry.example.com/team/queue:1.0", **words: str) -> Chart:
-    """Return what a role says of its chart."""
+    """Return a role's chart."""
     values = {} if image is None else {"image": image}
     base = Chart("queue", "queue", "queue", "1.0.0", "https://example.com/queue-1.0.0.tgz", "", "", "q", "ns", values, "kube[0]", "cp1")
     return replace(base, **words)  # type: ignore[arg-type]
 
 
-def places(tmp_path: Path, *, helm: str = HELM) -> Places:
-    """Return the places of a machine whose charts lie in `charts`."""
-    return Places(tmp_path, (tmp_path / "bundle",), (tmp_path / "charts",), helm)
+def chart_paths(tmp_path: Path, *, helm: str = HELM) -> ChartPaths:
+    """Return the paths of a machine with charts in `charts`."""
+    return ChartPaths(tmp_path, (tmp_path / "bundle",), (tmp_path / "charts",), helm)
 
 
-def look(tmp_path: Path, charts: Sequence[Chart], *, lock: Lock | None = None, helm: str = HELM) -> tuple[Needs, tuple[Rendered, ...]]:
+def render(tmp_path: Path, charts: Sequence[Chart], *, lock: Lock | None = None, helm: str = HELM) -> tuple[Needs, tuple[Rendered, ...]]:
     """Render on that machine."""
-    return with_images(Needs((), (), charts=tuple(charts)), lock or Lock(), places(tmp_path, helm=helm))
+    return with_images(Needs((), (), charts=tuple(charts)), lock or Lock(), chart_paths(tmp_path, helm=helm))
 
 
-def test_another_version_does_not_stand_for_the_one_that_is_installed(tmp_path: Path) -> None:
-    """A folder that bears the chart's name may be of last year."""
+def test_chart_with_another_version_is_not_used(tmp_path: Path) -> None:
+    """A folder with the chart's name and another version is ignored."""
     make_chart(tmp_path / "charts" / "queue", version="0.9.0")
 
-    assert "is not on this machine" in look(tmp_path, [chart()])[0].unknown[0].reason
+    assert "is not on this machine" in render(tmp_path, [chart()])[0].unknown[0].reason
 
 
-def test_an_image_is_found_in_each_form_that_charts_have() -> None:
-    """By digest, by tag, in a setting, and not in text that only looks like a path."""
+def test_images_are_found_in_every_form() -> None:
+    """Images with a digest, with a tag and in a setting are found; text that looks like a path is not."""
     found = images_of(
         [
             {"kind": "Deployment", "spec": {"image": "docker.io/a/b@sha256:0f"}},

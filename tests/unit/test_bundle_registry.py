@@ -1,4 +1,4 @@
-"""What a registry says that a reference means, and charts that lie there: nothing is believed that does not have its digest."""
+"""Test how image references are parsed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def registry() -> Iterator[Registry]:
         ("localhost:5000/a/b:1@sha256:ab", Reference("localhost:5000", "a/b", "1", "sha256:ab")),
     ],
 )
-def test_a_reference_means_what_engines_take_it_for(text: str, expected: Reference) -> None:
-    """Docker's registry and its own images need not be named; a port is no tag."""
+def test_reference_is_parsed_like_by_engines(text: str, expected: Reference) -> None:
+    """docker.io and `library/` are defaults; a port is not a tag."""
     assert parse_reference(text) == expected
 
 
-def test_only_registries_of_this_machine_are_asked_without_tls() -> None:
-    """What a tag means decides what runs."""
+def test_only_local_registries_are_used_without_tls() -> None:
+    """All other registries use https."""
     assert parse_reference("docker.io/busybox").base == "https://registry-1.docker.io/v2/library/busybox"
     assert parse_reference("127.0.0.1:5000/a").base == "http://127.0.0.1:5000/v2/a"
