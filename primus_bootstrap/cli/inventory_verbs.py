@@ -213,7 +213,7 @@ def secrets_init(
         emit("no secret is missing; nothing was written")
 
 
-def _find_missing(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
+def _find_missing(hosts: Path, password_path: Path | None) -> tuple[Cluster, Path, tuple[Option, ...]]:
     """Return the cluster, its Vault password file, which may not exist, and the missing secrets.
 
     Raises:
@@ -221,17 +221,17 @@ def _find_missing(hosts: Path, given: Path | None) -> tuple[Cluster, Path, tuple
     """
     from primus_bootstrap.inventory.edit import generated_secrets  # noqa: PLC0415
 
-    result = _forgiving(hosts, given if given and given.exists() else None)
-    password_file = given or result.state_dir / "vault-password"
-    opening = password_file if password_file.exists() else None
-    cluster = _forgiving(hosts, opening)
-    judged = validate_inventory(hosts, vault_password_file=opening)
-    if sealed := [item.origin.file for item in judged.deferred if not item.variable]:
-        raise PlanError(f"{', '.join(sealed)} cannot be read without its Vault password", fix="add --vault-password-file FILE")
-    return cluster, password_file, generated_secrets.missing_secrets(judged.problems)
+    cluster = _load_without_required(hosts, password_path if password_path and password_path.exists() else None)
+    password_file = password_path or cluster.state_dir / "vault-password"
+    existing = password_file if password_file.exists() else None
+    cluster = _load_without_required(hosts, existing)
+    result = validate_inventory(hosts, vault_password_file=existing)
+    if encrypted := [item.origin.file for item in result.deferred if not item.variable]:
+        raise PlanError(f"{', '.join(encrypted)} cannot be read without its Vault password", fix="add --vault-password-file FILE")
+    return cluster, password_file, generated_secrets.missing_secrets(result.problems)
 
 
-def _forgiving(hosts: Path, password_file: Path | None) -> Cluster:
+def _load_without_required(hosts: Path, password_file: Path | None) -> Cluster:
     result = validate_inventory(hosts, vault_password_file=password_file, ignore_rules=frozenset({"required"}))
     if result.cluster is None:
         raise InventoryError(result.problems)

@@ -190,7 +190,7 @@ class LiveView:
         return f", about {duration_text(left)} left" if left >= 1 else ""
 
     def render(self) -> RenderableType:
-        """Draw the run as it stands."""
+        """Return the table with the current state of the run."""
         number = sum(1 for phase in self._phases.values() if phase.started)
         lost = f" · {len(self._lost)} of {self._hosts} hosts lost" if self._lost else f" · {count(self._hosts, 'host')}"
         elapsed = duration_text(self._clock() - self._started)

@@ -71,7 +71,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _complete_file(path: Path, data: str | bytes, mode: int | None, *, durable: bool) -> Iterator[Path]:
-    """Write a temporary file beside the target and yield it; remove it afterwards if it still exists."""
+    """Write a temporary file in the target's folder and yield it; remove it afterwards if it still exists."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else mode & 0o600)

@@ -1,4 +1,4 @@
-"""Run another program to its end, with a time limit and a policy for output that is not UTF-8."""
+"""Runs another program with a time limit, a limit for its output, and a rule for output that is not UTF-8."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 65536
 _MAX_OUTPUT_BYTES = 64 << 20
 _KEPT_ERROR_BYTES = 1 << 20
-# A killed program that waits in the kernel for a device or a dead file server does not end: it is left behind.
+# A killed program that waits in the kernel for a device or a dead file server does not end; it stays behind.
 _KILL_WAIT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended. `code` is its exit code, or -n if signal n ended it."""
+    """The result of a program. `code` is its exit code, or -n if signal n ended it."""
 
     code: int
     stdout: str
     stderr: str
 
     def last_words(self, lines: int = 1) -> str:
-        """Return the last lines of stderr, or of stdout if stderr is empty, where programs report why they failed."""
+        """Return the last lines of stderr, or of stdout if stderr is empty: programs report errors there."""
         return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-lines:])
 
 
@@ -42,7 +42,7 @@ class OutputTooLargeError(OSError):
     """The program wrote more than `max_output_bytes` to stdout and was killed."""
 
 
-def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all but two have a default
+def run_command(  # noqa: PLR0913 - one parameter per setting of the process; all but two have a default
     argv: Sequence[str],
     *,
     timeout_s: float,
@@ -53,21 +53,21 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
     stdout_file: IO[bytes] | None = None,
     max_output_bytes: int = _MAX_OUTPUT_BYTES,
 ) -> Completed:
-    """Run a program, without a shell, and return how it ended; an exit code other than 0 raises nothing.
+    """Run a program without a shell and return its result; an exit code other than 0 raises no error.
 
     Args:
-        argv: The program and its arguments. Never a secret: every user of the machine can read them.
-        timeout_s: The program is killed after this many seconds, with all that it started.
-        stdin: What the program reads; nothing by default, so it never waits for a terminal.
-        env: Its whole environment; None: that of this process.
-        cwd: Its working folder; None: that of this process.
-        errors: How bytes that are not UTF-8 are decoded, as in `bytes.decode`.
+        argv: The program and its arguments. Pass no secrets: every user of the machine can read them.
+        timeout_s: After this many seconds the program and its descendants are killed.
+        stdin: Input of the program; empty by default, so it never waits for a terminal.
+        env: Its whole environment; None for that of this process.
+        cwd: Its working folder; None for that of this process.
+        errors: How to decode bytes that are not UTF-8, as in `bytes.decode`.
         stdout_file: An open file that receives stdout instead of `Completed.stdout`.
-        max_output_bytes: The limit for stdout. Of stderr the last MiB is kept.
+        max_output_bytes: Limit for stdout. Only the last MiB of stderr is returned.
 
     Raises:
-        TimeoutError: The program did not end in time. It is an OSError, so `except OSError` covers it.
-        OutputTooLargeError: It wrote too much to stdout. It is an OSError as well.
+        TimeoutError: The program did not end in time. This is an OSError.
+        OutputTooLargeError: The program wrote too much to stdout. This is an OSError.
         OSError: The program cannot be started, for example because it is not installed.
     """
     process = subprocess.Popen(
@@ -93,14 +93,14 @@ def run_command(  # noqa: PLR0913 - one parameter a setting of the process; all 
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a program and what it started, and wait a moment for it."""
+    """Kill a program and its descendants, and wait up to 5 s for its end."""
     send_signal((process.pid, *descendants(process.pid)), signal.SIGKILL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(_KILL_WAIT_S)
 
 
 class _Exchange:
-    """Feeds a program and collects what it prints, all at the same time, until it has ended."""
+    """Writes the input of a program and reads its output at the same time."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str, stdin: bytes, timeout_s: float) -> None:
         self.stdout, self.stderr = bytearray(), bytearray()
@@ -108,15 +108,15 @@ class _Exchange:
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
 
     def run(self, max_output_bytes: int) -> None:
-        """Return when the program has ended and closed its output."""
+        """Wait until the program has ended and closed its output."""
         process = self._process
         with selectors.DefaultSelector() as selector:
             if process.stdin:
                 os.set_blocking(process.stdin.fileno(), False)
                 selector.register(process.stdin, selectors.EVENT_WRITE, self._feed)
-            for stream, kept in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
+            for stream, output in ((process.stdout, self.stdout), (process.stderr, self.stderr)):
                 if stream:
-                    selector.register(stream, selectors.EVENT_READ, partial(_read, kept))
+                    selector.register(stream, selectors.EVENT_READ, partial(_read, output))
             while selector.get_map():
                 for key, _ in selector.select(self._left_s()):
                     if not key.data(key.fd):
@@ -129,19 +129,19 @@ class _Exchange:
         try:
             process.wait(self._left_s())
         except subprocess.TimeoutExpired:
-            raise self._late() from None
+            raise self._timeout() from None
 
     def _left_s(self) -> float:
         seconds = self._deadline - time.monotonic()
         if seconds <= 0:
-            raise self._late()
+            raise self._timeout()
         return seconds
 
-    def _late(self) -> TimeoutError:
+    def _timeout(self) -> TimeoutError:
         return TimeoutError(f"{self._name} did not end within {self._timeout_s:g} s")
 
     def _feed(self, descriptor: int) -> bool:
-        """Write what fits; return whether something is left. A program that does not read any more gets nothing."""
+        """Write as much input as the pipe takes; return whether some is left. Stop if the program closed the pipe."""
         try:
             self._rest = self._rest[os.write(descriptor, self._rest[:_CHUNK_BYTES]) :]
         except BlockingIOError:
@@ -151,8 +151,8 @@ class _Exchange:
         return bool(self._rest)
 
 
-def _read(kept: bytearray, descriptor: int) -> bool:
-    """Read what is there; return whether more may come."""
+def _read(output: bytearray, descriptor: int) -> bool:
+    """Read available output; return False at its end."""
     chunk = os.read(descriptor, _CHUNK_BYTES)
-    kept.extend(chunk)
+    output.extend(chunk)
     return bool(chunk)

@@ -4,7 +4,7 @@
     ├── InventoryError     2   hosts.yaml is wrong; nothing was changed
     ├── UsageError         2   a command line, a settings file or job.json is wrong; nothing was started
     ├── PlanError          3   the request cannot be carried out; nothing was changed
-    ├── RunError           4   at least one host failed; the report says which and why
+    ├── RunError           4   at least one host failed; the report has the cause
     │   └── StepError      4   a hook or a patch stopped a run before its program was started
     ├── LockedError        5   another run holds the lock
     └── UnknownError       6   no authoritative answer; the state is unknown
@@ -71,7 +71,7 @@ class Problem:
 
 
 class InventoryError(PrimusError):
-    """hosts.yaml or a file beside it is wrong. `problems` holds every mistake that was found."""
+    """hosts.yaml or one of its variable files is wrong. `problems` contains every mistake."""
 
     exit_code = 2
 
@@ -99,7 +99,7 @@ class PlanError(PrimusError):
 
 
 class RunError(PrimusError):
-    """At least one host failed; the report says which and why."""
+    """At least one host failed; the report has the cause."""
 
     exit_code = 4
 

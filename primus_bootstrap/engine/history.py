@@ -134,10 +134,10 @@ def delete_old_runs(state_dir: Path) -> None:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in runs_dir(state_dir).glob("*/inventory"):
         shutil.rmtree(path, ignore_errors=True)
-    kept = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
+    newest = {folder.path for folder in list_runs(state_dir)[:KEPT_RUNS]}
     root = runs_dir(state_dir)
     for path in root.iterdir() if root.is_dir() else ():
-        if path not in kept:
+        if path not in newest:
             shutil.rmtree(path, ignore_errors=True)
 
 
