@@ -90,11 +90,11 @@ def test_valid_value_passes(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "what", "fix"),
     [
-        ("text", "1.30", "text must be text, found `1.30`", 'put it in quotes: "1.30"'),
-        ("text", "010", "text must be text, found `010`", 'put it in quotes: "010"'),
-        ("text", "yes", "text must be text, found `yes`", 'put it in quotes: "yes"'),
-        ("text", "2025-01-31", "text must be text, found `2025-01-31`", 'put it in quotes: "2025-01-31"'),
-        ("text", "12:30:00", "text must be text, found `12:30:00`", 'put it in quotes: "12:30:00"'),
+        ("text", "1.30", "text must be a string, found `1.30`", 'put it in quotes: "1.30"'),
+        ("text", "010", "text must be a string, found `010`", 'put it in quotes: "010"'),
+        ("text", "yes", "text must be a string, found `yes`", 'put it in quotes: "yes"'),
+        ("text", "2025-01-31", "text must be a string, found `2025-01-31`", 'put it in quotes: "2025-01-31"'),
+        ("text", "12:30:00", "text must be a string, found `12:30:00`", 'put it in quotes: "12:30:00"'),
         ("whole", "true", "whole must be a whole number, found `true`", "write a whole number"),
         ("whole", "5.5", "whole must be a whole number, found `5.5`", "write a whole number"),
         ("whole", "'64'", "whole must be a whole number, found `'64'`", "remove the quotes: 64"),
@@ -104,13 +104,13 @@ def test_valid_value_passes(name: str, text: str) -> None:
         ("mapping", "a=1", "mapping must be a mapping, found `a=1`", "write each of its keys as `name: value` on a separate line"),
         ("mapping", "[a]", "mapping must be a mapping, found a list", "write each of its keys as `name: value` on a separate line"),
         ("numbers", "[1, x]", "numbers[1] must be a whole number, found `x`", "write a whole number"),
-        ("mode", "on", "mode must be text, found `on`", 'put it in quotes: "on"'),
+        ("mode", "on", "mode must be a string, found `on`", 'put it in quotes: "on"'),
         ("mode", "atuo", "mode must be one of: on, off, auto; found `atuo`", "did you mean auto?"),
         ("level", "3", "level must be one of: 1, 2; found `3`", "choose from: 1, 2"),
         ("modes", "[a, q1]", "modes must be one of: a, b; found `q1`", "choose from: a, b"),
         ("user", "{nam: a}", "user: unknown key nam", "did you mean name?"),
         ("users", "[{name: a, uid: x}]", "users[0].uid must be a whole number, found `x`", "write a whole number"),
-        ("user", "{name: a, secret: [hunter2]}", "user.secret must be text, found a list", "write text"),
+        ("user", "{name: a, secret: [hunter2]}", "user.secret must be a string, found a list", "write a string"),
     ],
 )
 def test_invalid_value_is_reported(name: str, text: str, what: str, fix: str) -> None:

@@ -65,8 +65,8 @@ def without_host(text: str, name: str) -> str:
     tree = _Tree(text)
     changes = []
     for mapping, pattern in tree.keys_with(name):
-        left = without_name(pattern, name, expand_hosts)
-        changes.append(replace_key(text, mapping, pattern, left) if left else remove_entry(text, mapping, pattern))
+        remaining = without_name(pattern, name, expand_hosts)
+        changes.append(replace_key(text, mapping, pattern, remaining) if remaining else remove_entry(text, mapping, pattern))
     expected = Counter({fact: count for fact, count in tree.facts().items() if (fact[0] if len(fact) == 3 else fact[1]) != name})
     return _verified(splice(text, changes), expected)
 

@@ -76,7 +76,8 @@ def check_leaving(cluster: Cluster, host: str) -> None:
         fix = f"delete {host} from {', '.join(serving)} in hosts.yaml, apply, then repeat the command (keep an odd number of etcd hosts)"
         if {"etcd", "kube_control_plane"} & set(serving):
             # Kubespray removes the member, and needs the host in its groups for that.
-            fix = f"remove it with Kubespray: playbooks/day2/node/kubernetes.yml -e node={host} (docs/kubernetes-day2.md), then {fix}"
+            command = f"ansible-playbook -i {cluster.path} playbooks/day2/node/kubernetes.yml -e node={host}"
+            fix = f"{command} (docs/kubernetes-day2.md), then {fix}"
     raise PlanError(what, fix=fix)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from primus_bootstrap.inventory.schema.specs import Option
 
 _TYPE_NAMES = {
-    "str": "text",
+    "str": "a string",
     "path": "a path",
     "int": "a whole number",
     "float": "a number",
