@@ -28,13 +28,15 @@ if not __package__:
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from primus_bootstrap.bench import load_floors, make_history, read_results
+from primus_bootstrap.bench.judging.floors import load_floors
 from primus_bootstrap.bench.judging.verdicts import evaluate_results
 from primus_bootstrap.bench.quarantine.policy import load_policy
+from primus_bootstrap.bench.results.history import make_history
+from primus_bootstrap.bench.results.reader import read_results
 from workloads.common.device import GIB, compute_units, device_name, peak_memory_gib, synchronise
 from workloads.common.process_group import choose_device, process_group
 from workloads.common.results import versions
-from workloads.train import drill, loop, pretrain
+from workloads.train import fault_injection, loop, pretrain
 from workloads.train.data import Batch
 from workloads.train.load_settings import load_settings
 from workloads.train.parallel import build_model
@@ -368,14 +370,14 @@ def illegal_access(_words: Sequence[str]) -> dict[str, Any]:
 
 def gpu_hang(words: Sequence[str]) -> dict[str, Any]:
     """Train, and give the GPU a kernel that does not end in time before the third step: the watchdog has to end the rank."""
-    before = drill.Drill.before
+    before = fault_injection.FaultInjector.before
 
     def hang(self: Any, step: int) -> None:
         before(self, step)
         if step == 3 and torch.cuda.is_available():
             torch.cuda._sleep(_LATER_CYCLES)  # noqa: SLF001 - torch has no public kernel that waits
 
-    drill.Drill.before = hang  # type: ignore[method-assign]
+    fault_injection.FaultInjector.before = hang  # type: ignore[method-assign]
     sys.exit(pretrain.pretrain([*words, "watchdog.step_timeout_s=8", "watchdog.startup_timeout_s=60"]))
 
 

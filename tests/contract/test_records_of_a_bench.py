@@ -16,10 +16,11 @@ from primus_bootstrap.bench.finalize import finish, request_reruns
 from primus_bootstrap.bench.judging.evaluation import BenchedFleet, read_step
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.quarantine.policy import BENCHMARKS, GROUP_BENCHMARKS
-from primus_bootstrap.bench.results.host_answers import parse_step
+from primus_bootstrap.bench.results.host_answers import StepOutput
 from primus_bootstrap.bench.results.reader import MAX_SAMPLES, parse_lines
 from primus_bootstrap.bench.results.step_commands import BenchRequest, steps_for_host
 from primus_bootstrap.bench.results.store import BenchStore
+from primus_bootstrap.core.structured import read
 from tests.integration.test_launch_direct import needs_torch
 from tests.unit.bench_fleet_rig import STACK, Fleet
 from tests.unit.role_module import load_role_module
@@ -57,7 +58,7 @@ def test_what_a_benchmark_writes_is_what_judging_reads(name: str, tmp_path: Path
     monkeypatch.setattr(NODE, "running_jobs", list)
     (step,) = NODE.measure(steps("n1", name), tmp_path)
     reading = parse_lines([line.encode() for line in step["results"]], name=name)
-    results, verdicts = read_step("n1", parse_step(step))
+    results, verdicts = read_step("n1", read(StepOutput, step))
 
     assert (step["code"], step["error"]) == (0, ""), step
     assert reading.problems == ()
@@ -71,7 +72,7 @@ def test_a_host_without_the_program_says_what_brings_it(tmp_path: Path) -> None:
     """A bench before the first apply: unknown, and the fix is no look at a program that is not there."""
     given = [{"name": "preflight", "argv": ["/nowhere/primus-cli", "preflight"], "timeout_s": 20, "alone": False, "environment": {}}]
     (step,) = NODE.measure(given, tmp_path)
-    (verdict,) = read_step("n1", parse_step(step))[1]
+    (verdict,) = read_step("n1", read(StepOutput, step))[1]
 
     assert verdict.verdict == "unknown"
     assert verdict.fix == "install primus-cli on the host: primus-bootstrap apply --phase gpu"

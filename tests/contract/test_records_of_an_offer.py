@@ -133,9 +133,9 @@ def test_what_a_submission_leaves_out_the_watcher_keeps_off(tmp_path: Path, targ
     read = read_job(json.dumps(document), origin="job.json")
     hosts = [(host, False) for host in read.direct.hosts] + [(host, True) for host in read.direct.spares]
     candidates = Candidates(tuple(Candidate(host, answers=True, spare=spare) for host, spare in hosts), chosen_by_target=target == "slurm")
-    choice = choose(read, restart_policy.submitted(read, 1000.0), candidates)
+    choice = choose(read, restart_policy.initial_state(read, 1000.0), candidates)
 
-    excluded = restart_policy.submitted(read, 1000.0).excluded
+    excluded = restart_policy.initial_state(read, 1000.0).excluded
 
     assert [(one.host, one.reason) for one in excluded] == [("gpu1", "is quarantined by ada (ECC errors)")]
     assert [host.name for host in choice.hosts] == (["gpu2", "gpu3"] if target == "direct" else [])

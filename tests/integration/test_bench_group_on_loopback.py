@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from primus_bootstrap import content
-from primus_bootstrap.bench.fabric.group_runs import GroupRun, evaluate_group_run, parse_group_answer
+from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, GroupRun, evaluate_group_run
 from primus_bootstrap.bench.quarantine.policy import Step
 from primus_bootstrap.bench.results.step_commands import BenchRequest, group_command
+from primus_bootstrap.core.structured import read
 from tests.integration.test_launch_direct import needs_torch
 from tests.integration.test_role_bench_node_real import lives
 from tests.unit.role_module import load_role_module
@@ -77,7 +78,7 @@ def test_a_group_of_two_measures_its_bus_bandwidth(hosts: dict[str, Path], tmp_p
     for host, step in group(launcher(tmp_path), free_port(), 200).items():
         NODE.start(step, 7, hosts[host])
     answers = {host: NODE.take(7, folder, stop=False) for host, folder in hosts.items()}
-    run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: parse_group_answer(answer) for host, answer in answers.items()})
+    run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: read(GroupAnswer, answer) for host, answer in answers.items()})
 
     assert (run.answer, run.reason) == ("pass", ""), answers
     (result,) = run.results()
@@ -97,7 +98,7 @@ def test_a_host_without_its_partner_is_ended_and_unknown(hosts: dict[str, Path],
     NODE.start({**step, "timeout_s": 5}, 7, hosts["a"])
     started = time.monotonic()
     answers = {"a": NODE.take(7, hosts["a"], stop=False)}
-    run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: parse_group_answer(answer) for host, answer in answers.items()})
+    run = evaluate_group_run(GroupRun(0, ("a", "b")), {host: read(GroupAnswer, answer) for host, answer in answers.items()})
 
     assert answers["a"]["step"]["error"] == "no answer within 5 s"
     assert (run.answer, run.reason) == ("unknown", "b: it was lost")

@@ -1,4 +1,4 @@
-"""A simulated fabric: bad hosts, bad paths, flaky hosts, hosts that hang a run, and noise."""
+"""A simulated fabric with bad hosts, bad paths, flaky hosts, hosts that hang, and wrong answers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Fabric:
-    """A fabric of so many hosts; `flaky` says how often a host spoils a run, `noise` how often an answer is the wrong way round.
-
-    Groups of more than `largest` fail whoever is in them.
-    """
+    """A fabric. `flaky` is the probability that a host spoils a run, `noise` that an answer is wrong; groups larger than `largest` fail."""
 
     size: int
     bad: frozenset[str] = frozenset()
@@ -32,11 +29,11 @@ class Fabric:
 
     @property
     def hosts(self) -> list[str]:
-        """Every host, by name."""
+        """All hosts, by name."""
         return [f"gpu{number:04}" for number in range(self.size)]
 
     def probe(self, group: tuple[str, ...]) -> Answer:
-        """Run a group, as a job would."""
+        """Run a group."""
         assert len(group) > 1, "one host alone is no run over a fabric"
         assert len(set(group)) == len(group), "nobody takes part twice"
         self.asked.append(group)
@@ -48,14 +45,14 @@ class Fabric:
         return "fail" if fails != (self.rng.random() < self.noise) else "pass"
 
     def bisect(self, seed: int = 0) -> BisectionResult:
-        """Search it."""
+        """Search the fabric."""
         return bisect_fabric(self.hosts, self.probe, seed=seed)
 
 
 def draw_fabric(
     seed: str, size: int, *, bad: int = 0, paths: int = 0, flaky: int = 0, noise: float = 0.0, largest: int | None = None
 ) -> Fabric:
-    """Return a fabric with faults at random places; no host has two of them."""
+    """Return a fabric with faults at random hosts; no host has two of them."""
     rng = random.Random(seed)  # noqa: S311 - luck, no secret
     names = rng.sample(Fabric(size).hosts, bad + flaky + 2 * paths)
     ends = names[bad + flaky :]
@@ -71,10 +68,7 @@ def draw_fabric(
 
 
 def tally(fabric: Fabric, found: BisectionResult) -> Counter[str]:
-    """Return how the hosts ended, by what they are: `bad fail`, `flaky suspect`, `good fail`, …; and paths, right or wrong.
-
-    `end` is a healthy host at the end of a bad path.
-    """
+    """Count hosts by kind and state (`bad fail`, `good fail`, ...), and paths by `right` or `wrong`; `end` is a host of a bad path."""
     ends = {host for path in fabric.paths for host in path}
     kinds = {
         **dict.fromkeys(ends, "end"),

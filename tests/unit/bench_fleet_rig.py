@@ -1,4 +1,4 @@
-"""Synthetic results of made-up fleets: what their hosts really are is known, and judging is held against it."""
+"""Synthetic results of made-up fleets with planted faults, to compare the evaluation with."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Fleet:
     def __init__(
         self, rng: random.Random, hosts: int, *, bad: int, slowdown: float, sigma: float, apart: float = 0.5, repeats: int = 20
     ) -> None:
-        """Make healthy hosts differ by `apart` times sigma, and the bad ones be slower by `slowdown` (relative) than they would be."""
+        """Draw the speeds: healthy hosts differ by `apart` times sigma, bad ones are slower by the share `slowdown`."""
         self.names = [f"node{number:04}" for number in range(hosts)]
         self.bad = set(rng.sample(self.names, bad))
         self._rng = rng
@@ -61,31 +61,31 @@ class Fleet:
         self._speed = {name: 100.0 * (1 + rng.gauss(0, apart * sigma)) / (1 + slowdown * (name in self.bad)) for name in self.names}
 
     def measure(self, host: str, *, repeats: int = 0, started: float = 1_795_348_800.0) -> Result:
-        """Return what one run on a host gives."""
+        """Return the result of one run on a host."""
         speed = self._speed[host]
         samples = [max(1e-3, speed * (1 + self._rng.gauss(0, self._sample_sigma))) for _ in range(repeats or self._repeats)]
         return result(host, samples, started=started)
 
     def bench(self, settings: JudgingSettings) -> tuple[BenchEvaluation, BenchEvaluation]:
-        """Measure everybody, and again whatever judging asks for; return the first evaluation and the last."""
+        """Measure all hosts and carry out all reruns; return the first and the last evaluation."""
         results = [self.measure(host) for host in self.names]
         first = last = _evaluate(results, settings, 0)
         for rounds_done in range(1, settings.max_rounds + 1):
-            results += [self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done) for again in last.reruns]
+            results += [self.measure(rerun.host, repeats=rerun.repeats, started=1_795_348_800.0 + rounds_done) for rerun in last.reruns]
             last = _evaluate(results, settings, rounds_done)
         return first, last
 
 
 class Devices:
-    """Hosts of several devices that are measured in several series; of a bad host one device is slow in all of them.
+    """Hosts of several devices in several series; one device of a bad host is slow in all series.
 
-    `noise` is the relative standard deviation of a sample, `apart` how far healthy devices differ in each series by themselves.
+    `noise` is the relative standard deviation of a sample, `apart` that of healthy devices in each series.
     """
 
     def __init__(
         self, rng: random.Random, hosts: int, *, devices: int, series: int, bad: int, slowdown: float, noise: float, apart: float
     ) -> None:
-        """Give every device its true speed in every series."""
+        """Draw the speed of every device in every series."""
         self.names = [f"node{number:04}" for number in range(hosts)]
         self.bad = set(rng.sample(self.names, bad))
         self._rng = rng
@@ -102,7 +102,7 @@ class Devices:
         }
 
     def measure(self, host: str, *, repeats: int = 20, started: float = 1_795_348_800.0) -> list[Result]:
-        """Return what one run on a host gives, of a model that has a floor."""
+        """Return the results of one run on a host, of a model with a floor."""
         gauss, model = self._rng.gauss, "AMD Instinct MI300X"
         return [
             result(
@@ -118,12 +118,12 @@ class Devices:
         ]
 
     def bench(self, settings: JudgingSettings, floors: Floors) -> BenchEvaluation:
-        """Measure everybody, and again whatever judging asks for; return the last evaluation."""
+        """Measure all hosts and carry out all reruns; return the last evaluation."""
         results = [one for host in self.names for one in self.measure(host)]
         last = _evaluate(results, settings, 0, floors)
         for rounds_done in range(1, settings.max_rounds + 1):
-            for again in last.reruns:
-                results += self.measure(again.host, repeats=again.repeats, started=1_795_348_800.0 + rounds_done)
+            for rerun in last.reruns:
+                results += self.measure(rerun.host, repeats=rerun.repeats, started=1_795_348_800.0 + rounds_done)
             last = _evaluate(results, settings, rounds_done, floors)
         return last
 

@@ -1,4 +1,4 @@
-"""Hosts that run in groups as a simulated fabric would: slow ones, broken ones, ones that hang, are lost or take jobs."""
+"""Hosts of a simulated fabric that run in groups: some are slow, broken, hang, or compute wrongly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = 1_795_350_000.0
 
 
 def line(bus: float, hosts: int, *, correct: bool = True, error: str = "", metric: str = "bus_gb_per_s") -> str:
-    """Return a result of collectives as rank 0 writes it; the samples scatter by half a percent."""
+    """Return a result line of collectives, as rank 0 writes it; the samples scatter by half a percent."""
     samples = [] if error else [bus * (1 + number / 1000) for number in (-5, -3, 0, 0, 0, 3, 5)]
     size = 67108864 // (4 * hosts) * (4 * hosts)
     return json.dumps(
@@ -29,14 +29,14 @@ def line(bus: float, hosts: int, *, correct: bool = True, error: str = "", metri
 
 
 def step(results: Sequence[str] = (), **other: Any) -> dict[str, Any]:
-    """Return what one host's part of a run gave."""
+    """Return the output of one host's part."""
     usual = {"name": "collectives", "code": 0, "error": "", "stdout": "", "stderr": "", "started": NOW, "seconds": 2.0, "jobs": []}
     return {**usual, "results": list(results), **other}
 
 
 @dataclass
 class Hosts:
-    """What hosts do when they run: `slow` by how many times; `broken` fail, `hanging` never end, `wrong` compute wrongly."""
+    """Hosts by fault: `slow` by a factor; `broken` fail, `hanging` never end, `wrong` compute wrongly; `noise` is a factor of a pair."""
 
     slow: dict[str, float] = field(default_factory=dict)
     broken: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class Hosts:
     ran: list[tuple[str, ...]] = field(default_factory=list)
 
     def run(self, hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what each host of a group gives."""
+        """Return the answer of each host of a group."""
         group = tuple(hosts)
         self.ran.append(group)
         members = set(group)
@@ -55,9 +55,9 @@ class Hosts:
         if members & self.broken:
             failed = step([line(0, len(group), error="RuntimeError: Connection closed by peer")], code=1)
             return {host: {"step": failed} for host in group}
-        # A hair's breadth apart, as pairs are: by their names, the same each time.
-        luck = 1 + (sum(map(ord, "".join(sorted(group)))) % 7 - 3) / 1000
-        bus = 300.0 * luck / max([1.0, *(self.slow.get(host, 1.0) for host in group)]) * self.noise.get(frozenset(group), 1.0)
+        # A small deterministic difference between pairs, from their names.
+        difference = 1 + (sum(map(ord, "".join(sorted(group)))) % 7 - 3) / 1000
+        bus = 300.0 * difference / max([1.0, *(self.slow.get(host, 1.0) for host in group)]) * self.noise.get(frozenset(group), 1.0)
         wrong = bool(members & self.wrong)
         first = step([line(bus, len(group), correct=not wrong)], code=int(wrong))
         return {host: {"step": first if host == group[0] else step(code=int(wrong))} for host in group}

@@ -1,4 +1,4 @@
-"""Bad hosts are found with few runs and proved; a bad path, a flaky host and a lying probe are never held against anybody."""
+"""The bisection finds and proves bad hosts with few runs, and never fails a healthy host."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _states(fabric: Fabric, seed: int = 0) -> dict[str, str]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_every_bad_host_and_nobody_else(data: st.DataObject) -> None:
-    """Where runs are honest, exactly the bad hosts fail, in at most 2 b log2(N) runs and a constant."""
+def test_exactly_the_bad_hosts_fail(data: st.DataObject) -> None:
+    """With reliable runs, in at most 2 b log2(N) runs and a constant."""
     size = data.draw(st.integers(8, 200))
     numbers = data.draw(st.sets(st.integers(0, size - 1), max_size=size // 4))
     fabric = Fabric(size, bad=frozenset(f"gpu{number:04}" for number in numbers))
@@ -44,7 +44,7 @@ def test_every_bad_host_and_nobody_else(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("size", "bad"), [(4096, 1), (4096, 8), (1000, 3)])
 def test_large_fabrics_take_few_runs(size: int, bad: int) -> None:
-    """A large fabric's bad hosts are all found within the bound."""
+    """All bad hosts of a large fabric are found within the bound."""
     fabric = draw_fabric("large", size, bad=bad)
     found = fabric.bisect()
 
@@ -54,8 +54,8 @@ def test_large_fabrics_take_few_runs(size: int, bad: int) -> None:
 
 @pytest.mark.parametrize("size", [3, 4, 6, 16, 300])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_bad_path_is_neither_ends_fault(size: int, seed: int) -> None:
-    """Two hosts that fail only together both pass; the path between them is suspect."""
+def test_the_hosts_of_a_bad_path_pass(size: int, seed: int) -> None:
+    """Two hosts that fail only together pass, and the path is suspect."""
     fabric = draw_fabric(f"path {seed}", size, paths=1)
     found = fabric.bisect(seed)
 
@@ -63,16 +63,16 @@ def test_a_bad_path_is_neither_ends_fault(size: int, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_bad_host_and_a_bad_path_are_told_apart(seed: int) -> None:
-    """The host fails, the path is suspect, everybody else passes."""
+def test_a_bad_host_and_a_bad_path_are_distinguished(seed: int) -> None:
+    """The host fails, the path is suspect, all other hosts pass."""
     fabric = draw_fabric(f"both {seed}", 32, bad=1, paths=1)
 
     assert tally(fabric, fabric.bisect(seed)) == {"bad fail": 1, "good pass": 29, "end pass": 2, "path right": 1}
 
 
 @pytest.mark.parametrize("often", [0.3, 0.5, 0.8])
-def test_a_flaky_host_is_nobody_elses_fault(often: float) -> None:
-    """Of healthy hosts beside a flaky one none fails, whatever the luck; the flaky one mostly does not pass."""
+def test_a_flaky_host_fails_no_other_host(often: float) -> None:
+    """The flaky host itself rarely passes."""
     ended: list[str] = []
     for seed in range(60):
         fabric = Fabric(24, flaky={"gpu0007": often}, rng=random.Random(f"{often} {seed}"))  # noqa: S311 - luck, no secret
@@ -85,7 +85,7 @@ def test_a_flaky_host_is_nobody_elses_fault(often: float) -> None:
 
 
 def test_a_host_that_hangs_runs_is_unknown() -> None:
-    """Runs that never end because of one host leave that host unknown, not bad; the others pass."""
+    """The other hosts pass."""
     fabric = Fabric(16, hangs=frozenset({"gpu0003"}))
     states = _states(fabric)
 
@@ -93,8 +93,8 @@ def test_a_host_that_hangs_runs_is_unknown() -> None:
     assert set(states.values()) == {"pass"}
 
 
-def test_nobody_is_convicted_by_partners_who_fail_alone() -> None:
-    """Where a group of bad hosts passed by mistake, those who fail beside them are not held to be bad."""
+def test_bad_partners_prove_nothing() -> None:
+    """If a group of bad hosts passed by mistake, hosts that fail with them do not fail."""
     fabric = Fabric(16)
 
     def probe(group: tuple[str, ...]) -> Answer:
@@ -114,7 +114,7 @@ def test_nobody_is_convicted_by_partners_who_fail_alone() -> None:
 
 @pytest.mark.parametrize("answer", ["fail", "unknown"])
 def test_a_probe_that_never_passes_proves_nothing(answer: str) -> None:
-    """Where no group passes, nobody is known to be good, and so nobody is bad: all are unknown, and the search ends soon."""
+    """Without a group that passes, all hosts are unknown, and the search ends soon."""
     found = bisect_fabric(Fabric(1024).hosts, lambda _: "fail" if answer == "fail" else "unknown")
 
     assert {each.state for each in found.hosts} == {"unknown"}
@@ -122,8 +122,8 @@ def test_a_probe_that_never_passes_proves_nothing(answer: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_lying_probe_ends_and_convicts_nobody(seed: int) -> None:
-    """Answers by the toss of a coin end in a bounded number of runs, and hardly ever in a fail."""
+def test_random_answers_end_the_search(seed: int) -> None:
+    """After a limited number of runs, with hardly any failure."""
     rng = random.Random(seed)  # noqa: S311 - luck, no secret
     found = bisect_fabric(Fabric(64).hosts, lambda _: rng.choice(("pass", "fail", "unknown")))
 
@@ -134,8 +134,8 @@ def test_a_lying_probe_ends_and_convicts_nobody(seed: int) -> None:
 @pytest.mark.parametrize(
     ("size", "largest", "bad", "runs"), [(64, 40, 0, 40), (256, 60, 0, 60), (64, 40, 3, 80), (8, 5, 1, 40), (64, 63, 0, 40)]
 )
-def test_where_large_groups_fail_whoever_is_in_them_nobody_is_suspect(size: int, largest: int, bad: int, runs: int) -> None:
-    """Ring latency or thin uplinks: the size is named, healthy hosts pass in smaller groups, bad ones are found, and runs stay few."""
+def test_large_groups_that_always_fail_make_no_host_suspect(size: int, largest: int, bad: int, runs: int) -> None:
+    """The size is reported, healthy hosts pass in smaller groups, and bad ones are found with few runs."""
     fabric = draw_fabric("large groups", size, bad=bad, largest=largest)
     found = fabric.bisect()
 
@@ -144,8 +144,8 @@ def test_where_large_groups_fail_whoever_is_in_them_nobody_is_suspect(size: int,
     assert found.runs <= runs
 
 
-def test_where_hardly_any_group_passes_the_search_ends_and_blames_nobody() -> None:
-    """Pairs pass, and nothing larger: who was not reached in so many groups is unknown for that reason, and everybody else passes."""
+def test_if_only_pairs_pass_the_search_ends() -> None:
+    """Hosts that were not reached are unknown for that reason; the others pass."""
     states = Fabric(64, largest=2).bisect()
 
     assert {each.state for each in states.hosts} == {"pass", "large"}
@@ -153,8 +153,8 @@ def test_where_hardly_any_group_passes_the_search_ends_and_blames_nobody() -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_near_the_limit_luck_decides_and_nobody_is_suspect(seed: int) -> None:
-    """Groups fail the more often the larger they are: no host is to blame, and the runs do not grow with their number."""
+def test_groups_near_the_size_limit_make_no_host_suspect(seed: int) -> None:
+    """Larger groups fail more often; the number of runs does not grow with the hosts."""
     rng = random.Random(seed)  # noqa: S311 - luck, no secret
     found = bisect_fabric(
         Fabric(256).hosts, lambda group: "fail" if rng.random() < 1 / (1 + math.exp(60 - len(group))) else "pass", seed=seed
@@ -164,14 +164,14 @@ def test_near_the_limit_luck_decides_and_nobody_is_suspect(seed: int) -> None:
     assert found.runs < 300
 
 
-def test_one_host_and_two() -> None:
-    """One host has no fabric; of two that fail together neither is proved bad."""
+def test_one_or_two_hosts_are_unknown() -> None:
+    """One host has no fabric; of two that fail together, neither is proved bad."""
     assert _states(Fabric(1)) == {"gpu0000": "unknown"}
     assert set(_states(Fabric(2, bad=frozenset({"gpu0001"}))).values()) == {"unknown"}
 
 
-def test_the_same_search_each_time() -> None:
-    """The groups that are run are a function of hosts, answers and seed; another seed takes another order."""
+def test_the_search_is_deterministic() -> None:
+    """The groups depend on hosts, answers and seed only."""
     first, again, other = (Fabric(50, bad=frozenset({"gpu0004"})) for _ in range(3))
     first.bisect(1)
     again.bisect(1)
@@ -181,7 +181,7 @@ def test_the_same_search_each_time() -> None:
 
 
 def test_verdicts_of_a_bisection() -> None:
-    """Hosts have a verdict each, in the order given; a path's bears both names and the code `suspect`, and is no fail."""
+    """Each host has a verdict in the given order; a path has both names, the code `suspect`, and does not fail."""
     fabric = Fabric(8, bad=frozenset({"gpu0002"}), paths=frozenset({frozenset({"gpu0000", "gpu0005"})}))
     verdicts, codes = bisection_verdicts(fabric.bisect(), started=100.0, seconds=7.0)
     fail, path = verdicts[2], verdicts[-1]
@@ -193,12 +193,12 @@ def test_verdicts_of_a_bisection() -> None:
     assert codes == {path: "suspect"}
 
 
-def test_what_large_groups_share_is_said_of_no_host() -> None:
-    """One verdict of the fabric names the size, with a code of its own; all hosts pass, and no host without a name appears."""
-    told = bisection_verdicts(Fabric(16, largest=9).bisect(), started=1.0, seconds=2.0)
-    verdicts, codes = told
+def test_failing_large_groups_are_one_verdict_of_the_fabric() -> None:
+    """It names the size; all hosts pass."""
+    fabric = bisection_verdicts(Fabric(16, largest=9).bisect(), started=1.0, seconds=2.0)
+    verdicts, codes = fabric
     shared = verdicts[-1]
-    hosts = add_fabric(BenchEvaluation((), {}, (), (), {}), told).hosts
+    hosts = add_fabric(BenchEvaluation((), {}, (), (), {}), fabric).hosts
 
     assert {verdict.verdict for verdict in verdicts[:-1]} == {"pass"}
     assert (shared.host, shared.verdict, shared.found, codes) == ("", "unknown", "9", {shared: "large"})
@@ -206,31 +206,31 @@ def test_what_large_groups_share_is_said_of_no_host() -> None:
     assert hosts == dict.fromkeys(Fabric(16).hosts, "pass")
 
 
-def test_a_host_alone_is_skipped() -> None:
-    """A cluster of one host has no fabric to judge: that is no doubt about the host."""
+def test_a_single_host_is_skipped() -> None:
+    """It has no fabric to measure."""
     verdicts, _ = bisection_verdicts(Fabric(1).bisect(), started=1.0, seconds=0.0)
 
     assert [verdict.verdict for verdict in verdicts] == ["skipped"]
 
 
-def test_pairs_tell_a_bad_host_from_a_bad_path() -> None:
-    """A host that fails with everybody fails; two that fail only together are a suspect path and pass both."""
+def test_pairs_distinguish_a_bad_host_from_a_bad_path() -> None:
+    """A host that fails with all others fails; two that fail only together pass, and the path is suspect."""
     hosts = Fabric(6).hosts
     pairs = [pair for each in round_robin(hosts) for pair in each]
     bad, path = "gpu0001", {"gpu0002", "gpu0005"}
     verdicts, codes = pair_verdicts(
         {pair: "fail" if bad in pair or set(pair) == path else "pass" for pair in pairs}, started=1.0, seconds=2.0
     )
-    said = {verdict.host: verdict.verdict for verdict in verdicts}
+    outcomes = {verdict.host: verdict.verdict for verdict in verdicts}
 
-    assert {host for host, outcome in said.items() if outcome == "fail"} == {bad}
-    assert {host for host, outcome in said.items() if outcome == "pass"} == set(hosts) - {bad}
+    assert {host for host, outcome in outcomes.items() if outcome == "fail"} == {bad}
+    assert {host for host, outcome in outcomes.items() if outcome == "pass"} == set(hosts) - {bad}
     assert [set(verdict.host.split(",")) for verdict in codes] == [path]
 
 
 @pytest.mark.parametrize("outcomes", [("fail",), ("fail", "unknown"), ("unknown", "unknown")])
 def test_too_few_pairs_prove_nothing(outcomes: tuple[str, ...]) -> None:
-    """One failing partner, or answers that are missing, leave a host unknown."""
+    """One failed partner, or missing answers, leave a host unknown."""
     good = {("a", "b"): "pass", ("b", "c"): "pass"}
     about = {("x", partner): outcome for partner, outcome in zip("abc", outcomes, strict=False)}
     verdicts, _ = pair_verdicts({**good, **about}, started=1.0, seconds=2.0)  # type: ignore[dict-item]

@@ -1,4 +1,4 @@
-"""Judging results: who fails, who passes, what is not known and why, and what is measured again."""
+"""Evaluating results: which hosts fail, pass or are unknown, and what runs again."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primus_bootstrap.bench import BenchEvaluation, JudgingSettings, Series, load_floors, worst_of
 from primus_bootstrap.bench.judging.criteria import compute_limits
-from primus_bootstrap.bench.judging.floors import Floors
+from primus_bootstrap.bench.judging.floors import Floors, load_floors
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.judging.statistics import Spread
-from primus_bootstrap.bench.judging.verdicts import evaluate_results
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, evaluate_results, worst_of
 from primus_bootstrap.bench.results.history import History
+from primus_bootstrap.bench.results.reader import Series
 from primus_bootstrap.core.verdicts import OUTCOMES, Verdict
 from tests.unit.bench_fleet_rig import SERIES, STACK, Devices, result
 
@@ -46,8 +47,8 @@ def _one(evaluation: BenchEvaluation, host: str) -> Verdict:
     return verdict
 
 
-def test_a_slow_host_fails_by_its_peers_and_nobody_else_does() -> None:
-    """5 % slower than eight others: the record says what was expected, found, why, and of whom."""
+def test_a_slow_host_fails_by_its_peers() -> None:
+    """Of nine hosts, only the one that is 5 % slower fails; the verdict has limit, value, reason and peers."""
     evaluation = _evaluate(_fleet([700.0] * 8 + [665.0]))
 
     assert evaluation.hosts == {f"node{number}": "pass" for number in range(8)} | {"node8": "fail"}
@@ -63,7 +64,7 @@ def test_a_slow_host_fails_by_its_peers_and_nobody_else_does() -> None:
 
 @pytest.mark.parametrize("series", [1, 4])
 def test_of_six_uneven_hosts_the_one_at_a_quarter_fails(series: int) -> None:
-    """Hosts that share their processors differ by a third of their speed (TFLOP/s, as measured); one at a quarter of it still fails."""
+    """Hosts that share processors differ by a third of their speed (TFLOP/s, as measured); one with a quarter of it still fails."""
     host_speeds = [0.126, 0.111, 0.034, 0.138, 0.129, 0.159]
     shapes = [SERIES._replace(ranks=number + 1) for number in range(series)]
     results = [one for shape in shapes for one in _fleet(host_speeds, series=shape, noise=0.02)]
@@ -73,16 +74,16 @@ def test_of_six_uneven_hosts_the_one_at_a_quarter_fails(series: int) -> None:
     assert "fail" not in {evaluation.hosts[f"node{number}"] for number in (0, 1, 3, 4, 5)}
 
 
-def test_among_few_a_host_that_fails_is_no_yardstick_for_the_others() -> None:
-    """One of six at half the speed fails, and the five that are alike pass: the slow one does not widen their limit."""
+def test_among_few_hosts_a_failed_one_is_left_out_of_the_comparison() -> None:
+    """One of six hosts has half the speed and fails; it does not widen the limit of the other five."""
     evaluation = _evaluate(_fleet([700.0, 701.0, 350.0, 699.0, 700.5, 700.2]))
 
     assert evaluation.hosts == {f"node{number}": "fail" if number == 2 else "pass" for number in range(6)}
     assert evaluation.reruns == ()
 
 
-def test_where_lower_is_better_the_host_that_takes_longer_fails() -> None:
-    """A latency that is 5 % higher; the limit is an upper one."""
+def test_where_lower_is_better_the_slower_host_fails() -> None:
+    """A latency that is 5 % higher exceeds an upper limit."""
     series = Series("launch_overhead", "time_us", "{}", 1)
 
     evaluation = _evaluate(_fleet([5.0] * 8 + [5.25, 4.9], series=series, better="lower", unit="us"))
@@ -92,8 +93,8 @@ def test_where_lower_is_better_the_host_that_takes_longer_fails() -> None:
     assert "at most 5.0" in _one(evaluation, "node8").expected
 
 
-def test_a_share_in_percent_may_be_zero_or_below() -> None:
-    """Overlap near 0 % on all but one host, which does worse than none; the limit is said in percent."""
+def test_a_percentage_may_be_zero_or_negative() -> None:
+    """The overlap is near 0 % on all hosts but one, which fails; the limit is a percentage."""
     series = Series("overlap", "overlap_percent", "{}", 8)
     fleet = [result(f"node{number}", [1.0, -1.0, 0.0, 2.0, -2.0] * 4, series=series, unit="%") for number in range(8)]
     worse = result("node8", [-30.0, -31.0, -29.0, -32.0, -28.0] * 4, series=series, unit="%")
@@ -106,7 +107,7 @@ def test_a_share_in_percent_may_be_zero_or_below() -> None:
 
 
 def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> None:
-    """3 % slower where the error of a median is above 1 %: neither good nor bad, and more repeats are asked for; with them it fails."""
+    """A slowdown of 3 % with an error above 1 % is unknown at first; with more repeats the host fails."""
     fleet = _fleet([700.0] * 39 + [675.0], noise=0.05)
 
     first = _evaluate(fleet)
@@ -124,14 +125,14 @@ def test_a_slowdown_below_the_noise_floor_is_unknown_and_measured_again() -> Non
 
 
 def test_the_limit_is_never_below_twice_the_usual_error() -> None:
-    """Peers that differ only by how they were measured: what is within twice the error of a median is not held against a host."""
+    """Peers that differ only by the measuring error have a limit of twice the error of a median."""
     found = compute_limits(Spread(0.0, 0.01, 200), 0.01, 0.001, JudgingSettings())
 
     assert (found.natural_spread, found.limit, found.ideal) == (0.0, 0.02, 0.02)
 
 
-def test_measuring_again_ends() -> None:
-    """After the last round nothing is asked for, and what is not known stays unknown."""
+def test_reruns_end_after_the_last_round() -> None:
+    """An undecided host stays unknown."""
     fleet = _fleet([700.0] * 39 + [675.0], noise=0.05)
 
     evaluation = _evaluate(fleet, rounds_done=JudgingSettings().max_rounds)
@@ -140,16 +141,16 @@ def test_measuring_again_ends() -> None:
     assert evaluation.hosts["node39"] == "unknown"
 
 
-def test_among_few_peers_all_are_measured_again() -> None:
-    """The doubt about one of eight is the noise of the other seven."""
+def test_among_few_peers_all_run_again() -> None:
+    """The uncertainty about one of eight hosts is the noise of the other seven."""
     evaluation = _evaluate(_fleet([700.0] * 7 + [680.0], noise=0.05))
 
     assert {again.host for again in evaluation.reruns} == {f"node{number}" for number in range(8)}
     assert all(again.repeats == 60 for again in evaluation.reruns if again.host != "node7")
 
 
-def test_what_scatters_too_much_to_see_a_slowdown_does_not_pass() -> None:
-    """Twelve healthy hosts whose values are 30 % apart: a slowdown of 10 % would not be seen, and that is said."""
+def test_peers_that_differ_too_much_do_not_pass() -> None:
+    """Twelve healthy hosts differ by 30 %, so a slowdown of 10 % could not be detected."""
     rng = random.Random(3)  # noqa: S311 - made-up values
     evaluation = _evaluate(_fleet([700.0 * (1 + rng.gauss(0, 0.3)) for _ in range(12)]))
 
@@ -158,8 +159,8 @@ def test_what_scatters_too_much_to_see_a_slowdown_does_not_pass() -> None:
 
 
 @pytest.mark.parametrize("floors", [load_floors(), Floors()], ids=["floor", "no floor"])
-def test_devices_that_differ_by_nature_keep_no_new_cluster_out(floors: Floors) -> None:
-    """8 hosts of 8 GPUs in 20 series, 2 % apart and measured to 0.2 %: peers cannot judge and say so; a floor decides."""
+def test_devices_that_differ_by_nature_pass_by_their_floor(floors: Floors) -> None:
+    """64 GPUs in 20 series differ by 2 % and are measured to 0.2 %: peers are not compared, and a floor decides."""
     fleet = Devices(random.Random(1), 8, devices=8, series=20, bad=0, slowdown=0.0, noise=0.002, apart=0.02)  # noqa: S311 - a fleet
     evaluation = fleet.bench(JudgingSettings(), floors)
     blind = [verdict for verdict in evaluation.verdicts if "could not be detected" in verdict.reason]
@@ -176,8 +177,8 @@ def test_devices_that_differ_by_nature_keep_no_new_cluster_out(floors: Floors) -
     assert evaluation.reruns == ()
 
 
-def test_a_device_that_is_slow_among_unlike_ones_does_not_pass() -> None:
-    """12 % slower than GPUs that differ by 2.5 % is no pass by a floor far below; 25 % is a fail. The other hosts pass."""
+def test_a_slow_device_among_uneven_ones_does_not_pass() -> None:
+    """GPUs differ by 2.5 %: one that is 12 % slower does not pass by its floor, 25 % is a failure, and the others pass."""
     fleets = [
         Devices(random.Random(2), 8, devices=8, series=4, bad=1, slowdown=slowdown, noise=0.002, apart=0.025)  # noqa: S311 - a fleet
         for slowdown in (0.12, 0.25)
@@ -190,8 +191,8 @@ def test_a_device_that_is_slow_among_unlike_ones_does_not_pass() -> None:
     assert {outcome for host, outcome in clear.hosts.items() if host != bad} == {"pass"}
 
 
-def test_what_is_measured_too_roughly_is_unknown_and_not_left_to_the_floor() -> None:
-    """The doubt comes of how the host was measured: unknown, and measured again, however far above the floor it lies."""
+def test_a_noisy_measurement_is_unknown_even_above_the_floor() -> None:
+    """More repeats may help, so it runs again."""
     evaluation = _evaluate(_fleet([700.0] * 8, noise=0.3, model="AMD Instinct MI300X"), floors=load_floors())
 
     assert "pass" not in evaluation.hosts.values()
@@ -200,8 +201,8 @@ def test_what_is_measured_too_roughly_is_unknown_and_not_left_to_the_floor() -> 
     assert len(evaluation.reruns) == 8
 
 
-def test_too_few_repeats_are_unknown_and_asked_for() -> None:
-    """Four samples are less than the stated minimum, however good they look; a clear failure stays one."""
+def test_too_few_repeats_are_unknown_and_run_again() -> None:
+    """Four samples are below the minimum; a clear failure is still a failure."""
     fleet = _fleet([700.0] * 40)
     few, broken = result("node40", [700.0] * 4), result("node41", [300.0] * 4)
 
@@ -213,8 +214,8 @@ def test_too_few_repeats_are_unknown_and_asked_for() -> None:
     assert [(again.host, again.repeats) for again in evaluation.reruns] == [("node40", 5)]
 
 
-def test_too_few_hosts_and_no_floor_is_unknown_with_every_reason() -> None:
-    """Four hosts of a model without a floor and without a past: nothing to compare with."""
+def test_without_any_comparison_the_reason_names_all_criteria() -> None:
+    """Four hosts of a model without floor and history are unknown."""
     evaluation = _evaluate(_fleet([700.0] * 3 + [300.0]))
 
     assert set(evaluation.hosts.values()) == {"unknown"}
@@ -227,14 +228,14 @@ def test_too_few_hosts_and_no_floor_is_unknown_with_every_reason() -> None:
 
 @pytest.mark.parametrize("other", [{"model": "Other GPU"}, {"stack": ("2.13.0", "", "7.0", "6.15.0")}])
 def test_another_model_or_driver_is_no_peer(other: dict[str, Any]) -> None:
-    """Hosts of another kind that are twice as slow are not held against the many, nor the many against them."""
+    """A host of another kind with half the speed is not compared with the others."""
     evaluation = _evaluate([*_fleet([700.0] * 8), result("nodeX", _samples(350.0), **other)])
 
     assert evaluation.hosts == {f"node{number}": "pass" for number in range(8)} | {"nodeX": "unknown"}
 
 
 def test_devices_of_one_host_are_not_each_others_peers() -> None:
-    """All eight GPUs of a host are slow: the other hosts' GPUs say so, and its own do not outvote them."""
+    """All eight GPUs of a host are slow; compared with other hosts, they fail."""
     results = [
         result(f"node{host}", _samples(650.0 if host == 5 else 700.0, seed=(host, device)), device=str(device))
         for host in range(6)
@@ -248,8 +249,8 @@ def test_devices_of_one_host_are_not_each_others_peers() -> None:
 
 
 @pytest.mark.parametrize("count", [6, 9, 60])
-def test_a_majority_of_slow_hosts_does_not_make_the_good_ones_fail(count: int) -> None:
-    """Two thirds are 20 % slower, a third is healthy: nobody fails and nobody passes, because which is which is not known."""
+def test_with_many_slow_hosts_all_are_unknown(count: int) -> None:
+    """Two thirds of the hosts are 20 % slower, so it is unknown which ones are healthy."""
     slow = 2 * count // 3
 
     evaluation = _evaluate(_fleet([560.0] * slow + [700.0] * (count - slow)))
@@ -257,15 +258,15 @@ def test_a_majority_of_slow_hosts_does_not_make_the_good_ones_fail(count: int) -
     assert set(evaluation.hosts.values()) == {"unknown"}
 
 
-def test_two_of_twenty_five_that_are_slow_fail_together() -> None:
-    """Several bad hosts at once are found, and do not hide each other."""
+def test_two_slow_hosts_do_not_hide_each_other() -> None:
+    """Both of 25 hosts fail."""
     evaluation = _evaluate(_fleet([700.0] * 23 + [650.0, 640.0]))
 
     assert {host for host, outcome in evaluation.hosts.items() if outcome == "fail"} == {"node23", "node24"}
 
 
-def test_a_floor_judges_a_single_host() -> None:
-    """One host of a known model passes above the floor and fails below it; the source is the vendor's page."""
+def test_a_floor_is_enough_for_a_single_host() -> None:
+    """It passes above the floor and fails below; the source is the vendor's page."""
     above, below = (
         _evaluate([result("node1", _samples(speed), model="AMD Instinct MI300X")], floors=load_floors()) for speed in (600.0, 400.0)
     )
@@ -279,7 +280,7 @@ def test_a_floor_judges_a_single_host() -> None:
 
 
 def test_just_below_the_floor_within_the_noise_is_unknown() -> None:
-    """Half a percent below with an error of more than that: measured again, not convicted."""
+    """Half a percent below with a larger error is unknown, and runs again."""
     samples = [520.0 + 40.0 * (number - 10) / 10 for number in range(21)]
 
     evaluation = _evaluate([result("node1", samples, model="AMD Instinct MI300X")], floors=load_floors())
@@ -289,8 +290,8 @@ def test_just_below_the_floor_within_the_noise_is_unknown() -> None:
     assert [again.host for again in evaluation.reruns] == ["node1"]
 
 
-def test_most_hosts_below_the_floor_convict_nobody() -> None:
-    """Six of six are at a third of the floor: what they share is at fault, or the floor; one of seven would be convicted."""
+def test_most_hosts_below_the_floor_are_unknown() -> None:
+    """All six hosts are far below, so the cause is shared or the floor is wrong; one of seven fails."""
     floors = load_floors()
 
     everybody = _evaluate(_fleet([170.0] * 6, model="AMD Instinct MI300X"), floors=floors)
@@ -302,16 +303,16 @@ def test_most_hosts_below_the_floor_convict_nobody() -> None:
     assert one.hosts["node6"] == "fail"
 
 
-def test_a_value_above_the_published_peak_is_not_believed() -> None:
-    """A tool that says twice the peak does not pass."""
+def test_a_value_above_the_published_peak_is_unknown() -> None:
+    """Twice the peak is a wrong measurement."""
     evaluation = _evaluate([result("node1", _samples(2600.0), model="AMD Instinct MI300X")], floors=load_floors())
 
     assert evaluation.hosts == {"node1": "unknown"}
     assert _one(evaluation, "node1").reason.startswith("above the published peak of 1307.4")
 
 
-def test_a_wrong_result_fails_however_fast_and_whatever_comes_after() -> None:
-    """Silent corruption is not made good by a second run that is right; a loss that does not fall is one too."""
+def test_a_wrong_result_always_fails() -> None:
+    """A later correct run does not remove the failure; a loss that does not fall is a wrong result too."""
     fleet = _fleet([700.0] * 8)
     wrong = result("node0", _samples(720.0), correct=False, started=START - 60)
     trial = result("node1", (), series=Series("trial", "tokens_per_s", "{}", 8), value=None, correct=False)
@@ -325,8 +326,8 @@ def test_a_wrong_result_fails_however_fast_and_whatever_comes_after() -> None:
     ]
 
 
-def test_an_error_is_unknown_until_a_later_run_makes_it_good() -> None:
-    """No value is neither good nor bad, and is measured again; an error after a good run counts as well."""
+def test_an_error_is_unknown_until_a_later_run_succeeds() -> None:
+    """It runs again; an error after a successful run counts as well."""
     fleet = _fleet([700.0] * 8)
     failed = result("node8", (), error="out of memory", correct=None)
     good_run = result("node8", _samples(700.0, seed=8), started=START + 60)
@@ -341,8 +342,8 @@ def test_an_error_is_unknown_until_a_later_run_makes_it_good() -> None:
     assert third.hosts["node0"] == "unknown"
 
 
-def test_a_program_that_failed_before_its_first_series_is_made_good_by_any_later_one() -> None:
-    """Its line names no series and no device; one of another host does not help it."""
+def test_an_error_before_the_first_series_is_resolved_by_any_later_series() -> None:
+    """Its line names no series and no device; a series of another host does not resolve it."""
     none = {"series": Series("gemm", "none", "{}", 1), "error": "no GPU", "correct": None}
     fleet = [result(f"node{host}", _samples(700.0, seed=host), device="0") for host in range(8)]
 
@@ -351,8 +352,8 @@ def test_a_program_that_failed_before_its_first_series_is_made_good_by_any_later
     assert (evaluation.hosts["node1"], evaluation.hosts["node9"]) == ("pass", "unknown")
 
 
-def test_a_node_that_was_lost_during_the_bench_is_unknown() -> None:
-    """It was benched with the others and gave nothing; it is asked again, and is in the result."""
+def test_a_host_that_was_lost_during_the_bench_is_unknown() -> None:
+    """It was benched with the others and gave no result, so it runs again."""
     evaluation = _evaluate(_fleet([700.0] * 8), hosts=[*(f"node{number}" for number in range(8)), "lost"])
 
     lost = _one(evaluation, "lost")
@@ -362,7 +363,7 @@ def test_a_node_that_was_lost_during_the_bench_is_unknown() -> None:
 
 
 def test_a_device_that_is_missing_on_one_host_is_unknown() -> None:
-    """Seven of eight GPUs gave results: the host does not pass, and the record names the device."""
+    """Seven of eight GPUs gave results; the verdict names the missing one."""
     results = [
         result(f"node{host}", _samples(700.0, seed=(host, device)), device=str(device))
         for host in range(8)
@@ -377,8 +378,8 @@ def test_a_device_that_is_missing_on_one_host_is_unknown() -> None:
     assert evaluation.hosts["node3"] == "unknown"
 
 
-def test_a_benchmark_that_only_one_host_ran_is_missed_by_nobody() -> None:
-    """A group's result stands under one host; the others are not lost."""
+def test_a_benchmark_of_a_single_host_is_not_missing_elsewhere() -> None:
+    """The result of a group belongs to one host; the others are not lost."""
     group = result("node0", _samples(300.0), series=Series("collectives", "bus_gb_per_s", "{}", 64))
 
     evaluation = _evaluate([*_fleet([700.0] * 8), group], hosts=[f"node{number}" for number in range(8)])
@@ -386,8 +387,8 @@ def test_a_benchmark_that_only_one_host_ran_is_missed_by_nobody() -> None:
     assert {host for host, outcome in evaluation.hosts.items() if outcome == "pass"} == {f"node{number}" for number in range(1, 8)}
 
 
-def test_a_result_of_several_hosts_together_is_nobodys_alone() -> None:
-    """A pair gets its verdict, and neither host is charged with it."""
+def test_a_result_of_a_pair_counts_for_neither_host() -> None:
+    """The pair gets a verdict of its own."""
     evaluation = _evaluate([*_fleet([700.0] * 8), result("node0,node1", _samples(100.0), correct=False)])
 
     assert _one(evaluation, "node0,node1").verdict == "fail"
@@ -395,8 +396,8 @@ def test_a_result_of_several_hosts_together_is_nobodys_alone() -> None:
     assert set(evaluation.hosts.values()) == {"pass"}
 
 
-def test_verdicts_made_elsewhere_count_for_the_host() -> None:
-    """A line that could not be read and a failed node check; a skipped one changes nothing."""
+def test_other_verdicts_count_for_the_host() -> None:
+    """An invalid line and a failed node check count; a skipped check changes nothing."""
     others = [
         Verdict(check="bench_results", host="node0", verdict="unknown"),
         Verdict(check="preflight_ecc", host="node1", verdict="fail"),
@@ -410,8 +411,8 @@ def test_verdicts_made_elsewhere_count_for_the_host() -> None:
     assert set(others) <= set(evaluation.verdicts)
 
 
-def test_a_line_that_was_fetched_twice_counts_once() -> None:
-    """The same file read twice does not make forty repeats of twenty."""
+def test_a_duplicate_line_counts_once() -> None:
+    """A file that is read twice does not double the repeats."""
     fleet = _fleet([700.0] * 8)
 
     once, twice = _evaluate(fleet), _evaluate([*fleet, *fleet])
@@ -422,15 +423,15 @@ def test_a_line_that_was_fetched_twice_counts_once() -> None:
 
 @pytest.mark.parametrize(("found", "expected"), [(["pass", "fail", "unknown"], "fail"), (["pass", "unknown", "skipped"], "unknown"),
                                                  (["pass", "skipped"], "pass"), (["skipped"], "skipped"), ([], "unknown")])  # fmt: skip
-def test_the_worst_verdict_is_the_hosts(found: list[Any], expected: str) -> None:
-    """Fail, else unknown, else pass; a host of which nothing was said is unknown."""
+def test_the_worst_verdict_is_that_of_the_host(found: list[Any], expected: str) -> None:
+    """Fail comes before unknown and pass; without a verdict the host is unknown."""
     assert worst_of(found) == expected
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(5, 20), st.integers(0, 3))
 def test_the_order_of_results_does_not_matter(rng: random.Random, hosts: int, bad: int) -> None:
-    """Shuffled lines give the same verdicts, and every host one of the four words."""
+    """Shuffled lines give the same verdicts."""
     results = _fleet([700.0] * (hosts - bad) + [640.0] * bad)
     shuffled = results[:]
     rng.shuffle(shuffled)
@@ -445,7 +446,7 @@ def test_the_order_of_results_does_not_matter(rng: random.Random, hosts: int, ba
 @settings(max_examples=40, deadline=None)
 @given(st.floats(0.3, 3.0), st.integers(6, 30))
 def test_only_ratios_matter(factor: float, hosts: int) -> None:
-    """In another unit, or on a faster model, the same hosts fail."""
+    """In another unit, the same hosts fail."""
     host_speeds = [700.0 * (1 - 0.004 * (number % 3)) for number in range(hosts - 1)] + [600.0]
 
     one, other = _evaluate(_fleet(host_speeds)), _evaluate(_fleet([speed * factor for speed in host_speeds]))
@@ -453,6 +454,6 @@ def test_only_ratios_matter(factor: float, hosts: int) -> None:
     assert one.hosts == other.hosts
 
 
-def test_the_rig_measures_what_judging_groups_by() -> None:
-    """A guard of the tests above: made-up results are of one series and one set of versions."""
+def test_made_up_results_are_of_one_group() -> None:
+    """They have one series and one set of versions."""
     assert {(each.series, each.stack) for each in _fleet([700.0] * 3)} == {(SERIES, STACK)}

@@ -1,4 +1,4 @@
-"""A device against its own past, and the past of others as peers of one that comes alone."""
+"""Comparing a device with its history, and a single host with the history of others."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench import (
-    BenchEvaluation,
-    Fingerprint,
-    History,
-    JudgingSettings,
-    append_history,
-    make_history,
-    new_records,
-    read_history,
-)
 from primus_bootstrap.bench.judging.floors import Floors
-from primus_bootstrap.bench.judging.verdicts import evaluate_results
+from primus_bootstrap.bench.judging.history_records import new_records
+from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
+from primus_bootstrap.bench.judging.verdicts import BenchEvaluation, evaluate_results
+from primus_bootstrap.bench.results.history import Fingerprint, History, append_history, make_history, read_history
 from tests.unit.bench_fleet_rig import STACK, result
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from primus_bootstrap.bench import DeviceRecord, Result
+    from primus_bootstrap.bench.results.history import DeviceRecord
+    from primus_bootstrap.bench.results.reader import Result
 
 START = 1_795_348_800.0
 PRINT = Fingerprint("6.14", "1.2", "6.8", "abc")
@@ -38,8 +32,8 @@ def _evaluate(results: list[Result], history: History) -> BenchEvaluation:
     return evaluate_results(results, floors=Floors(), history=history)
 
 
-def _past(hosts: int, benches: int, **other: Any) -> list[DeviceRecord]:
-    """Return what earlier benches of a healthy fleet left."""
+def _history(hosts: int, benches: int, **other: Any) -> list[DeviceRecord]:
+    """Return the records of earlier benches of a healthy fleet."""
     records: list[DeviceRecord] = []
     for bench in range(benches):
         fleet = [_measure(f"node{host}", 700.0, seed=bench, **other) for host in range(hosts)]
@@ -48,24 +42,23 @@ def _past(hosts: int, benches: int, **other: Any) -> list[DeviceRecord]:
     return records
 
 
-def test_a_judgement_becomes_records_that_the_next_one_reads(tmp_path: Path) -> None:
-    """Values, model, versions, verdict and what each host ran with go into the file and come back."""
-    records = _past(6, 1)
+def test_an_evaluation_becomes_records_of_the_history(tmp_path: Path) -> None:
+    """Values, model, versions, verdict and fingerprints are written to the file and read again."""
+    records = _history(6, 1)
     append_history(tmp_path / "history.jsonl", records)
 
     history = read_history(tmp_path / "history.jsonl")
 
     assert history == make_history(records)
-    last = history.last_pass("gpu-node3")
-    assert last is not None
+    (last,) = history.records["gpu-node3"]
     assert (last.host, last.model, last.stack, last.fingerprint) == ("node3", "Test GPU", STACK, PRINT)
     assert 690 < last.values[0].value < 710
     assert 0 < last.values[0].error < 0.002
 
 
-def test_a_device_that_became_slower_fails_by_its_own_history() -> None:
-    """Alone, on a model without a floor: 5 % slower than in its earlier passes; the one that is as fast as ever passes."""
-    history = make_history(_past(6, 4))
+def test_a_slower_device_fails_by_its_history() -> None:
+    """A single host of a model without a floor fails if it is 5 % slower than before."""
+    history = make_history(_history(6, 4))
 
     slow = _evaluate([_measure("node0", 665.0, seed="now")], history)
     same = _evaluate([_measure("node0", 700.0, seed="now")], history)
@@ -77,9 +70,9 @@ def test_a_device_that_became_slower_fails_by_its_own_history() -> None:
     assert "history: 4 passes of gpu-node0" in same.verdicts[0].source
 
 
-def test_the_history_follows_the_serial_not_the_place() -> None:
-    """A GPU that moved to another host takes its past along; one that was swapped in has none, although the place is the same."""
-    slow_model = make_history(_past(6, 4, model="Rare GPU"))
+def test_the_history_follows_the_serial_number() -> None:
+    """A GPU keeps its history on another host; its replacement has none."""
+    slow_model = make_history(_history(6, 4, model="Rare GPU"))
     few = JudgingSettings(minimum_hosts=50)
 
     moved = evaluate_results(
@@ -94,27 +87,27 @@ def test_the_history_follows_the_serial_not_the_place() -> None:
     assert swapped.hosts == {"node0": "unknown"}
 
 
-def test_after_another_driver_the_past_does_not_count() -> None:
-    """What was measured with other versions is no yardstick: unknown, not a failure of the device."""
-    history = make_history(_past(6, 4))
+def test_another_driver_has_no_history() -> None:
+    """Passes with other versions are not compared, so the host is unknown."""
+    history = make_history(_history(6, 4))
 
     evaluation = _evaluate([_measure("node0", 600.0, stack=("2.13.0", "", "7.0", "6.15.0"))], history)
 
     assert evaluation.hosts == {"node0": "unknown"}
 
 
-def test_a_failed_bench_is_no_past_to_compare_with() -> None:
-    """Records of a slow device that failed do not make slowness its habit."""
-    records = [replace(record, verdict="fail") for record in _past(6, 4)]
+def test_only_passes_are_a_history() -> None:
+    """Records of failures do not make a slow device normal."""
+    records = [replace(record, verdict="fail") for record in _history(6, 4)]
 
     evaluation = _evaluate([_measure("node0", 700.0)], make_history(records))
 
     assert evaluation.hosts == {"node0": "unknown"}
 
 
-def test_a_node_that_joins_alone_is_compared_with_earlier_benches_of_the_others() -> None:
-    """A new serial, one host in the run: the fleet's latest passes are its peers, and the source says so."""
-    history = make_history(_past(12, 1))
+def test_a_single_new_host_is_compared_with_earlier_benches() -> None:
+    """The latest passes of the fleet are its peers, and the source says so."""
+    history = make_history(_history(12, 1))
 
     good, slow = (_evaluate([_measure("new", speed)], history) for speed in (700.0, 650.0))
 
@@ -123,9 +116,9 @@ def test_a_node_that_joins_alone_is_compared_with_earlier_benches_of_the_others(
     assert good.verdicts[0].source == "peers: 12 hosts of Test GPU, 12 of them in earlier benches"
 
 
-def test_a_fleet_that_became_slower_as_a_whole_convicts_nobody() -> None:
-    """All are 10 % slower than ever before (a power limit, the summer): unknown for all, with that reason."""
-    history = make_history(_past(8, 4))
+def test_a_fleet_that_is_slower_as_a_whole_is_unknown() -> None:
+    """All hosts are 10 % slower than before, so the cause is shared."""
+    history = make_history(_history(8, 4))
 
     evaluation = _evaluate([_measure(f"node{host}", 630.0, seed="now") for host in range(8)], history)
 
@@ -133,8 +126,8 @@ def test_a_fleet_that_became_slower_as_a_whole_convicts_nobody() -> None:
     assert "8 of 8 hosts are too slow" in evaluation.verdicts[0].reason
 
 
-def test_a_device_is_recorded_as_its_verdicts_say() -> None:
-    """The slow host's record is a failure, the others' are passes; a fingerprint that nobody gave is unknown."""
+def test_a_record_has_the_worst_verdict_of_its_device() -> None:
+    """The slow host's record is a failure; a missing fingerprint is empty."""
     fleet = [_measure(f"node{host}", 640.0 if host == 7 else 700.0) for host in range(8)]
 
     records = new_records(_evaluate(fleet, History()), {}, time=START)

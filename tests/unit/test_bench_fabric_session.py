@@ -1,4 +1,4 @@
-"""The rounds of runs over several hosts, with a runner that stands in for hosts: from who takes part to verdicts, by the real store."""
+"""The rounds of runs over several hosts, with simulated hosts: from the first round to the verdicts, with the real store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FABRIC = {"run": "collectives", "over": "fabric", "timeout_s": 60, "repeats": 7}
 
 @dataclass
 class Bench:
-    """A bench that goes on round by round. `before` is called with the number of each round, before its hosts run."""
+    """A bench that runs round by round. `before` is called with the number of each round before its hosts run."""
 
     store: BenchStore
     fleet: BenchedFleet
@@ -48,7 +48,7 @@ class Bench:
     late_s: float = 0.0
 
     def run(self, most: int = 400) -> dict[tuple[str, str], Verdict]:
-        """Run every round, then judge; return the verdicts of the report by check and host."""
+        """Run every round and finish; return the verdicts of the report by check and host."""
         while self._next() and len(self.rounds) < most:
             state = self.store.fabric_state()
             assert state
@@ -80,7 +80,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., Bench]:
-    """Return how to begin a bench of so many hosts with these steps, all of which have passed their own."""
+    """Return a function that starts a bench with these steps; all hosts passed their own steps."""
 
     def begin(count: int, *steps: dict[str, Any], failed: str = "", jobs: str = "", **hosts: Any) -> Bench:
         data = yaml.safe_load(SHIPPED.read_text())
@@ -104,12 +104,12 @@ def bench(tmp_path: Path) -> Callable[..., Bench]:
 
 
 def outcomes(verdicts: dict[tuple[str, str], Verdict], check: str) -> dict[str, str]:
-    """Return the verdicts of a check by host."""
+    """Return the outcomes of a check by host."""
     return {host: verdict.verdict for (name, host), verdict in verdicts.items() if name == check}
 
 
 def test_healthy_hosts_pass_by_pairs_and_by_bisection(bench: Callable[..., Bench]) -> None:
-    """Pairs that share nobody run at the same time; the whole fabric runs three times; the report says how many ran."""
+    """Disjoint pairs run at the same time, the whole fabric runs three times, and the report has all runs."""
     bench_run = bench(6, PAIRS, FABRIC)
     verdicts = bench_run.run()
 
@@ -124,8 +124,8 @@ def test_healthy_hosts_pass_by_pairs_and_by_bisection(bench: Callable[..., Bench
 
 
 @pytest.mark.parametrize("fault", [{"slow": {"n4": 4.0}}, {"broken": frozenset({"n4"})}, {"wrong": frozenset({"n4"})}])
-def test_a_bad_host_fails_and_nobody_else(bench: Callable[..., Bench], fault: dict[str, Any]) -> None:
-    """Slow, broken or computing wrongly, by pairs and by bisection; only it is quarantined, with the reason of a run."""
+def test_only_the_bad_host_fails(bench: Callable[..., Bench], fault: dict[str, Any]) -> None:
+    """A slow, broken or wrong host fails by pairs and by bisection, and is quarantined with the reason of a run."""
     bench_run = bench(8, PAIRS, FABRIC, **fault)
     verdicts = bench_run.run()
     decisions = json.loads((bench_run.store.folder / "decisions.json").read_text())
@@ -137,8 +137,8 @@ def test_a_bad_host_fails_and_nobody_else(bench: Callable[..., Bench], fault: di
     assert "; " in verdicts["fabric_pairs", "n4"].reason
 
 
-def test_pairs_in_doubt_are_measured_once_more(bench: Callable[..., Bench]) -> None:
-    """Those of the slow host, when all have run: each twice, everybody else once; what is known of it then rests on both runs."""
+def test_undecided_pairs_run_once_more(bench: Callable[..., Bench]) -> None:
+    """When all pairs have run, those of the slow host run again, and both runs count."""
     bench_run = bench(8, PAIRS, slow={"n4": 1.02})
     bench_run.run()
     times = Counter(frozenset(hosts) for each in bench_run.rounds for hosts in each)
@@ -149,8 +149,8 @@ def test_pairs_in_doubt_are_measured_once_more(bench: Callable[..., Bench]) -> N
     }
 
 
-def test_a_pair_that_fails_once_and_passes_then_is_a_path_in_doubt(bench: Callable[..., Bench]) -> None:
-    """Its hosts pass, since they do so with all others."""
+def test_a_pair_that_fails_once_is_an_unsteady_path(bench: Callable[..., Bench]) -> None:
+    """Its hosts pass, because they pass with all others."""
     bench_run = bench(6, PAIRS)
     pair, real = {"n1", "n4"}, bench_run.hosts.run
 
@@ -170,8 +170,8 @@ def test_a_pair_that_fails_once_and_passes_then_is_a_path_in_doubt(bench: Callab
     )
 
 
-def test_a_pair_that_gave_no_answer_once_is_asked_again(bench: Callable[..., Bench]) -> None:
-    """A port that was taken is nobody's fault, and the next run says how it is."""
+def test_a_pair_without_an_answer_runs_again(bench: Callable[..., Bench]) -> None:
+    """The second run decides."""
     bench_run = bench(6, PAIRS)
     bench_run.before = lambda number: setattr(bench_run.hosts, "hanging", frozenset({"n2"} if number <= 5 else ()))
     verdicts = bench_run.run()
@@ -180,7 +180,7 @@ def test_a_pair_that_gave_no_answer_once_is_asked_again(bench: Callable[..., Ben
 
 
 def test_a_host_that_hangs_runs_is_unknown(bench: Callable[..., Bench]) -> None:
-    """By both ways, and its partners are none the worse."""
+    """By pairs and by bisection; its partners pass."""
     verdicts = bench(6, PAIRS, FABRIC, hanging=frozenset({"n2"})).run()
 
     for check in ("fabric_pairs", "fabric_bisection"):
@@ -189,7 +189,7 @@ def test_a_host_that_hangs_runs_is_unknown(bench: Callable[..., Bench]) -> None:
 
 @pytest.mark.parametrize("when", [2, 7, 9])
 def test_a_host_that_is_lost_is_unknown_and_the_others_go_on(bench: Callable[..., Bench], when: int) -> None:
-    """In the middle of pairs, of what is compared with, or of the bisection: it takes no further part, and nobody is blamed."""
+    """During the pairs, the comparison or the bisection, it takes no further part, and no other host is affected."""
     bench_run = bench(6, PAIRS, FABRIC)
     bench_run.before = lambda number: bench_run.lost.add("n3") if number == when else None
     verdicts = bench_run.run()
@@ -201,8 +201,8 @@ def test_a_host_that_is_lost_is_unknown_and_the_others_go_on(bench: Callable[...
         assert {host: outcome for host, outcome in outcomes(verdicts, check).items() if outcome != "pass"} == {"n3": "unknown"}
 
 
-def test_a_host_that_takes_a_job_meanwhile_leaves(bench: Callable[..., Bench]) -> None:
-    """It is not put under load, and is unknown; those who had started with it are ended, and go on in the next round."""
+def test_a_host_that_gets_a_job_leaves(bench: Callable[..., Bench]) -> None:
+    """It is not measured and is unknown; the partners that started with it are ended and go on in the next round."""
     bench_run = bench(6, PAIRS)
     bench_run.before = lambda number: bench_run.busy.add("n3") if number == 3 else None
     verdicts = bench_run.run()
@@ -211,8 +211,8 @@ def test_a_host_that_takes_a_job_meanwhile_leaves(bench: Callable[..., Bench]) -
     assert verdicts["fabric_pairs", "n3"].reason == "jobs run on it: Slurm job 7"
 
 
-def test_a_job_that_starts_beside_a_run_spoils_that_run_alone(bench: Callable[..., Bench]) -> None:
-    """The run is unknown although its program failed, its host leaves and is unknown, and the partner goes on with others."""
+def test_a_job_beside_a_run_spoils_only_that_run(bench: Callable[..., Bench]) -> None:
+    """The run is unknown even if its program failed, the host leaves, and the partner goes on."""
     bench_run = bench(6, PAIRS, broken=frozenset({"n3"}))
     bench_run.beside = {"n3"}
     verdicts = bench_run.run()
@@ -223,8 +223,8 @@ def test_a_job_that_starts_beside_a_run_spoils_that_run_alone(bench: Callable[..
     assert [one["answer"] for one in ran if "n3" in one["hosts"]] == ["unknown"]
 
 
-def test_who_did_not_pass_or_runs_jobs_takes_no_part(bench: Callable[..., Bench]) -> None:
-    """The one is skipped, the other unknown, each with the reason; neither runs."""
+def test_failed_and_busy_hosts_take_no_part(bench: Callable[..., Bench]) -> None:
+    """A failed host is skipped, a busy one is unknown, each with the reason."""
     bench_run = bench(8, PAIRS, failed="n1", jobs="n2")
     verdicts = bench_run.run()
 
@@ -234,8 +234,8 @@ def test_who_did_not_pass_or_runs_jobs_takes_no_part(bench: Callable[..., Bench]
     assert (verdicts["fabric_pairs", "n2"].verdict, verdicts["fabric_pairs", "n2"].reason) == ("unknown", "jobs run on it")
 
 
-def test_one_host_is_no_fabric(bench: Callable[..., Bench]) -> None:
-    """It is skipped with the reason, and nothing runs."""
+def test_a_single_host_is_skipped(bench: Callable[..., Bench]) -> None:
+    """With the reason, and without a run."""
     bench_run = bench(2, PAIRS, FABRIC, failed="n1")
     verdicts = bench_run.run()
 
@@ -244,8 +244,8 @@ def test_one_host_is_no_fabric(bench: Callable[..., Bench]) -> None:
     assert "only 1 host is idle and passed its own steps" in verdicts["fabric_bisection", "n0"].reason
 
 
-def test_few_hosts_work_and_their_speed_is_not_known(bench: Callable[..., Bench]) -> None:
-    """Three hosts: nobody is accused of being slow, nobody passes either, and a policy that only warns of that lets them pass."""
+def test_the_speed_of_three_hosts_is_unknown(bench: Callable[..., Bench]) -> None:
+    """No host fails for its speed, and with a policy that only warns they pass."""
     bench_run = bench(3, PAIRS, FABRIC, slow={"n2": 10.0})
     verdicts = bench_run.run()
     decisions = json.loads((bench_run.store.folder / "decisions.json").read_text())
@@ -256,22 +256,22 @@ def test_few_hosts_work_and_their_speed_is_not_known(bench: Callable[..., Bench]
     assert sorted(decisions["passes"]) == ["n0", "n1", "n2"]
 
 
-def test_three_hosts_prove_who_breaks_runs(bench: Callable[..., Bench]) -> None:
-    """It fails with two partners who work with each other."""
+def test_three_hosts_prove_a_broken_one(bench: Callable[..., Bench]) -> None:
+    """It fails with two partners that pass together."""
     verdicts = bench(3, PAIRS, broken=frozenset({"n2"})).run()
 
     assert outcomes(verdicts, "fabric_pairs") == {"n0": "unknown", "n1": "unknown", "n2": "fail"}
 
 
-def test_four_hosts_prove_by_bisection_who_is_far_slower(bench: Callable[..., Bench]) -> None:
-    """Six pairs are enough to hold groups against; the slow one fails with three partners in turn, who are fast without it."""
+def test_four_hosts_prove_a_slow_one_by_bisection(bench: Callable[..., Bench]) -> None:
+    """Six pairs are enough for a comparison; the slow host fails with three partners, which are fast without it."""
     verdicts = bench(4, FABRIC, slow={"n2": 10.0}).run()
 
     assert outcomes(verdicts, "fabric_bisection") == {"n0": "pass", "n1": "pass", "n2": "fail", "n3": "pass"}
 
 
-def test_when_the_time_is_over_the_rest_is_unknown(bench: Callable[..., Bench]) -> None:
-    """What had run counts; who had no run yet is unknown with that reason, and nobody fails for it."""
+def test_after_the_time_budget_the_rest_is_unknown(bench: Callable[..., Bench]) -> None:
+    """Finished runs count; a host without a run is unknown for that reason."""
     bench_run = bench(8, {**PAIRS, "inside": 1}, FABRIC)
     bench_run.before = lambda number: setattr(bench_run, "late_s", 1001.0) if number == 2 else None
     verdicts = bench_run.run()
@@ -282,8 +282,8 @@ def test_when_the_time_is_over_the_rest_is_unknown(bench: Callable[..., Bench]) 
     assert verdicts["fabric_bisection", "n0"].reason.startswith("the tier's time budget (1000 s) is used up")
 
 
-def test_a_course_that_was_cut_short_accuses_nobody(bench: Callable[..., Bench]) -> None:
-    """Where the rounds end before the search does, what is missing is unknown."""
+def test_interrupted_rounds_fail_no_host(bench: Callable[..., Bench]) -> None:
+    """If the rounds end before the search, missing answers are unknown."""
     verdicts = bench(8, FABRIC, broken=frozenset({"n4"})).run(most=4)
 
     assert {each.verdict for each in verdicts.values()} <= {"unknown", "pass"}
@@ -291,8 +291,8 @@ def test_a_course_that_was_cut_short_accuses_nobody(bench: Callable[..., Bench])
 
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 1), (2, 1), (5, 2), (0, 4)])
-def test_hosts_that_share_processors_run_few_at_a_time(bench: Callable[..., Bench], at_once: int, most: int) -> None:
-    """A pair needs two; no pair is left out for it."""
+def test_at_once_limits_the_pairs_of_a_round(bench: Callable[..., Bench], at_once: int, most: int) -> None:
+    """A pair needs two hosts; all pairs still run."""
     bench_run = bench(8, PAIRS)
     bench_run.at_once = at_once
     bench_run.run()
@@ -301,8 +301,8 @@ def test_hosts_that_share_processors_run_few_at_a_time(bench: Callable[..., Benc
     assert sum(len(each) for each in bench_run.rounds) == 28
 
 
-def test_each_host_is_told_its_place_in_the_group(bench: Callable[..., Bench]) -> None:
-    """Rank, meeting place and port are those of its group; the port is another one each time, or the one that is stated."""
+def test_each_host_gets_its_rank_in_the_group(bench: Callable[..., Bench]) -> None:
+    """Rank, master address and port are those of the group; the port changes with each group unless it is configured."""
     bench_run = bench(4, PAIRS)
     tier = read_policy(bench_run.fleet.policy_file).tiers["wide"]
     bench_run._next()
@@ -327,8 +327,8 @@ def test_each_host_is_told_its_place_in_the_group(bench: Callable[..., Bench]) -
     assert group_part(bench_run.store, "elsewhere", request, tier, port=0) is None
 
 
-def test_a_group_has_started_when_all_of_it_has_in_this_round(bench: Callable[..., Bench]) -> None:
-    """What a host verdicts in an earlier round does not count."""
+def test_a_group_has_started_if_all_its_hosts_have(bench: Callable[..., Bench]) -> None:
+    """Answers of an earlier round do not count."""
     bench_run = bench(4, PAIRS)
     bench_run._next()
     before = has_started(bench_run.store, ["n0", "n1"])
@@ -342,8 +342,8 @@ def test_a_group_has_started_when_all_of_it_has_in_this_round(bench: Callable[..
     assert not has_started(bench_run.store, ["n0", "n1"])
 
 
-def test_places_are_switches_else_racks_else_subnets() -> None:
-    """As Slurm's topology has them."""
+def test_locations_are_switches_else_racks_else_subnets() -> None:
+    """As in Slurm's topology."""
     plain = {"switch": "", "rack": "", "address": "10.0.1.7"}
 
     assert find_locations({"a": {**plain, "switch": "s1", "rack": "r1"}, "b": plain}) == {"a": "s1", "b": ""}

@@ -1,4 +1,4 @@
-"""The controller's side of a bench, from what hosts said to decisions, history and reports: with the real judge, gate and policy."""
+"""From the hosts' answers to decisions, history and reports, with the real evaluation, gate and policy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def request(**other: Any) -> BenchRequest:
 
 
 def fleet(*hosts: str, **other: Any) -> BenchedFleet:
-    """Return what is judged."""
+    """Return the hosts of a bench."""
     given = {"cluster": "c", "gpu_nodes": 20, "policy_file": "", "tier": "checks", "limit_percent": 10.0, "now": NOW}
     return BenchedFleet(hosts=hosts, **{**given, **other})
 
@@ -43,13 +43,13 @@ def store(tmp_path: Path) -> BenchStore:
 
 
 def facts(store: BenchStore, host: str, *, due: str = "it has never passed", record: dict[str, Any] | None = None, gpus: int = 0) -> None:
-    """Let a host say what it runs with."""
+    """Save the facts of a host."""
     kept = {**record, "clock": host} if record else {}
     store.save_facts(host, {"due": due, "fingerprint": PRINT, "record": kept, "now": NOW - 60, "gpus": gpus})
 
 
 def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> dict[str, Any]:
-    """Return what the node checks said."""
+    """Return the output of the node checks."""
     record = {
         "check": check,
         "host": "its-own-name",
@@ -61,7 +61,7 @@ def preflight(outcome: str, check: str = "preflight_gpu_ecc", **other: Any) -> d
 
 
 def step(name: str, **other: Any) -> dict[str, Any]:
-    """Return what a step gave."""
+    """Return the output of a step."""
     given = {"name": name, "code": 0, "error": "", "stdout": "", "stderr": "", "results": [], "seconds": 1.0, "jobs": []}
     return {**given, "started": NOW - 30, **other}
 
@@ -85,20 +85,20 @@ def steps(store: BenchStore, host: str, given: BenchRequest, round_: int = 0) ->
 
 
 def decisions(store: BenchStore) -> dict[str, Any]:
-    """Return what was decided."""
+    """Return the saved decisions."""
     return dict(json.loads((store.folder / "decisions.json").read_text()))
 
 
 def test_a_tier_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    """With those that do."""
+    """The fix names the tiers."""
     with pytest.raises(PlanError) as caught:
         BenchStore(tmp_path).begin("", "quik")
     assert "no such tier: quik" in str(caught.value)
     assert "none, checks, quick, standard, deep" in caught.value.fix
 
 
-def test_a_host_for_which_no_bench_is_due_runs_nothing(store: BenchStore) -> None:
-    """Unless it is forced."""
+def test_a_host_runs_nothing_if_no_bench_is_due(store: BenchStore) -> None:
+    """Unless the bench is forced."""
     facts(store, "n1", due="")
 
     assert steps(store, "n1", request(), 0) == []
@@ -107,7 +107,7 @@ def test_a_host_for_which_no_bench_is_due_runs_nothing(store: BenchStore) -> Non
 
 
 def test_a_host_with_gpus_measures_them_or_nothing(store: BenchStore) -> None:
-    """A dead driver is an error then, and not a fast processor; storage is measured where its folder is stated."""
+    """It never falls back to the CPU; storage is measured if a folder is configured."""
     facts(store, "n1", gpus=8)
     facts(store, "n2")
     words = {each["name"]: each["argv"] for each in steps(store, "n1", request(tier="deep"), 0)}
@@ -120,8 +120,8 @@ def test_a_host_with_gpus_measures_them_or_nothing(store: BenchStore) -> None:
     assert on_cpu["gemm"][-2:] == ["--device", "auto"]
 
 
-def test_new_hosts_that_pass_are_released_and_have_passed(store: BenchStore) -> None:
-    """The reports name the hosts as hosts.yaml does, and the last bench is found again."""
+def test_new_hosts_that_pass_are_released(store: BenchStore) -> None:
+    """The report names the hosts as hosts.yaml does, and is the last report."""
     for host in ("n1", "n2"):
         facts(store, host, record=PENDING)
         store.add_round(host, [preflight("pass")], now=NOW - 20)
@@ -137,8 +137,8 @@ def test_new_hosts_that_pass_are_released_and_have_passed(store: BenchStore) -> 
     assert {path.name for path in store.last_report().iterdir()} == {"bench.json", "bench.html", "junit.xml"}
 
 
-def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(store: BenchStore) -> None:
-    """What the policy only warns of takes nobody out."""
+def test_a_failing_host_is_quarantined_with_its_verdicts_and_its_own_time(store: BenchStore) -> None:
+    """A check that the policy only warns about quarantines no host."""
     facts(store, "n1", record=PENDING)
     facts(store, "n2", due="changed since the last pass: driver")
     facts(store, "n3", due="changed since the last pass: driver")
@@ -157,8 +157,8 @@ def test_a_failing_host_is_recorded_with_its_verdicts_and_its_own_time(store: Be
     }  # fmt: skip
 
 
-def test_too_many_failures_trip_the_breaker_which_stands(store: BenchStore) -> None:
-    """Nobody is recorded then, nor by the next bench, until its file is taken away."""
+def test_too_many_failures_open_the_breaker(store: BenchStore) -> None:
+    """No host is quarantined then, nor by the next bench, until the breaker is reset."""
     hosts = [f"n{number}" for number in range(5)]
     for now in (NOW, NOW + 1):
         store.begin("", "checks")
@@ -172,7 +172,7 @@ def test_too_many_failures_trip_the_breaker_which_stands(store: BenchStore) -> N
 
 
 def test_another_owners_quarantine_is_left(store: BenchStore) -> None:
-    """Even where the host passes."""
+    """Even if the host passes."""
     facts(store, "n1", due="it has never passed", record={"owner": "ada", "reason": "fan", "time": NOW - 100})
     store.add_round("n1", [preflight("pass")], now=NOW - 20)
     finish(store, fleet("n1"))
@@ -190,8 +190,8 @@ def test_another_owners_quarantine_is_left(store: BenchStore) -> None:
         (step("gemm", code=0), "exit code 0"),
     ],
 )
-def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(store: BenchStore, given: dict[str, Any], says: str) -> None:
-    """With what it printed; that the other checks passed does not make it good."""
+def test_a_step_without_an_answer_keeps_a_new_host_out(store: BenchStore, given: dict[str, Any], says: str) -> None:
+    """The verdict has the output of the step; passes of other checks do not change it."""
     facts(store, "n1", record=PENDING)
     others = [preflight("pass")] if given["name"] == "gemm" else []
     store.add_round("n1", [*others, given], now=NOW - 20)
@@ -203,7 +203,7 @@ def test_a_step_that_does_not_answer_is_unknown_and_keeps_a_new_host_out(store: 
 
 
 def test_a_host_that_is_lost_during_the_bench_is_unknown(store: BenchStore) -> None:
-    """Whether it was lost before it said anything or while it measured; the others are judged."""
+    """Before or while it measured; the other hosts are evaluated."""
     facts(store, "n1", record=PENDING)
     store.add_round("n1", [preflight("pass")], now=NOW - 20)
     facts(store, "n2", record=PENDING)
@@ -214,8 +214,8 @@ def test_a_host_that_is_lost_during_the_bench_is_unknown(store: BenchStore) -> N
     assert {each.host: each.verdict for each in shown if each.check == "bench"} == {"n1": "pass", "n2": "unknown", "n3": "unknown"}
 
 
-def test_where_nothing_was_due_nothing_is_decided(store: BenchStore) -> None:
-    """No report and no history come of it."""
+def test_if_nothing_was_due_nothing_is_decided(store: BenchStore) -> None:
+    """There is no report and no history."""
     facts(store, "n1", due="")
     shown = finish(store, fleet("n1"))
 
@@ -225,8 +225,8 @@ def test_where_nothing_was_due_nothing_is_decided(store: BenchStore) -> None:
     assert not (store.folder / "history.jsonl").exists()
 
 
-def test_new_hosts_without_a_yardstick_join_all_the_same(store: BenchStore) -> None:
-    """The first two hosts of a model without a floor have nobody to be compared with; an error still keeps one out."""
+def test_new_hosts_without_anything_to_compare_with_join(store: BenchStore) -> None:
+    """The first two hosts of a model without a floor are released; an error keeps a host out."""
     for host in ("n1", "n2", "n3"):
         facts(store, host, record=PENDING)
     extra: dict[str, dict[str, Any]] = {
@@ -242,8 +242,8 @@ def test_new_hosts_without_a_yardstick_join_all_the_same(store: BenchStore) -> N
     assert len((store.folder / "history.jsonl").read_text().splitlines()) >= 2
 
 
-def test_an_error_is_measured_again(store: BenchStore) -> None:
-    """On that host alone, and only that benchmark."""
+def test_an_error_runs_again(store: BenchStore) -> None:
+    """Only that benchmark, on that host."""
     facts(store, "n1", record=PENDING)
     facts(store, "n2", record=PENDING)
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
@@ -257,8 +257,8 @@ def test_an_error_is_measured_again(store: BenchStore) -> None:
 
 
 @pytest.mark.parametrize("spoilt", [False, True])
-def test_what_jobs_run_beside_is_unknown(store: BenchStore, *, spoilt: bool) -> None:
-    """Neither a fail nor a pass, whether the step was left out or measured a quarter of the speed beside a job; it is no peer either."""
+def test_a_step_beside_jobs_is_unknown(store: BenchStore, *, spoilt: bool) -> None:
+    """Whether it was skipped or measured a quarter of the speed; it is no peer of others either."""
     hosts = [f"n{number}" for number in range(8)]
     samples = [each / 4 for each in SAMPLES]
     beside = gemm("n0", samples=samples, value=sorted(samples)[4]) if spoilt else step("gemm", code=-1, error="it was left out")
@@ -280,8 +280,8 @@ def test_what_jobs_run_beside_is_unknown(store: BenchStore, *, spoilt: bool) -> 
     }  # fmt: skip
 
 
-def test_a_host_with_jobs_is_left_in_peace(store: BenchStore) -> None:
-    """What more repeats could decide is not measured again there, in that bench; on another host it is."""
+def test_a_host_with_jobs_has_no_reruns(store: BenchStore) -> None:
+    """Another host has."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, jobs in (("n1", ["Slurm job 7"]), ("n2", [])):
         facts(store, host)
@@ -292,8 +292,8 @@ def test_a_host_with_jobs_is_left_in_peace(store: BenchStore) -> None:
     assert [len(steps(store, host, request(tier="quick"), 1)) for host in ("n1", "n2")] == [0, 1]
 
 
-def test_where_the_tiers_time_is_over_nothing_is_measured_again(store: BenchStore) -> None:
-    """A host has what its steps have not taken yet of it."""
+def test_after_the_time_budget_there_are_no_reruns(store: BenchStore) -> None:
+    """The time of all steps of a host counts."""
     failed: dict[str, Any] = {"value": None, "samples": [], "p95": None, "repeats": 0, "correct": None, "error": "out of memory"}
     for host, seconds in (("n1", 20.0), ("n2", 900.0)):
         facts(store, host)
@@ -305,8 +305,8 @@ def test_where_the_tiers_time_is_over_nothing_is_measured_again(store: BenchStor
     assert [len(steps(store, host, quick, 1)) for host in ("n1", "n2")] == [1, 0]
 
 
-def test_the_trial_training_is_that_of_the_jobs_to_come(store: BenchStore) -> None:
-    """What the inventory says takes the place of the policy's options; what it leaves open stays as it is, and so do other steps."""
+def test_the_trial_training_has_the_options_of_the_inventory(store: BenchStore) -> None:
+    """They replace the policy's options; empty ones and other steps are unchanged."""
     facts(store, "n1", gpus=8)
     trial = {"preset": "llama-3.1-8b", "strategy": "", "tensor": 2, "settings": ["train.micro_batch=1", "compute.compile=true"]}
     usual = steps(store, "n1", request(tier="deep"), 0)
@@ -318,18 +318,18 @@ def test_the_trial_training_is_that_of_the_jobs_to_come(store: BenchStore) -> No
     assert words[6:] == usual[-1]["argv"][usual[-1]["argv"].index("trial") + 1 :]
 
 
-def test_what_was_decided_before_is_not_carried_out_again(store: BenchStore) -> None:
-    """A run in which every host is lost finds none; who is out of service because of benches is remembered, and a look forgets nothing."""
+def test_earlier_decisions_are_not_carried_out_again(store: BenchStore) -> None:
+    """A new bench removes them, but remembers the quarantined hosts; a read-only start removes nothing."""
     facts(store, "n1", due="changed")
     facts(store, "n2", due="changed")
     store.add_round("n1", [preflight("fail")], now=NOW - 20)
     store.add_round("n2", [preflight("pass")], now=NOW - 20)
     finish(store, fleet("n1", "n2"))
     store.begin("", "checks", read_only=True)
-    seen = decisions(store)
+    before = decisions(store)
     store.begin("", "checks")
 
-    assert (len(seen["records"]), list(seen["passes"])) == (1, ["n2"])
+    assert (len(before["records"]), list(before["passes"])) == (1, ["n2"])
     assert {name: decisions(store)[name] for name in ("records", "released", "passes", "ours")} == {
         "records": [], "released": [], "passes": {}, "ours": ["n1"],
     }  # fmt: skip
@@ -339,8 +339,8 @@ TORN = [b"", b'{"schema": "primus.bench-deci', b"[]", b'{"ours": "\xff"}']
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(store: BenchStore, content: bytes) -> None:
-    """A file that a power loss tore stops the bench with a fix, before anything is forgotten or decided; it is left as it is."""
+def test_damaged_decisions_stop_the_bench(store: BenchStore, content: bytes) -> None:
+    """A file that a power loss damaged is an error with a fix, before anything is removed; it is left as it is."""
     store.save_decisions(quarantined=["n1"])
     facts(store, "n2", due="changed")
     store.add_round("n2", [preflight("pass")], now=NOW - 20)
@@ -356,8 +356,8 @@ def test_decisions_that_are_damaged_never_mean_that_nobody_is_out_of_service(sto
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_a_breaker_that_is_damaged_stands(store: BenchStore, content: bytes) -> None:
-    """Nobody is quarantined until a person has looked."""
+def test_a_damaged_breaker_is_open(store: BenchStore, content: bytes) -> None:
+    """No host is quarantined until an operator resets it."""
     (store.folder / "breaker.json").write_bytes(content)
 
     breaker = store.breaker()
@@ -367,8 +367,8 @@ def test_a_breaker_that_is_damaged_stands(store: BenchStore, content: bytes) -> 
 
 
 @pytest.mark.parametrize("content", TORN)
-def test_what_a_host_said_that_is_damaged_is_unknown(store: BenchStore, content: bytes) -> None:
-    """The host counts as lost, not as one that passed, and the others are judged."""
+def test_a_host_with_a_damaged_file_is_lost(store: BenchStore, content: bytes) -> None:
+    """It does not pass, and the other hosts are evaluated."""
     for host in ("n1", "n2"):
         facts(store, host, due="changed")
         store.add_round(host, [preflight("pass")], now=NOW - 20)
@@ -380,7 +380,7 @@ def test_what_a_host_said_that_is_damaged_is_unknown(store: BenchStore, content:
 
 
 def test_decisions_are_on_disk_before_the_bench_goes_on(store: BenchStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power loss afterwards finds them."""
+    """They survive a power loss."""
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink().name))
 

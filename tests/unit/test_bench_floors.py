@@ -1,4 +1,4 @@
-"""Floors of GPU models: what is shipped, who is matched, and what a wrong file says."""
+"""Floors of GPU models: the shipped file, the model names it matches, and errors in a file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PINNED = Series("host_device", "gb_per_s", canonical({"direction": "host_to_devi
     ],
 )
 def test_a_model_is_found_by_the_name_that_torch_reports(reported: str, model: str) -> None:
-    """Each has floors for products, memory and the path to the host, and says where they come from."""
+    """Each model has floors for products, memory and the path to the host, with their sources."""
     floors = [load_floors().find(series, reported) for series in (GEMM, COPY, PINNED)]
 
     assert [floor.model for floor in floors if floor] == [model] * 3
@@ -57,7 +57,7 @@ def test_a_model_is_found_by_the_name_that_torch_reports(reported: str, model: s
     ],
 )
 def test_an_unknown_model_has_no_floor(reported: str) -> None:
-    """A part of a GPU, a sibling, and a model of the future borrow nobody's floor."""
+    """A partition of a GPU, a similar model and a future model get no floor of another."""
     assert [load_floors().find(series, reported) for series in (GEMM, COPY, PINNED)] == [None] * 3
 
 
@@ -76,12 +76,12 @@ def test_an_unknown_model_has_no_floor(reported: str) -> None:
     ],
 )
 def test_sizes_that_no_rule_covers_have_no_floor(series: Series) -> None:
-    """Small products, other types, memory that is in a cache, pageable copies."""
+    """Small products, other types, memory that fits into a cache, pageable copies."""
     assert load_floors().find(series, "AMD Instinct MI300X") is None
 
 
 def test_a_floor_is_its_share_of_the_published_peak() -> None:
-    """Of 1307.4 TFLOP/s 40 %, said in words."""
+    """40 % of 1307.4 TFLOP/s, with the source."""
     floor = load_floors().find(GEMM, "AMD Instinct MI300X")
 
     assert floor is not None
@@ -91,8 +91,8 @@ def test_a_floor_is_its_share_of_the_published_peak() -> None:
     )
 
 
-def test_no_floors_at_all_find_nothing() -> None:
-    """The empty set is a set of floors too."""
+def test_an_empty_set_of_floors_finds_nothing() -> None:
+    """It is valid."""
     assert Floors().find(GEMM, "AMD Instinct MI300X") is None
 
 
@@ -109,8 +109,8 @@ def test_no_floors_at_all_find_nothing() -> None:
         ("models:", "models: [", "cannot read"),
     ],
 )
-def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
-    """A misspelt name, a number that is none, and a floor above the peak."""
+def test_an_invalid_file_is_refused_with_the_reason(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """A misspelt name, an invalid number, and a floor above the peak."""
     text = SHIPPED.read_text("utf-8")
     assert old in text
     path = tmp_path / "floors.yml"
@@ -123,7 +123,7 @@ def test_a_wrong_file_is_refused_with_what_is_wrong(tmp_path: Path, old: str, ne
 
 
 def test_every_shipped_source_is_used_and_every_share_has_a_reason() -> None:
-    """The data carry where they come from, and nothing else."""
+    """The file contains no unused sources."""
     data = yaml.safe_load(SHIPPED.read_text("utf-8"))
 
     used = {peak["source"] for model in data["models"].values() for peak in model["peaks"].values()}

@@ -1,7 +1,9 @@
-"""Whether a run of several hosts went well, and whether it was fast: good, bad, or unknown."""
+"""Runs of several hosts pass, fail or are unknown, by their result and by their speed."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,14 +13,13 @@ from primus_bootstrap.bench.fabric.group_runs import (
     GroupRun,
     GroupRunResult,
     evaluate_group_run,
-    parse_group_answer,
-    parse_group_run,
 )
 from primus_bootstrap.bench.fabric.group_speeds import evaluate_group, evaluate_pairs, pair_medians
 from primus_bootstrap.bench.fabric.pair_rounds import round_robin
 from primus_bootstrap.bench.judging.floors import Floor, Floors
 from primus_bootstrap.bench.judging.judging_settings import JudgingSettings
 from primus_bootstrap.bench.results.reader import parse_lines
+from primus_bootstrap.core.structured import read
 from tests.unit.bench_group_rig import NOW, Hosts, line, step
 
 if TYPE_CHECKING:
@@ -29,34 +30,34 @@ SETTINGS = JudgingSettings()
 
 
 def names(count: int) -> list[str]:
-    """Return hosts."""
+    """Return the names of hosts."""
     return [f"n{number}" for number in range(count)]
 
 
 def answers(given: Mapping[str, dict[str, Any]]) -> dict[str, GroupAnswer]:
     """Return the answers of hosts."""
-    return {host: parse_group_answer(answer) for host, answer in given.items()}
+    return {host: read(GroupAnswer, answer) for host, answer in given.items()}
 
 
 def pairs_of(hosts: Hosts, count: int) -> list[GroupRunResult]:
-    """Let every pair of so many hosts run."""
+    """Run every pair of this many hosts."""
     return [evaluate_group_run(GroupRun(0, pair), answers(hosts.run(pair))) for each in round_robin(names(count)) for pair in each]
 
 
 def evaluate(hosts: Hosts, count: int, floors: Floors = Floors()) -> dict[tuple[str, ...], Any]:  # noqa: B008 - it cannot change
-    """Return what is verdicts of each pair."""
+    """Return the verdict on each pair."""
     return dict(evaluate_pairs(pairs_of(hosts, count), lambda _: "", floors, SETTINGS))
 
 
-def test_a_run_that_ends_well_keeps_its_bus_bandwidths() -> None:
-    """Only those; and the record reads back as it was."""
+def test_a_run_that_passes_keeps_its_bus_bandwidths() -> None:
+    """Other metrics are dropped, and the record is read as it was written."""
     given = {"a": {"step": step([line(300, 2), line(150, 2, metric="alg_gb_per_s")], seconds=4.0)}, "b": {"step": step(started=NOW + 9)}}
     run = evaluate_group_run(PAIR, answers(given))
 
     assert (run.answer, run.reason, run.seconds) == ("pass", "", 4.0)
     assert [result.value for result in run.results()] == [300]
     assert run.starts == {"a": NOW, "b": NOW + 9}
-    assert parse_group_run(run.to_json()) == run
+    assert read(GroupRunResult, json.loads(json.dumps(asdict(run)))) == run
 
 
 @pytest.mark.parametrize(
@@ -93,16 +94,16 @@ def test_a_run_that_ends_well_keeps_its_bus_bandwidths() -> None:
         ({"step": step(["{torn"])}, {"step": step()}, "unknown", "wrote no bus bandwidth"),
     ],
 )
-def test_good_bad_or_unknown(one: dict[str, Any], other: dict[str, Any], answer: str, reason: str) -> None:
-    """A wrong result and a failing run are bad; what was lost, hung, could not start or was ended says nothing of anybody."""
+def test_a_run_passes_fails_or_is_unknown(one: dict[str, Any], other: dict[str, Any], answer: str, reason: str) -> None:
+    """A wrong result and a failed program fail; lost, hanging, ended and not started parts are unknown."""
     run = evaluate_group_run(PAIR, answers({"a": one, **({"b": other} if other else {})}))
 
     assert (run.answer, run.lines) == (answer, ())
     assert reason in run.reason
 
 
-def test_a_result_of_several_hosts_is_nobodys_alone() -> None:
-    """It bears the first one's name and how many more; one of a single host is that host's."""
+def test_a_result_of_several_hosts_counts_for_none_of_them() -> None:
+    """It has the name of the first host and the number of the others."""
     several = parse_lines([line(300, 16).encode()], name="f").results[0]
     single = parse_lines([line(300, 1).encode()], name="f").results[0]
 
@@ -110,7 +111,7 @@ def test_a_result_of_several_hosts_is_nobodys_alone() -> None:
 
 
 def test_a_slow_host_makes_its_pairs_fail() -> None:
-    """Against the other pairs; those fail, and no others."""
+    """Compared with the other pairs, which pass."""
     verdicts = evaluate(Hosts(slow={"n2": 1.3}), 8)
 
     assert {pair for pair, each in verdicts.items() if each.answer == "fail"} == {pair for pair in verdicts if "n2" in pair}
@@ -118,21 +119,21 @@ def test_a_slow_host_makes_its_pairs_fail() -> None:
     assert "pairs of MI300X" in next(each.reason for each in verdicts.values() if each.answer == "fail")
 
 
-def test_few_pairs_accuse_nobody_of_being_slow() -> None:
-    """Three pairs are no yardstick for each other: they work, and that is all that is known."""
+def test_few_pairs_are_not_compared() -> None:
+    """Three pairs pass, but their speed is unknown."""
     verdicts = evaluate(Hosts(slow={"n2": 10.0}), 3)
 
     assert {(each.answer, each.code) for each in verdicts.values()} == {("pass", "no_yardstick")}
     assert "3 pairs are comparable, and 5 are needed" in next(iter(verdicts.values())).reason
 
 
-def test_where_half_of_the_pairs_are_slow_it_is_unknown() -> None:
-    """Of four hosts one slow one spoils three of six pairs: which kind is the healthy one is not told by counting."""
+def test_with_half_of_the_pairs_slow_all_are_unknown() -> None:
+    """One slow host of four is in three of six pairs, so it is unknown which half is healthy."""
     assert {each.answer for each in evaluate(Hosts(slow={"n2": 10.0}), 4).values() if each.answer != "pass"} == {"unknown"}
 
 
 def test_paths_of_different_kinds_are_not_compared() -> None:
-    """Pairs across racks are slower by nature; too few of a kind have no yardstick."""
+    """Pairs across racks are slower by nature."""
     runs = pairs_of(Hosts(noise={frozenset(("n0", "n1")): 0.5}), 6)
     verdicts = evaluate_pairs(runs, lambda pair: "inside" if set(pair) == {"n0", "n1"} else "across", Floors(), SETTINGS)
     codes = {pair: (one.answer, one.code) for pair, one in verdicts.items()}
@@ -141,25 +142,25 @@ def test_paths_of_different_kinds_are_not_compared() -> None:
     assert set(codes.values()) == {("pass", None)}
 
 
-class _Stated(Floors):
+class _AnyFloor(Floors):
     """A floor for everything."""
 
     def find(self, *_: object) -> Floor:
-        """Return it."""
+        """Return the floor."""
         return Floor("MI300X", 250.0, 400.0, 62.5, "a data sheet")
 
 
-def test_a_stated_floor_judges_a_single_pair() -> None:
-    """No peers are needed then."""
-    good = evaluate(Hosts(), 2, _Stated())
-    bad = evaluate(Hosts(slow={"n1": 2.0}), 2, _Stated())
+def test_a_floor_is_enough_for_a_single_pair() -> None:
+    """It needs no peers."""
+    good = evaluate(Hosts(), 2, _AnyFloor())
+    bad = evaluate(Hosts(slow={"n1": 2.0}), 2, _AnyFloor())
 
     assert [(each.answer, each.code) for each in good.values()] == [("pass", None)]
     assert [(each.answer, "below the floor" in each.reason) for each in bad.values()] == [("fail", True)]
 
 
-def test_groups_are_held_against_the_median_of_pairs() -> None:
-    """A group that is far slower is bad; one that is somewhat slower, as large ones are, is not; sizes that a rank rounds off compare."""
+def test_groups_are_compared_with_the_median_of_pairs() -> None:
+    """Only a much slower group fails; sizes that differ by the rounding of a rank's share are comparable."""
     medians = pair_medians(pairs_of(Hosts(), 4), SETTINGS)
     group = GroupRun(0, ("n0", "n1", "n2"))
 

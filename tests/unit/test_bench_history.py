@@ -1,4 +1,4 @@
-"""The history file: what is appended is read again, whatever killed its writer, and a change of what a device runs with is seen."""
+"""The history file: appended records are read again, whatever ended its writer."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primus_bootstrap.bench.results.history import (
-    Changed,
     DeviceRecord,
     Fingerprint,
     History,
     PastValue,
     append_history,
-    changed,
     make_history,
     read_history,
 )
@@ -29,8 +27,8 @@ PRINT = Fingerprint(driver="6.14", firmware="1.2", kernel="6.8", profile="abc")
 RECORD = DeviceRecord("serial1", "node1", "0", "MI300X", ("2.13", "", "7.0", "6.14"), 100.0, "pass", PRINT, (VALUE,))
 
 
-def test_what_is_appended_is_read_again_by_serial(tmp_path: Path) -> None:
-    """Two benches of one device, in order, and another device; no file yet is an empty history."""
+def test_appended_records_are_read_by_serial_number(tmp_path: Path) -> None:
+    """In order; a missing file is an empty history."""
     path = tmp_path / "state" / "history.jsonl"
     assert read_history(path) == History()
     later, other = replace(RECORD, time=200.0, verdict="fail", host="node2"), replace(RECORD, serial="serial2")
@@ -42,13 +40,11 @@ def test_what_is_appended_is_read_again_by_serial(tmp_path: Path) -> None:
     history = read_history(path)
     assert history == make_history([later, RECORD, other])
     assert history.records["serial1"] == (RECORD, later)
-    assert history.last_pass("serial1") == RECORD
-    assert history.last_pass("serial3") is None
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_line_that_a_killed_writer_left_costs_only_itself(tmp_path: Path) -> None:
-    """It is said with file:line; the next record starts on a line of its own and is read."""
+def test_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
+    """It is reported with its line number, and the next record starts on a new line."""
     path = tmp_path / "history.jsonl"
     append_history(path, [RECORD, RECORD])
     path.write_bytes(path.read_bytes()[:-40])
@@ -64,8 +60,8 @@ def test_a_line_that_a_killed_writer_left_costs_only_itself(tmp_path: Path) -> N
 
 
 @given(st.integers(0, 2000))
-def test_wherever_the_file_was_cut_all_whole_lines_are_read(cut: int) -> None:
-    """Of three records every one whose line is whole is there, and a remainder is said."""
+def test_all_complete_lines_of_a_cut_file_are_read(cut: int) -> None:
+    """The rest is reported."""
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"bench-history-{os.getpid()}.jsonl"  # noqa: S108 - hypothesis runs have no tmp_path each
     try:
         append_history(path, [replace(RECORD, time=float(number)) for number in range(3)])
@@ -92,8 +88,8 @@ def test_wherever_the_file_was_cut_all_whole_lines_are_read(cut: int) -> None:
         '{"schema": "primus.bench-history/1", "verdict": "good"}',
     ],
 )
-def test_other_json_is_said_and_passed_over(tmp_path: Path, line: str) -> None:
-    """A line of another kind is no record, and not nothing."""
+def test_other_json_is_reported_and_skipped(tmp_path: Path, line: str) -> None:
+    """It is not a record."""
     path = tmp_path / "history.jsonl"
     path.write_text(line + "\n")
     append_history(path, [RECORD])
@@ -104,28 +100,7 @@ def test_other_json_is_said_and_passed_over(tmp_path: Path, line: str) -> None:
     assert len(history.problems) == 1
 
 
-def test_a_history_that_cannot_be_read_is_an_error_not_an_empty_one(tmp_path: Path) -> None:
-    """A folder in its place is not a fleet without a past."""
+def test_an_unreadable_history_is_an_error(tmp_path: Path) -> None:
+    """It is not an empty history."""
     with pytest.raises(RunError, match=r"cannot read .*: Is a directory"):
         read_history(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        (PRINT, Changed((), ())),
-        (replace(PRINT, driver="6.15", profile="def"), Changed(("driver", "profile"), ())),
-        (replace(PRINT, firmware=""), Changed((), ("firmware",))),
-    ],
-)
-def test_what_differs_since_the_last_pass_is_named(now: Fingerprint, expected: Changed) -> None:
-    """Another driver and profile; a firmware that cannot be told any more is not taken for the same."""
-    found = changed(PRINT, now)
-
-    assert found == expected
-    assert bool(found) == (expected != ((), ()))
-
-
-def test_what_a_node_never_had_has_not_changed() -> None:
-    """A host without a GPU driver, then and now."""
-    assert not changed(replace(PRINT, driver=""), replace(PRINT, driver=""))

@@ -1,4 +1,4 @@
-"""What a job is offered: nobody who is out of service, spares in their place, and an error where too few are left."""
+"""Selecting the hosts of a job: hosts out of service are left out, spares replace them, and too few hosts are an error."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ ECC = ExcludedHost("gpu3", "is quarantined by ada (ECC errors)")
 SILENT = ExcludedHost("gpu1", "may be quarantined: it does not answer (no route)", known=False)
 
 
-def test_a_spare_takes_the_place_of_a_quarantined_host_that_is_needed() -> None:
-    """It is said of whom and why; a spare that is quarantined itself takes nobody's."""
-    out = {"gpu3": ECC, "gpu8": ExcludedHost("gpu8", "is quarantined by primus-bench (bench pending)")}
-    offer = select_hosts(HOSTS, SPARES, nodes=3, unavailable=out, speeds={})
+def test_a_spare_replaces_a_quarantined_host() -> None:
+    """The message has host and reason; a quarantined spare replaces no host."""
+    unavailable = {"gpu3": ECC, "gpu8": ExcludedHost("gpu8", "is quarantined by primus-bench (bench pending)")}
+    selection = select_hosts(HOSTS, SPARES, nodes=3, unavailable=unavailable, speeds={})
 
-    assert (offer.hosts, offer.spares) == (("gpu1", "gpu2"), ("gpu9",))
-    assert offer.lines() == (
+    assert (selection.hosts, selection.spares) == (("gpu1", "gpu2"), ("gpu9",))
+    assert selection.lines() == (
         "gpu3 is quarantined by ada (ECC errors); spare gpu9 takes its place",
         "gpu8 is quarantined by primus-bench (bench pending); it is left out",
     )
 
 
-def test_where_others_are_enough_no_spare_is_taken() -> None:
-    """Two of three hosts serve a job of two; the spares wait for what is lost later."""
-    offer = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC, "gpu1": SILENT}, speeds={})
-    less = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC}, speeds={})
+def test_no_spare_is_used_if_the_others_are_enough() -> None:
+    """Two of three hosts are enough for a job of two."""
+    selection = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC, "gpu1": SILENT}, speeds={})
+    enough = select_hosts(HOSTS, SPARES, nodes=2, unavailable={"gpu3": ECC}, speeds={})
 
-    assert offer.replaced == {"gpu1": "gpu8"}
-    assert (less.replaced, less.spares, less.lines()) == (
+    assert selection.replaced == {"gpu1": "gpu8"}
+    assert (enough.replaced, enough.spares, enough.lines()) == (
         {},
         ("gpu8", "gpu9"),
         ("gpu3 is quarantined by ada (ECC errors); it is left out",),
     )
 
 
-def test_too_few_hosts_are_an_error_before_anything_starts() -> None:
-    """Who is missing and why, and what to do: releasing for those that are known, looking for those that are not."""
+def test_too_few_hosts_are_an_error() -> None:
+    """It has hosts and reasons, and the fix depends on whether their state is known."""
     with pytest.raises(PlanError) as known:
         select_hosts(HOSTS, [], nodes=3, unavailable={"gpu3": ECC}, speeds={})
     with pytest.raises(PlanError) as unknown:
@@ -51,17 +51,17 @@ def test_too_few_hosts_are_an_error_before_anything_starts() -> None:
     assert unknown.value.fix.startswith("repair hosts of unknown state (primus-bootstrap node list), or")
 
 
-def test_slow_hosts_are_offered_last_and_it_is_said() -> None:
-    """Hosts and spares each in their own order: a slow host is still no spare."""
+def test_slow_hosts_come_last() -> None:
+    """Hosts and spares have separate orders: a slow host does not become a spare."""
     slow = Speed(0.8, "gemm", "0")
-    offer = select_hosts(HOSTS, SPARES, nodes=2, unavailable={}, speeds={"gpu1": slow, "gpu8": slow, "gpu2": Speed(1.0, "gemm")})
+    selection = select_hosts(HOSTS, SPARES, nodes=2, unavailable={}, speeds={"gpu1": slow, "gpu8": slow, "gpu2": Speed(1.0, "gemm")})
 
-    assert (offer.hosts, offer.spares) == (("gpu2", "gpu3", "gpu1"), ("gpu9", "gpu8"))
-    assert offer.lines() == tuple(f"{host} is slow and comes last (gemm on 0: 80 % of its peers' median)" for host in ("gpu1", "gpu8"))
+    assert (selection.hosts, selection.spares) == (("gpu2", "gpu3", "gpu1"), ("gpu9", "gpu8"))
+    assert selection.lines() == tuple(f"{host} is slow and comes last (gemm on 0: 80 % of its peers' median)" for host in ("gpu1", "gpu8"))
 
 
-def test_who_is_out_of_service() -> None:
-    """Any owner's record counts; one that cannot be read is no good one; a silent host is known where a controller of Slurm knows it."""
+def test_unavailable_hosts() -> None:
+    """Records of any owner count, damaged ones too; a silent host is available if a Slurm controller knows its state."""
     found = unavailable_hosts(
         [
             Service("in", answered=True),
@@ -73,7 +73,7 @@ def test_who_is_out_of_service() -> None:
         ]
     )
 
-    assert {host: (one.reason, one.known) for host, one in found.items()} == {
+    assert {host: (entry.reason, entry.known) for host, entry in found.items()} == {
         "pending": ("is quarantined by primus-bench (bench pending)", True),
         "dead": ("is quarantined by ada (fan (( broken )))", True),
         "torn": ("may be quarantined: x.json cannot be read", False),

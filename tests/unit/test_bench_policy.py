@@ -1,4 +1,4 @@
-"""The policy is data: the shipped one says something of every check, and a broken one is refused with all its problems."""
+"""The shipped policy covers every check, and an invalid policy is refused with all its problems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _refused(tmp_path: Path, data: object) -> list[str]:
 
 
 def test_the_shipped_policy() -> None:
-    """Tiers from a look to all, each longer than the one before; ten percent; every benchmark is in the deepest tier."""
+    """Each tier is longer than the one before, the limit is ten percent, and the deepest tier has every benchmark."""
     assert list(POLICY.tiers) == ["checks", "quick", "standard", "deep"]
     assert POLICY.limit_percent == 10
     assert {step.run for step in POLICY.tiers["deep"].steps} == {PREFLIGHT, *BENCHMARKS}
@@ -56,14 +56,14 @@ def test_the_shipped_policy() -> None:
     ],
 )
 def test_the_first_rule_that_matches_counts(check: str, fail: str, unknown: str) -> None:
-    """Each check has a rule, one that nobody has thought of as well."""
+    """Every check has a rule, an unknown one too."""
     rule = POLICY.rule(check)
 
     assert (rule.fail, rule.on_unknown(None)) == (fail, unknown)
 
 
-def test_what_unknown_means_depends_on_why() -> None:
-    """No yardstick keeps no node out; a suspect fabric does, a bad moment of it does not, nor what large groups share."""
+def test_the_meaning_of_unknown_depends_on_the_code() -> None:
+    """`no_yardstick` keeps no node out; `suspect` does, `unsteady` and `large` do not."""
     assert POLICY.rule("bench_gemm").on_unknown("no_yardstick") == "warn"
     assert [POLICY.rule("bench_gemm").on_unknown(code) for code in CODES if code != "no_yardstick"] == ["hold"] * 5
     assert POLICY.rule("fabric_pairs").on_unknown("suspect") == "hold"
@@ -72,7 +72,7 @@ def test_what_unknown_means_depends_on_why() -> None:
 
 
 def test_a_step_is_a_command_line() -> None:
-    """Options, repeats and time limit become words; preflight takes neither repeats nor a time limit."""
+    """Options, repeats and time limit become arguments; preflight has neither repeats nor a time limit."""
     step = Step("collectives", 300, over="fabric", repeats=5, options={"collectives": ("all_reduce", "all_gather"), "largest_kib": 64})
 
     assert step.arguments() == (
@@ -84,14 +84,14 @@ def test_a_step_is_a_command_line() -> None:
     assert POLICY.tiers["quick"].steps[0].arguments() == ("--checks", "gpu,network,host,gpus")
 
 
-def test_the_inventorys_limit_counts() -> None:
-    """The cluster's own limit takes the place of the shipped one."""
+def test_the_limit_of_the_inventory_counts() -> None:
+    """It replaces the limit of the policy."""
     assert POLICY.with_limit(25).limit_percent == 25
     assert POLICY.limit_percent == 10
 
 
 @pytest.mark.parametrize(
-    ("keys", "value", "said"),
+    ("keys", "value", "expected"),
     [
         (("bench_quarantine_limit_percentt",), 5, "bench_quarantine_limit_percentt: unknown key | did you mean"),
         (("bench_quarantine_limit_percent",), 101, "expected a number from 0 to 100, found 101"),
@@ -119,18 +119,18 @@ def test_the_inventorys_limit_counts() -> None:
         (("checks", 6, "match"), ["bench_gemm"], "does not match everything"),
     ],
 )
-def test_a_broken_policy_is_refused(tmp_path: Path, keys: tuple[str | int, ...], value: object, said: str) -> None:
-    """Each mistake is named with the path of its key and what to write."""
-    data = place = _shipped()
+def test_an_invalid_policy_is_refused(tmp_path: Path, keys: tuple[str | int, ...], value: object, expected: str) -> None:
+    """Each problem has the path of its key and a fix."""
+    data = target = _shipped()
     for key in keys[:-1]:
-        place = place[key]  # type: ignore[index]
-    place[keys[-1]] = value  # type: ignore[index]
+        target = target[key]  # type: ignore[index]
+    target[keys[-1]] = value  # type: ignore[index]
 
-    assert any(said in each for each in _refused(tmp_path, data))
+    assert any(expected in problem for problem in _refused(tmp_path, data))
 
 
-def test_all_mistakes_at_once(tmp_path: Path) -> None:
-    """Every problem is told, not the first one only; a missing key is one of them."""
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """A missing key is one of them."""
     data = _shipped()
     data["clock_skew_s"] = "five"
     data["checks"][0]["fail"] = "panic"
@@ -140,8 +140,8 @@ def test_all_mistakes_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["[", "- a\n", "{}", ""])
-def test_a_file_that_is_no_policy(tmp_path: Path, text: str) -> None:
-    """What is no YAML, or no set of keys, is refused like any other mistake."""
+def test_a_file_without_a_policy_is_refused(tmp_path: Path, text: str) -> None:
+    """Invalid YAML, other content, or no file."""
     path = tmp_path / "policy.yml"
     path.write_text(text, "utf-8")
     with pytest.raises(InventoryError):
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_policy(tmp_path: Path, text: str) -> None:
 
 
 def _options_of(program: Path) -> set[str]:
-    """Return the options of a measuring program: the fields of its class `…Options`."""
+    """Return the options of a benchmark program: the fields of its class `…Options`."""
     tree = ast.parse(program.read_text("utf-8"))
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name.endswith("Options")]
     fields = [field.target for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
@@ -160,7 +160,7 @@ def _options_of(program: Path) -> set[str]:
 
 
 def test_the_shipped_policy_names_programs_and_options_that_exist() -> None:
-    """Every benchmark is a program, and every option of a step is one of that program's."""
+    """Every benchmark is a program, and every option of a step is one of its options."""
     if not (PROGRAMS / "trial.py").exists():
         pytest.skip(f"the measuring programs are not in {PROGRAMS} yet")
     found = {path.stem for path in PROGRAMS.glob("[a-z]*.py")}
@@ -172,7 +172,7 @@ def test_the_shipped_policy_names_programs_and_options_that_exist() -> None:
 
 
 def test_the_shipped_rules_name_node_checks_that_exist() -> None:
-    """Every node check that a rule names is one of the catalogue's."""
+    """Every node check of a rule is in the catalogue."""
     try:
         catalogue = importlib.import_module("primus_bootstrap.launch.checks.catalogue")
     except ModuleNotFoundError as error:

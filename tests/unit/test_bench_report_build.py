@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
-from primus_bootstrap.bench import evaluate_results, load_floors, make_history, new_records
+from primus_bootstrap.bench.judging.floors import load_floors
+from primus_bootstrap.bench.judging.history_records import new_records
+from primus_bootstrap.bench.judging.verdicts import evaluate_results
 from primus_bootstrap.bench.quarantine.decisions import GateResult
 from primus_bootstrap.bench.report.bench_report import run_from_json
 from primus_bootstrap.bench.report.build import build_report
 from primus_bootstrap.bench.report.html_page import html_text
 from primus_bootstrap.bench.report.rows import findings, subject, summary
+from primus_bootstrap.bench.results.history import make_history
 from primus_bootstrap.bench.results.reader import parse_lines
 from tests.unit.bench_report_rig import SERIES, STARTED, Page, expected_cells
 

@@ -63,22 +63,22 @@ def test_the_page_has_a_content_security_policy() -> None:
     assert not re.search(r"url\(|@import|https?://", text)
 
 
-def test_passes_with_fewer_comparisons_have_a_section() -> None:
+def test_passes_with_weaker_evidence_have_a_section() -> None:
     """The summary counts them; plain passes are in neither."""
     reason = "without its peers: its peers differ too much: a slowdown of 11 % could not be detected"
     blind = tuple(verdict("node1", "pass", device=device, reason=reason) for device in "01")
     run = bench_run((("node1", "pass"),), (*blind, verdict("node1", "pass", device="2")))
     text = Page(html_text(run)).text
 
-    assert text[text.index("Passes with fewer comparisons") :].count(reason) == 1
-    assert "2 passes with fewer comparisons than usual" in summary(run)
-    assert "fewer comparisons" not in summary(full_run())
+    assert text[text.index("Passes with weaker evidence") :].count(reason) == 1
+    assert "2 passes with weaker evidence" in summary(run)
+    assert "weaker evidence" not in summary(full_run())
 
 
 def test_findings_come_first_with_reason_and_fix() -> None:
     """The first table has places, values, limits, the reason of each place if they differ, and the fix."""
     text = Page(html_text(full_run())).text
-    found = text[text.index("Failed and unknown") : text.index("Every host and check")]
+    found = text[text.index("What needs attention") : text.index("Every host and check")]
 
     for expected in ("6.2 % below the floor", "12.1 % below the floor", "401 TFLOP/s; expected at least 426", "fix: bench it again"):
         assert expected in found
@@ -112,7 +112,7 @@ def test_a_page_without_findings_says_so() -> None:
 def test_the_breaker_and_unreadable_files_come_first() -> None:
     """Reason, hosts and fix of an open breaker, and damaged files, are above the findings."""
     text = Page(html_text(full_run())).text
-    top = text[: text.index("Failed and unknown")]
+    top = text[: text.index("What needs attention")]
 
     for expected in ("2 of 3 hosts would be quarantined", "node2, node10", "fix: find the shared cause", "history.jsonl:7: not a record"):
         assert expected in top

@@ -1,4 +1,4 @@
-"""Reading results: what a producer writes is read, and a line that is none is a verdict, never nothing."""
+"""Reading result lines: a valid line is read, and an invalid one becomes a verdict."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _line(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_line_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Every field arrives; sizes become canonical; versions that a speed does not depend on are left out."""
+    """Sizes become canonical, and versions that do not affect speed are left out."""
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps(_line()) + "\n\n" + json.dumps(_line(value=None, samples=[], repeats=0, error="no GPU")) + "\n")
 
@@ -60,8 +60,8 @@ def test_a_line_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (failed.value, failed.error) == (None, "no GPU")
 
 
-def test_a_device_without_a_serial_is_known_by_its_place() -> None:
-    """The history finds it by host and index."""
+def test_a_device_without_a_serial_number_has_the_key_of_its_host_and_index() -> None:
+    """The history finds it by this key."""
     reading = parse_lines([json.dumps(_line(serial="")).encode()], name="results.jsonl")
 
     assert reading.results[0].key == "node1:0"
@@ -90,8 +90,8 @@ def test_a_device_without_a_serial_is_known_by_its_place() -> None:
         ({"sizes": [1]}, "sizes is [1], not of type dict"),
     ],
 )
-def test_a_line_that_contradicts_itself_is_unknown_with_its_place(changes: dict[str, Any], reason: str) -> None:
-    """A wrong field is named with file:line; the good line beside it is kept, and the host is the one that the line names."""
+def test_an_invalid_line_is_unknown_with_its_line_number(changes: dict[str, Any], reason: str) -> None:
+    """The verdict names the field and the host of the line, and valid lines are kept."""
     lines = [json.dumps(_line()).encode(), json.dumps({**_line(host="node7"), **changes}).encode()]
 
     reading = parse_lines(lines, name="results.jsonl", host="node1")
@@ -104,8 +104,8 @@ def test_a_line_that_contradicts_itself_is_unknown_with_its_place(changes: dict[
 
 
 @pytest.mark.parametrize("name", list(_line()))
-def test_a_missing_field_is_unknown_where_judging_needs_it(name: str) -> None:
-    """No field is made up; what is only for people (p95, options) may be missing."""
+def test_a_missing_field_is_unknown(name: str) -> None:
+    """Except for fields that the evaluation does not use (p95, options)."""
     data = _line()
     del data[name]
 
@@ -117,15 +117,15 @@ def test_a_missing_field_is_unknown_where_judging_needs_it(name: str) -> None:
 @pytest.mark.parametrize(
     "line", [b'{"schema": "primus.res', b"[1]", b"\xff\xfe", b"7", b'{"value": NaN}', b'{"value": 1e999}', b"[" * 100_000]
 )
-def test_what_is_no_result_at_all_is_unknown_for_the_host_that_wrote_it(line: bytes) -> None:
-    """A torn line, other JSON, binary, and numbers that are none: each is one verdict for the host whose file it is."""
+def test_other_content_is_unknown_for_the_host_of_the_file(line: bytes) -> None:
+    """Incomplete lines, other JSON, binary data and invalid numbers are one verdict each."""
     (problem,) = parse_lines([line], name="results.jsonl", host="node1").problems
 
     assert (problem.verdict, problem.host, problem.check) == ("unknown", "node1", "bench_results")
 
 
 def test_a_file_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:
-    """A benchmark that wrote nothing did not pass."""
+    """A benchmark without results did not pass."""
     (tmp_path / "empty").write_bytes(b"\n")
 
     missing, empty = (read_results(tmp_path / name, host="node1") for name in ("missing", "empty"))
@@ -137,7 +137,7 @@ def test_a_file_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=60).map(lambda data: data.replace(b"\n", b"")), max_size=8))
 def test_no_line_is_ever_lost(garbage: list[bytes]) -> None:
-    """Every line that is not blank is either a result or a problem, whatever is in it."""
+    """Every line that is not blank is a result or a problem."""
     lines = [json.dumps(_line()).encode(), *garbage]
 
     reading = parse_lines(lines, name="results.jsonl")
@@ -147,5 +147,5 @@ def test_no_line_is_ever_lost(garbage: list[bytes]) -> None:
 
 @given(st.dictionaries(st.text(max_size=5), st.one_of(st.integers(), st.text(max_size=5)), max_size=5))
 def test_sizes_are_the_same_in_any_order(sizes: dict[str, int | str]) -> None:
-    """Two producers that name sizes in another order measure one series."""
+    """The order of the keys does not matter."""
     assert canonical(sizes) == canonical(dict(reversed(sizes.items())))

@@ -1,4 +1,4 @@
-"""Robust statistics, held against simulations and against what they promise."""
+"""Robust statistics, compared with simulations."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def _normal(seed: int, size: int) -> list[float]:
 
 @pytest.mark.parametrize("size", [3, 5, 8, 9, 15, 64, 129, 300])
 def test_the_spread_of_normal_values_is_their_standard_deviation(size: int) -> None:
-    """On average it is right within 5 %, also for few values, and on both sides of the size where the estimate changes."""
+    """The average is right within 5 %, also for few values and around the sizes where the estimate changes."""
     found = [spread(_normal(seed, size)).sigma for seed in range(max(40, 6000 // size))]
 
     assert statistics.mean(found) == pytest.approx(1.0, abs=0.05)
 
 
 @pytest.mark.parametrize("size", [20, 400])
-def test_a_fifth_of_wild_values_hardly_moves_the_spread(size: int) -> None:
-    """Values a thousand times as far away leave center and spread where they are."""
+def test_outliers_hardly_change_the_spread(size: int) -> None:
+    """A fifth of the values is a thousand times as far away."""
     values = _normal(1, size)
     clean, spoilt = spread(values), spread([*values[: -size // 5], *(1000.0 + number for number in range(size // 5))])
 
@@ -41,16 +41,16 @@ def test_one_value_has_no_spread() -> None:
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=2, max_size=40), st.floats(0.1, 100))
-def test_noise_grows_with_the_values(samples: list[float], factor: float) -> None:
-    """In another unit the noise of a run is as much larger as the values are; one sample shows none."""
+def test_noise_is_proportional_to_the_values(samples: list[float], factor: float) -> None:
+    """One sample has no noise."""
     assert noise([sample * factor for sample in samples]) == pytest.approx(factor * noise(samples), rel=1e-6, abs=1e-6)
     assert noise(samples[:1]) == 0
 
 
 @pytest.mark.parametrize("size", [4, 5, 7, 15, 63, 199])
 @pytest.mark.parametrize("chance", [0.01, 0.0025])
-def test_a_healthy_value_is_beyond_the_multiplier_as_seldom_as_promised(size: int, chance: float) -> None:
-    """A value and its peers from one distribution: beyond the multiplier at most one and a half times as often as the chance says."""
+def test_healthy_values_rarely_exceed_the_multiplier(size: int, chance: float) -> None:
+    """At most one and a half times as often as the given chance."""
     rng = random.Random(size)  # noqa: S311 - made-up values
     reach, beyond, tries = multiplier(chance, size), 0, 12_000 if size < 20 else 3000
     for _ in range(tries):
@@ -60,8 +60,8 @@ def test_a_healthy_value_is_beyond_the_multiplier_as_seldom_as_promised(size: in
     assert beyond / tries <= 1.5 * chance + 0.001
 
 
-def test_the_fewer_the_peers_the_wider_the_limit() -> None:
-    """With many it is the normal distribution's, with one there is none."""
+def test_fewer_peers_have_a_wider_limit() -> None:
+    """With many peers it is that of the normal distribution, with one there is none."""
     found = [multiplier(0.005, size) for size in (4, 6, 20, 100, 10_000)]
 
     assert found == sorted(found, reverse=True)

@@ -8,17 +8,18 @@ unknown  a host was lost, runs a job or could not start; or the run hung or was 
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from primus_bootstrap.bench.results.host_answers import parse_step
+from primus_bootstrap.bench.fabric.bisection import Answer
+from primus_bootstrap.bench.results.host_answers import StepOutput
 from primus_bootstrap.bench.results.reader import parse_lines
+from primus_bootstrap.core.structured import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from primus_bootstrap.bench.fabric.bisection import Answer
-    from primus_bootstrap.bench.results.host_answers import StepOutput
     from primus_bootstrap.bench.results.reader import Result
 
 METRIC = "bus_gb_per_s"
@@ -33,6 +34,7 @@ _PORT_IN_USE = ("EADDRINUSE", "address already in use")
 _MAX_PRINTED_CHARS = 200
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class GroupRun:
     """Hosts that run a step together, in the order of their ranks; `step` is its number in the tier."""
@@ -41,6 +43,7 @@ class GroupRun:
     hosts: tuple[str, ...]
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
     """A host's answer to its part of a group run.
@@ -60,23 +63,14 @@ class GroupAnswer:
     cut: str = ""
 
 
-def parse_group_answer(data: Mapping[str, Any]) -> GroupAnswer:
-    """Read a host's answer as the module `bench_node` returns it."""
-    return GroupAnswer(
-        number=int(data.get("number") or 0),
-        started=bool(data.get("started")),
-        absent=str(data.get("absent") or ""),
-        step=parse_step(data["step"]) if "step" in data else None,
-        cut=str(data.get("cut") or ""),
-    )
-
-
+@readable
 @dataclass(frozen=True, slots=True)
 class GroupRunResult:
     """A finished group run.
 
     Attributes:
-        run: The group.
+        step: Number of the step in the tier.
+        hosts: The group, in the order of the ranks.
         answer: Whether it passed.
         reason: Why it did not pass.
         lines: Result lines with the bus bandwidth.
@@ -84,7 +78,8 @@ class GroupRunResult:
         seconds: Duration.
     """
 
-    run: GroupRun
+    step: int
+    hosts: tuple[str, ...]
     answer: Answer
     reason: str = ""
     lines: tuple[str, ...] = ()
@@ -93,25 +88,7 @@ class GroupRunResult:
 
     def results(self) -> tuple[Result, ...]:
         """Return the bus bandwidths as results of the whole group."""
-        return parse_lines([line.encode() for line in self.lines], name=",".join(self.run.hosts)).results if self.lines else ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return {
-            "step": self.run.step,
-            "hosts": list(self.run.hosts),
-            "answer": self.answer,
-            "reason": self.reason,
-            "lines": list(self.lines),
-            "starts": dict(self.starts),
-            "seconds": self.seconds,
-        }
-
-
-def parse_group_run(data: Mapping[str, Any]) -> GroupRunResult:
-    """Read what `GroupRunResult.to_json` wrote."""
-    run = GroupRun(int(data["step"]), tuple(data["hosts"]))
-    return GroupRunResult(run, data["answer"], data["reason"], tuple(data["lines"]), data["starts"], float(data["seconds"]))
+        return parse_lines([line.encode() for line in self.lines], name=",".join(self.hosts)).results if self.lines else ()
 
 
 def evaluate_group_run(run: GroupRun, answers: Mapping[str, GroupAnswer]) -> GroupRunResult:
@@ -121,7 +98,8 @@ def evaluate_group_run(run: GroupRun, answers: Mapping[str, GroupAnswer]) -> Gro
     results = parse_lines([line.encode() for line in lines], name=",".join(run.hosts)).results if lines else ()
     answer, reason = _evaluate(run.hosts, answers, steps, results)
     return GroupRunResult(
-        run,
+        run.step,
+        run.hosts,
         answer,
         reason,
         lines=tuple(line for line in lines if f'"{METRIC}"' in line) if answer == "pass" else (),

@@ -54,10 +54,10 @@ def evaluate_pairs(
     by_pair: dict[tuple[str, ...], list[GroupRunResult]] = defaultdict(list)
     by_series: dict[tuple[str, GroupKey], dict[tuple[str, ...], list[Result]]] = defaultdict(lambda: defaultdict(list))
     for run in runs:
-        by_pair[run.run.hosts].append(run)
+        by_pair[run.hosts].append(run)
         for result in run.results() if run.answer == "pass" else ():
             key = GroupKey(result.series, result.unit, result.better, result.model, result.stack)
-            by_series[comparable(run.run.hosts), key][run.run.hosts].append(result)
+            by_series[comparable(run.hosts), key][run.hosts].append(result)
     chance = settings.false_flag_percent / 100 / max(1, len({key.series for _, key in by_series}))
     criteria: dict[tuple[str, ...], list[CriterionResult | NotApplicable]] = defaultdict(list)
     for (_, key), results in by_series.items():
@@ -69,7 +69,7 @@ def evaluate_pairs(
 
 def undecided_pairs(runs: Iterable[GroupRunResult], verdicts: Mapping[tuple[str, ...], GroupVerdict]) -> tuple[tuple[str, ...], ...]:
     """Return the pairs that ran once and did not pass, so that a second run may decide. A cause that most pairs share is not repeated."""
-    counts = Counter(run.run.hosts for run in runs)
+    counts = Counter(run.hosts for run in runs)
     return tuple(pair for pair, verdict in verdicts.items() if counts[pair] == 1 and verdict.answer != "pass" and verdict.code != "shared")
 
 
@@ -115,7 +115,7 @@ def pair_medians(runs: Iterable[GroupRunResult], settings: JudgingSettings) -> M
     """Return the median bus bandwidth of pairs (GB/s) by kind; a kind with too few pairs is left out."""
     values: dict[Kind, list[float]] = defaultdict(list)
     for run in runs:
-        if len(run.run.hosts) == 2 and run.answer == "pass":
+        if len(run.hosts) == 2 and run.answer == "pass":
             for kind, value in _bandwidths(run):
                 values[kind].append(value)
     return {kind: median(found) for kind, found in values.items() if len(found) >= settings.minimum_hosts}

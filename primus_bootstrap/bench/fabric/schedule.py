@@ -39,7 +39,7 @@ class FabricSchedule:
         hosts: The hosts that took part at the start.
         locations: Rack or leaf switch of each host.
         models: Device models of each host.
-        dropped: Why a host no longer takes part.
+        left: Why a host no longer takes part.
         runs: The finished runs.
         at_once: Number of hosts that may run at the same time; 0 for any number.
         given_up: Why no further groups run; empty if they do.
@@ -49,7 +49,7 @@ class FabricSchedule:
     hosts: tuple[str, ...]
     locations: Mapping[str, str] = field(default_factory=dict)
     models: Mapping[str, str] = field(default_factory=dict)
-    dropped: Mapping[str, str] = field(default_factory=dict)
+    left: Mapping[str, str] = field(default_factory=dict)
     runs: tuple[GroupRunResult, ...] = ()
     at_once: int = 0
     given_up: str = ""
@@ -57,11 +57,11 @@ class FabricSchedule:
     @property
     def present(self) -> tuple[str, ...]:
         """The hosts that still take part."""
-        return tuple(host for host in self.hosts if host not in self.dropped)
+        return tuple(host for host in self.hosts if host not in self.left)
 
     def runs_of(self, number: int) -> tuple[GroupRunResult, ...]:
         """Return the runs of one step."""
-        return tuple(run for run in self.runs if run.run.step == number)
+        return tuple(run for run in self.runs if run.step == number)
 
 
 class _MissingAnswerError(Exception):
@@ -127,7 +127,7 @@ def _comparison_pairs(schedule: FabricSchedule, number: int, settings: JudgingSe
     hosts, enough = schedule.present, settings.minimum_hosts
     if len(hosts) * (len(hosts) - 1) // 2 < enough:
         return
-    passed = {frozenset(run.run.hosts) for run in schedule.runs_of(number) if run.answer == "pass"}
+    passed = {frozenset(run.hosts) for run in schedule.runs_of(number) if run.answer == "pass"}
     planned: list[Pair] = []
     for pairs in round_robin(hosts):
         if len(planned) >= 2 * enough or sum(frozenset(pair) in passed for pair in planned) >= enough:
@@ -138,9 +138,9 @@ def _comparison_pairs(schedule: FabricSchedule, number: int, settings: JudgingSe
 
 def _first_open_round(schedule: FabricSchedule, number: int, rounds: Iterator[tuple[Pair, ...]]) -> tuple[GroupRun, ...]:
     """Return the pairs of the first round that have not run and still can."""
-    done = {frozenset(run.run.hosts) for run in schedule.runs_of(number)}
+    done = {frozenset(run.hosts) for run in schedule.runs_of(number)}
     for pairs in rounds:
-        open_pairs = [pair for pair in pairs if frozenset(pair) not in done and not schedule.dropped.keys() & set(pair)]
+        open_pairs = [pair for pair in pairs if frozenset(pair) not in done and not schedule.left.keys() & set(pair)]
         if open_pairs:
             return _limit(schedule, number, open_pairs)
     return ()
@@ -154,7 +154,7 @@ def _limit(schedule: FabricSchedule, number: int, pairs: Sequence[tuple[str, ...
 def _second_runs(schedule: FabricSchedule, number: int, floors: Floors, settings: JudgingSettings) -> tuple[GroupRun, ...]:
     """Return undecided pairs that still can run, with no host in two of them."""
     runs = schedule.runs_of(number)
-    used = set(schedule.dropped)
+    used = set(schedule.left)
     chosen: list[tuple[str, ...]] = []
     for pair in undecided_pairs(runs, _pair_group_verdicts(schedule, runs, floors, settings)):
         if used.isdisjoint(pair):
@@ -175,13 +175,13 @@ class _Answers:
     def __init__(self, schedule: FabricSchedule, number: int, settings: JudgingSettings) -> None:
         runs = schedule.runs_of(number)
         # Only the first run of each pair counts for the median: the bisection repeats those that failed.
-        first = {frozenset(run.run.hosts): run for run in reversed(runs)}
+        first = {frozenset(run.hosts): run for run in reversed(runs)}
         pairs = map(frozenset, chain.from_iterable(_comparison_pairs(schedule, number, settings)))
         self.medians = pair_medians([first[pair] for pair in pairs if pair in first], settings)
         self._given_up = schedule.given_up
         self._answers: dict[frozenset[str], deque[Answer]] = defaultdict(deque)
         for run in runs:
-            self._answers[frozenset(run.run.hosts)].append(evaluate_group(run, self.medians, settings).answer)
+            self._answers[frozenset(run.hosts)].append(evaluate_group(run, self.medians, settings).answer)
 
     def probe(self, group: tuple[str, ...]) -> Answer:
         """Return the next answer of a group; `unknown` for a missing one if no further groups run."""
@@ -246,7 +246,7 @@ def _with_unknown_speed(result: FabricVerdicts, runs: int) -> FabricVerdicts:
 
 
 def _complete(schedule: FabricSchedule, check: str, runs: Sequence[GroupRunResult], result: FabricVerdicts) -> FabricVerdicts:
-    """Set the start times by the hosts' own clocks, and add `unknown` for hosts that were dropped or never ran."""
+    """Set the start times by the hosts' own clocks, and add `unknown` for hosts that left or never ran."""
     starts: dict[str, float] = {}
     for run in runs:
         for host, started in run.starts.items():
@@ -254,7 +254,7 @@ def _complete(schedule: FabricSchedule, check: str, runs: Sequence[GroupRunResul
     starts[""] = min(starts.values(), default=0.0)
     verdicts: list[Verdict] = []
     codes: dict[Verdict, Code] = {}
-    evaluated = [verdict for verdict in result.verdicts if verdict.host not in schedule.dropped]
+    evaluated = [verdict for verdict in result.verdicts if verdict.host not in schedule.left]
     missing = {host for host in schedule.present if host not in {verdict.host for verdict in evaluated}}
     reasons = {host: schedule.given_up or "no run with it was made" for host in schedule.present if host in missing}
     for original in evaluated:
@@ -267,7 +267,7 @@ def _complete(schedule: FabricSchedule, check: str, runs: Sequence[GroupRunResul
         if code:
             codes[verdict] = code
     verdicts += [
-        absent_verdict(check, host, "unknown", reason, starts.get(host, 0.0)) for host, reason in {**reasons, **schedule.dropped}.items()
+        absent_verdict(check, host, "unknown", reason, starts.get(host, 0.0)) for host, reason in {**reasons, **schedule.left}.items()
     ]
     return FabricVerdicts(tuple(verdicts), codes)
 

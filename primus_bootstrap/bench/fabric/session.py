@@ -127,7 +127,7 @@ def _store_finished_round(store: BenchStore, state: FabricState, present: Sequen
     lost = {host: LOST for host in state.hosts if host not in present}
     busy = {host: busy_reason(answer.step) for host, answer in answers.items() if answer.step and answer.step.jobs}
     not_started = {host: answer.absent for host, answer in answers.items() if answer.absent}
-    state = replace(state, dropped={**lost, **busy, **not_started, **state.dropped}, runs=())
+    state = replace(state, left={**lost, **busy, **not_started, **state.left}, runs=())
     store.save_fabric_state(state)
     return state
 
@@ -138,7 +138,7 @@ def _schedule(store: BenchStore, state: FabricState, tier: Tier, *, at_once: int
         hosts=state.hosts,
         locations=find_locations(state.facts),
         models=state.models,
-        dropped=state.dropped,
+        left=state.left,
         runs=store.group_runs(),
         at_once=at_once,
         given_up=state.given_up,

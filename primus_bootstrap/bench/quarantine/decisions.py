@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 OWNER = "primus-bench"
 PENDING = "bench pending"
 BREAKER_SCHEMA = "primus.bench-breaker/1"
-DECISION_SCHEMA = "primus.bench-decision/1"
 FIX_BREAKER = (
     "find the cause that these hosts share, then run primus-bootstrap bench --reset-breaker --confirm CLUSTER_NAME, and bench them again"
 )
@@ -108,11 +107,6 @@ class Decision:
     reason: str
     verdicts: tuple[Verdict, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        verdicts = [verdict.to_json() for verdict in self.verdicts]
-        return {"schema": DECISION_SCHEMA, "host": self.host, "action": self.action, "reason": self.reason, "verdicts": verdicts}
-
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
@@ -121,11 +115,3 @@ class GateResult:
     decisions: tuple[Decision, ...]
     breaker: Breaker | None
     tripped: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data for `json.dumps`."""
-        return {
-            "decisions": [decision.to_json() for decision in self.decisions],
-            "breaker": self.breaker.to_json() if self.breaker else None,
-            "tripped": self.tripped,
-        }

@@ -50,20 +50,6 @@ class Finding(NamedTuple):
     places: tuple[Verdict, ...]
 
 
-class VerdictRow(NamedTuple):
-    """One verdict as text."""
-
-    host: str
-    device: str
-    check: str
-    subject: str
-    verdict: Outcome
-    found: str
-    expected: str
-    reason: str
-    fix: str
-
-
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that puts node2 before node10."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
@@ -143,25 +129,6 @@ def findings(run: BenchRun, words: Sequence[Outcome] = ("fail", "unknown")) -> t
     return tuple(sorted(rows, key=lambda row: (words.index(row.verdict), -len(row.places), _where(row.places[0]), row.check, row.reasons)))
 
 
-def verdict_rows(run: BenchRun) -> tuple[VerdictRow, ...]:
-    """Return one row for each verdict: by host and device, the worst first."""
-    ordered = sorted(all_verdicts(run), key=lambda verdict: (*_where(verdict), WORST_FIRST.index(verdict.verdict), verdict.check))
-    return tuple(
-        VerdictRow(
-            host=place(verdict),
-            device=verdict.device,
-            check=verdict.check,
-            subject=subject(verdict),
-            verdict=verdict.verdict,
-            found=with_unit(verdict.found, verdict.unit),
-            expected=verdict.expected,
-            reason=verdict.reason,
-            fix=verdict.fix,
-        )
-        for verdict in ordered
-    )
-
-
 def totals(run: BenchRun) -> tuple[Counter[Outcome], Counter[Outcome]]:
     """Return the number of hosts and the number of verdicts by outcome."""
     return Counter(row.verdict for row in host_rows(run) if "," not in row.host), Counter(verdict.verdict for verdict in all_verdicts(run))
@@ -172,7 +139,7 @@ def summary(run: BenchRun) -> str:
     hosts, verdicts = totals(run)
     shown = [f"{hosts[word]} {word}" for word in WORST_FIRST if hosts[word]]
     limited = sum(verdict.verdict == "pass" and bool(verdict.reason) for verdict in run.verdicts)
-    note = f" ({limited} passes with fewer comparisons than usual)" if limited else ""
+    note = f" ({limited} passes with weaker evidence)" if limited else ""
     breaker = "; breaker open: no host is quarantined" if run.breaker else ""
     return f"bench {run.cluster}, tier {run.tier}: {', '.join(shown) or 'no host'}; {verdicts.total()} verdicts{note}{breaker}"
 

@@ -35,17 +35,6 @@ class Fingerprint:
     profile: str = ""
 
 
-class Changed(NamedTuple):
-    """The names of fields that differ, and of fields that are unknown on one side."""
-
-    differs: tuple[str, ...]
-    unknown: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        """Return whether a new bench is due: an unknown field may have changed."""
-        return bool(self.differs or self.unknown)
-
-
 class PastValue(NamedTuple):
     """A value of an earlier bench; `error` is the standard error of its natural logarithm."""
 
@@ -98,14 +87,6 @@ class History:
     problems: tuple[str, ...] = ()
     values: Mapping[Comparable, Mapping[str, Sequence[tuple[str, float]]]] = field(default_factory=dict)
 
-    def passes(self, key: str) -> tuple[DeviceRecord, ...]:
-        """Return a device's passing records, oldest first."""
-        return tuple(record for record in self.records.get(key, ()) if record.verdict == "pass")
-
-    def last_pass(self, key: str) -> DeviceRecord | None:
-        """Return a device's latest passing record."""
-        return next(iter(reversed(self.passes(key))), None)
-
 
 def make_history(records: Iterable[DeviceRecord], problems: Sequence[str] = ()) -> History:
     """Return the history of records in any order."""
@@ -120,13 +101,6 @@ def make_history(records: Iterable[DeviceRecord], problems: Sequence[str] = ()) 
                 comparable = Comparable(past.series, past.unit, record.model, record.stack)
                 values[comparable].setdefault(key, []).append((record.host, past.value))
     return History(ordered, tuple(problems), dict(values))
-
-
-def changed(before: Fingerprint, now: Fingerprint) -> Changed:
-    """Return how two fingerprints differ."""
-    pairs = [(name, getattr(before, name), getattr(now, name)) for name in Fingerprint.__slots__]
-    differs = tuple(name for name, old, new in pairs if old and new and old != new)
-    return Changed(differs, tuple(name for name, old, new in pairs if bool(old) != bool(new)))
 
 
 def read_history(path: Path) -> History:

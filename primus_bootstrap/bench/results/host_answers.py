@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.bench.quarantine.decisions import QuarantineRecord
 from primus_bootstrap.bench.results.history import Fingerprint
+from primus_bootstrap.core.structured import read, readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 _MAX_JOBS = 4
 
 
+@readable
 @dataclass(frozen=True, slots=True)
 class StepOutput:
     """The output of one step.
@@ -53,21 +55,6 @@ class StepOutput:
         """Return the first jobs, and the number of the others."""
         more = f" and {len(self.jobs) - _MAX_JOBS} more" if len(self.jobs) > _MAX_JOBS else ""
         return ", ".join(self.jobs[:_MAX_JOBS]) + more
-
-
-def parse_step(data: Mapping[str, Any]) -> StepOutput:
-    """Read the output of a step as the module `bench_node` returns it."""
-    return StepOutput(
-        name=str(data["name"]),
-        code=int(data["code"]),
-        error=str(data["error"]),
-        stdout=str(data["stdout"]),
-        stderr=str(data["stderr"]),
-        results=tuple(data["results"]),
-        started=float(data["started"]),
-        seconds=float(data["seconds"]),
-        jobs=tuple(data["jobs"]),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,5 +124,7 @@ def parse_answers(host: str, data: Mapping[str, Any]) -> HostAnswers:
     return HostAnswers(
         facts=_parse_facts(host, data["seen"]),
         requested=bool(data["asked"]),
-        rounds=tuple((float(round_["now"]), tuple(parse_step(step) for step in round_["steps"])) for round_ in rounds),
+        rounds=tuple(
+            (float(round_["now"]), tuple(read(StepOutput, step, ignore_unknown=True) for step in round_["steps"])) for round_ in rounds
+        ),
     )

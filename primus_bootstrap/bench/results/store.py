@@ -16,23 +16,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, parse_group_answer, parse_group_run
-from primus_bootstrap.bench.fabric.state import FabricState, parse_fabric_state
+from primus_bootstrap.bench.fabric.group_runs import GroupAnswer, GroupRunResult
+from primus_bootstrap.bench.fabric.state import FabricState
 from primus_bootstrap.bench.quarantine.decisions import Breaker, parse_breaker
 from primus_bootstrap.bench.results.history import History, append_history, read_history
 from primus_bootstrap.bench.results.host_answers import HostAnswers, parse_answers
 from primus_bootstrap.bench.results.step_commands import NO_TIER, read_policy
 from primus_bootstrap.core.atomic_files import write_atomic
 from primus_bootstrap.core.errors import PlanError, RunError
+from primus_bootstrap.core.structured import InvalidDataError, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from primus_bootstrap.bench.fabric.group_runs import GroupRunResult
     from primus_bootstrap.bench.results.history import DeviceRecord
 
 DECISIONS_SCHEMA = "primus.bench-decisions/1"
@@ -98,7 +99,7 @@ class BenchStore:
         """Return what a host reported so far. A damaged file counts as no answer, so the host is lost and not passed."""
         try:
             return parse_answers(host, self._raw_answers(host))
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, InvalidDataError):
             return HostAnswers()
 
     def _raw_answers(self, host: str) -> Mapping[str, Any]:
@@ -171,15 +172,15 @@ class BenchStore:
     def fabric_state(self) -> FabricState | None:
         """Return the state of the runs over several hosts; None before the first round."""
         data = self.read(_FABRIC_STATE)
-        return parse_fabric_state(data) if data else None
+        return read(FabricState, data, origin=_FABRIC_STATE) if data else None
 
     def save_fabric_state(self, state: FabricState) -> None:
         """Save the state of the runs over several hosts."""
-        self._write(_FABRIC_STATE, state.to_json())
+        self._write(_FABRIC_STATE, asdict(state))
 
     def group_answer(self, host: str) -> GroupAnswer:
         """Return a host's last answer to a group run; an empty one if there is none."""
-        return parse_group_answer(self.read(f"incoming/groups/{host}.json") or {})
+        return read(GroupAnswer, self.read(f"incoming/groups/{host}.json") or {}, ignore_unknown=True)
 
     def save_group_answer(self, host: str, answer: Mapping[str, Any]) -> None:
         """Save a host's answer in the current round: `started`, or `absent` with the reason; later `step`, or `cut` with the reason."""
@@ -191,8 +192,8 @@ class BenchStore:
         if not self._group_runs.exists():
             return ()
         try:
-            return tuple(parse_group_run(json.loads(line)) for line in self._group_runs.read_bytes().splitlines())
-        except (ValueError, KeyError, TypeError) as error:
+            return tuple(read(GroupRunResult, json.loads(line)) for line in self._group_runs.read_bytes().splitlines())
+        except (ValueError, InvalidDataError) as error:
             fix = "start a new bench: primus-bootstrap bench hosts.yaml"
             raise RunError(f"{self._group_runs} is damaged: {error}", fix=fix) from error
 
@@ -200,7 +201,7 @@ class BenchStore:
         """Append finished runs, on disk before this returns: the state that is saved next no longer contains them."""
         try:
             with self._group_runs.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(run.to_json()) + "\n" for run in runs)
+                file.writelines(json.dumps(asdict(run)) + "\n" for run in runs)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
