@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 
 from primus_bootstrap.cli.live import LiveView
-from primus_bootstrap.cli.report_view import print_report, what_now
+from primus_bootstrap.cli.report_view import next_steps, print_report
 from primus_bootstrap.core.verdicts import Verdict
 from primus_bootstrap.engine.events import (
     Event,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 COMMAND = ("primus-bootstrap", "apply", "inventory/lab", "--yes")
-WIDTH = 124
+WIDTH = 132
 START = 1795773136.0  # 2026-11-27 12:32:16 UTC
 # Seconds of each phase of one run.
 PHASE_SECONDS = {
@@ -143,7 +143,7 @@ def report_text(cluster: Cluster, events: list[Event]) -> Text:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         print_report(report, cluster.path)
-        print(what_now(cluster, report))
+        print(next_steps(cluster, report))
     return Text.from_ansi(printed.getvalue())
 
 

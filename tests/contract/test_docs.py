@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -9,12 +10,30 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+from typer.core import TyperGroup
 
+from primus_bootstrap.cli.main import app
 from primus_bootstrap.inventory.load import find_problems
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+# Written by the program or by the reader, or part of another project's release.
+ELSEWHERE = {
+    "inventory/NAME/hosts.yaml",
+    "inventory/train",
+    "inventory/sample/group_vars/all/offline.yml",
+    "playbooks/boilerplate.yml",
+    "playbooks/facts.yml",
+    "roles/upgrade/pre-upgrade/defaults",
+    "tests/integration/test_x_real.py",
+    "tests/unit/test_x.py",
+}
 PICTURES = ("apply.svg", "failure.svg")
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+_PATH = re.compile(
+    r"(?<![\w/.~:-])((?:primus_bootstrap|engine|cli|launch|roles|tests|tools|playbooks|workloads|inventory)/[\w./-]*\w(?![\w<*{]))"
+)
 _LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -44,6 +63,43 @@ def test_links_of_the_root_pages_exist(page: Path) -> None:
     targets = [target for target in _LINK.findall(page.read_text(encoding="utf-8")) if "://" not in target]
 
     assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=lambda page: page.name)
+def test_paths_in_pages_exist(page: Path) -> None:
+    """A path names a file or folder of the repository, or of the package."""
+    named = [
+        path
+        for path in _PATH.findall(page.read_text(encoding="utf-8"))
+        if path not in ELSEWHERE and "/.primus" not in path and not path.startswith("roles/x/")
+    ]
+
+    assert [path for path in named if not (ROOT / path).exists() and not (ROOT / "primus_bootstrap" / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=lambda page: page.name)
+def test_commands_in_pages_exist(page: Path) -> None:
+    """Every `primus-bootstrap` command in code names a verb and options that the program has."""
+    text = page.read_text(encoding="utf-8")
+    code = [*re.findall(r"(?ms)^```[a-z]*\n(.*?)^```", text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text)]
+    commands = [line for block in code for line in re.findall(r"(?m)^(?:\$ )?(?:\.venv/bin/)?primus-bootstrap ([^#\n|]*)", block)]
+
+    assert [problem for words in commands if (problem := _command_problem(words.split()))] == []
+
+
+def _command_problem(words: list[str]) -> str:
+    """Return the first word of a command line that the program does not know; empty if it knows all."""
+    command = typer.main.get_command(app)
+    depth = 0
+    while isinstance(command, TyperGroup) and depth < len(words) and not words[depth].startswith("-"):
+        found = command.commands.get(words[depth].strip("`,"))
+        if found is None:
+            return words[depth]
+        command, depth = found, depth + 1
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    own = itertools.takewhile(lambda word: word != "--", words[depth:])
+    named = [word.strip("[]").split("=")[0] for word in own if word.startswith(("-", "[-"))]
+    return next((word for word in named if word not in options), "")
 
 
 def test_site_builds_strictly(tmp_path: Path) -> None:
