@@ -105,13 +105,13 @@ def lock_(
     cluster = load_cluster(inventory, vault_password_file=vault_password_file)
     path = _lock_path(cluster, lock)
     locked = lock_file.read_lock(path)
-    found = find_needs(cluster, uses_of(cluster))
-    charts.fetch(found.charts, _chart_paths(cluster, found), _cache() / "charts", say)
-    needs, rendered = charts.with_images(found, locked, _chart_paths(cluster, found))
-    made, unresolved = make_lock(needs, locked, sources=_sources(cluster), folder=_cache(), progress=say, proofs=_proofs(needs))
-    changed = write_if_changed(path, lock_file.lock_text(replace(made, charts=rendered)), mode=0o644)
-    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(made.items), 'item')} locked")
-    for item in made.items:
+    without_images = find_needs(cluster, uses_of(cluster))
+    charts.fetch(without_images.charts, _chart_paths(cluster, without_images), _cache() / "charts", say)
+    needs, rendered = charts.with_images(without_images, locked, _chart_paths(cluster, without_images))
+    new_lock, unresolved = make_lock(needs, locked, sources=_sources(cluster), folder=_cache(), progress=say, proofs=_proofs(needs))
+    changed = write_if_changed(path, lock_file.lock_text(replace(new_lock, charts=rendered)), mode=0o644)
+    emit(f"{'wrote' if changed else 'unchanged:'} {short(path)}: {count(len(new_lock.items), 'item')} locked")
+    for item in new_lock.items:
         if item.kind in _UNPINNED and not item.pinned:
             emit(f"unpinned: {item.kind} {item.name}: {_UNPINNED[item.kind].format(item.sha256)}")
     _print_external(needs)
@@ -193,8 +193,8 @@ def uses_of(cluster: Cluster) -> Iterator[Use]:
 
 def _needs(cluster: Cluster, locked: Lock, out: Path | None = None) -> tuple[Needs, tuple[Rendered, ...]]:
     """Return the downloads of an apply, including the images of its charts, and the rendered charts; download nothing."""
-    found = find_needs(cluster, uses_of(cluster))
-    return charts.with_images(found, locked, _chart_paths(cluster, found, out))
+    without_images = find_needs(cluster, uses_of(cluster))
+    return charts.with_images(without_images, locked, _chart_paths(cluster, without_images, out))
 
 
 def _chart_paths(cluster: Cluster, needs: Needs, out: Path | None = None) -> charts.ChartPaths:

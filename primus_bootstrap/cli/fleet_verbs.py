@@ -31,7 +31,7 @@ from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.engine.hostkeys import key_conflicts, pin_host_keys
 from primus_bootstrap.engine.ssh import known_hosts_path, ssh_arguments
 from primus_bootstrap.fleet.controller import check_controller
-from primus_bootstrap.fleet.fanout import ask_all
+from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import Answer, Task
 from primus_bootstrap.fleet.probe import probe_task, read_answer
 from primus_bootstrap.fleet.targets import targets_of
@@ -185,7 +185,7 @@ def _ask_with_progress(targets: Sequence[Target], task: Task) -> Iterator[Answer
     """Yield the answers, and show their number on a terminal."""
     console = stderr()
     with console.status(f"0 of {len(targets)} hosts") as status:
-        for number, answer in enumerate(ask_all(targets, task), start=1):
+        for number, answer in enumerate(run_on_all(targets, task), start=1):
             status.update(f"{number} of {len(targets)} hosts")
             yield answer
 

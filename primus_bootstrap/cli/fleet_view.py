@@ -21,16 +21,16 @@ _COLUMNS = ("host", "answer", "sudo", "system", "kernel", "cores", "memory GiB",
 _RIGHT = frozenset({"cores", "memory GiB", "disk free GiB", "clock ms"})
 
 
-def probe_table(found: Sequence[Probe]) -> Table:
+def probe_table(probes: Sequence[Probe]) -> Table:
     """Return a table with one row per host, including hosts that did not answer."""
     table = plain_table()
     for name in _COLUMNS:
         table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
-    for one in found:
-        if one.facts is None:
-            table.add_row(one.host, coloured("unknown"), *[""] * (len(_COLUMNS) - 2))
+    for probe in probes:
+        if probe.facts is None:
+            table.add_row(probe.host, coloured("unknown"), *[""] * (len(_COLUMNS) - 2))
         else:
-            table.add_row(one.host, coloured("ok"), *_cells(one.facts))
+            table.add_row(probe.host, coloured("ok"), *_cells(probe.facts))
     return table
 
 
@@ -81,21 +81,21 @@ def _nic_kind(nic: Nic) -> str:
     return speed if nic.state == "up" else f"{speed} {nic.state}"
 
 
-def probe_counts(found: Sequence[Probe]) -> dict[str, int]:
+def probe_counts(probes: Sequence[Probe]) -> dict[str, int]:
     """Return the numbers of hosts, unknown hosts, hosts without sudo, and GPUs."""
-    answered = [one.facts for one in found if one.facts]
+    answered = [probe.facts for probe in probes if probe.facts]
     return {
-        "hosts": len(found),
+        "hosts": len(probes),
         "answered": len(answered),
-        "unknown": len(found) - len(answered),
+        "unknown": len(probes) - len(answered),
         "without_sudo": sum(not facts.can_become_root for facts in answered),
         "gpus": sum(gpu_names([gpu for facts in answered for gpu in facts.gpus]).values()),
     }
 
 
-def probe_summary(found: Sequence[Probe]) -> str:
+def probe_summary(probes: Sequence[Probe]) -> str:
     """Return one line with the numbers of hosts and GPUs."""
-    counts = probe_counts(found)
+    counts = probe_counts(probes)
     rest = [
         f"{counts['unknown']} unknown" if counts["unknown"] else "",
         f"{counts['without_sudo']} without sudo" if counts["without_sudo"] else "",
@@ -103,14 +103,14 @@ def probe_summary(found: Sequence[Probe]) -> str:
     return ", ".join([f"\n{counts['answered']} of {counts['hosts']} hosts answered", *filter(None, rest), f"{counts['gpus']} GPUs"])
 
 
-def unknown_lines(found: Sequence[Probe]) -> Iterator[str]:
+def unknown_lines(probes: Sequence[Probe]) -> Iterator[str]:
     """Yield the reason and the fix for each host that is unknown or does not allow sudo."""
-    for one in found:
-        if one.facts is None:
-            yield f"{one.host}: unknown: {one.detail}\n  fix: {one.fix}"
-        elif not one.facts.can_become_root:
-            fix = _SUDO_FIX.get(one.facts.sudo, _SUDO_FIX["no"])
-            yield f"{one.host}: cannot become root: {one.facts.sudo_message}\n  fix: {fix}"
+    for probe in probes:
+        if probe.facts is None:
+            yield f"{probe.host}: unknown: {probe.detail}\n  fix: {probe.fix}"
+        elif not probe.facts.can_become_root:
+            fix = _SUDO_FIX.get(probe.facts.sudo, _SUDO_FIX["no"])
+            yield f"{probe.host}: cannot become root: {probe.facts.sudo_message}\n  fix: {fix}"
 
 
 _SUDO_FIX = {
@@ -120,10 +120,10 @@ _SUDO_FIX = {
 }
 
 
-def probe_json(found: Sequence[Probe]) -> dict[str, Any]:
+def probe_json(probes: Sequence[Probe]) -> dict[str, Any]:
     """Return the probes as plain data for `json.dumps`."""
-    hosts = [{**one.to_json(), "gpu_models": dict(gpu_names(one.facts.gpus)) if one.facts else {}} for one in found]
-    return {"hosts": hosts, "summary": probe_counts(found)}
+    hosts = [{**probe.to_json(), "gpu_models": dict(gpu_names(probe.facts.gpus)) if probe.facts else {}} for probe in probes]
+    return {"hosts": hosts, "summary": probe_counts(probes)}
 
 
 def controller_table(verdicts: Sequence[Verdict]) -> Table:

@@ -196,19 +196,19 @@ def secrets_init(
 
     cluster, password_file, missing = _find_missing(hosts, vault_password_file)
     target = output or cluster.path.parent / "group_vars" / "all" / "vault.yml"
-    made = False
+    created = False
     added: tuple[str, ...] = ()
     if missing:
         with cluster_lock(cluster.state_dir.absolute(), verb="secrets init", run=new_run_id(time.time())):
             cluster, password_file, missing = _find_missing(hosts, vault_password_file)  # another command may have added them
-            made = bool(missing) and not password_file.exists()
-            if made:
+            created = bool(missing) and not password_file.exists()
+            if created:
                 generated_secrets.create_password_file(password_file, is_state_folder=vault_password_file is None)
             added = generated_secrets.add_secrets(target, missing, generated_secrets.password_of(password_file)) if missing else ()
     if as_json:
         emit_json({"cluster": cluster.name, "added": added, "vault_file": str(target), "password_file": str(password_file)})
     elif missing:
-        _print_secrets(cluster, added, target, password_file, made=made)
+        _print_secrets(cluster, added, target, password_file, created=created)
     else:
         emit("no secret is missing; nothing was written")
 
@@ -238,10 +238,10 @@ def _load_without_required(hosts: Path, password_file: Path | None) -> Cluster:
     return result.cluster
 
 
-def _print_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, made: bool) -> None:
+def _print_secrets(cluster: Cluster, added: Sequence[str], target: Path, password_file: Path, *, created: bool) -> None:
     for name in added:
         emit(f"generated {name}")
     emit(f"wrote {target}" if added else f"{target} already has every value")
-    if made:
+    if created:
         emit(f"wrote the Vault password to {password_file}: keep a copy in a safe place, because only it opens the Vault file")
     say(f"Next: {program()} apply {short(cluster.path)} --vault-password-file {password_file}")

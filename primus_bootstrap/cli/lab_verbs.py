@@ -90,8 +90,8 @@ def down(
     purge: Annotated[bool, typer.Option("--purge", help="Also delete the lab's keys, pinned host keys and runs (.primus/NAME).")] = False,
 ) -> None:
     """Remove the local hosts and their network. hosts.yaml stays, and without --purge the keys as well."""
-    found = lab_down(name, folder, purge=purge, progress=say)
-    emit(f"the lab {name!r} is down" if found else f"there is no lab {name!r}; nothing changed")
+    existed = lab_down(name, folder, purge=purge, progress=say)
+    emit(f"the lab {name!r} is down" if existed else f"there is no lab {name!r}; nothing changed")
 
 
 @app.command()
@@ -102,11 +102,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the state of each host, queried over SSH."""
-    found = lab_status(name, _folder(name, folder))
+    lab = lab_status(name, _folder(name, folder))
     if as_json:
-        emit_json(asdict(found))
+        emit_json(asdict(lab))
     else:
-        _show(found)
+        _show(lab)
 
 
 def _fault(kind: str, what: str) -> None:
@@ -134,12 +134,12 @@ def _folder(name: str, folder: Path | None) -> Path:
     return folder if folder is not None else default_folder(name)
 
 
-def _show(found: LabStatus) -> None:
+def _show(lab: LabStatus) -> None:
     table = plain_table("host", "state", "distribution", "address", "ssh", "systemd", "")
-    for node in found.nodes:
+    for node in lab.nodes:
         note = node.reason or ("spare: not in hosts.yaml" if node.spare else "")
         table.add_row(node.name, node.state, node.distribution, node.address, "yes" if node.ssh else "no", node.systemd, note)
     emit_table(table)
-    for image in found.images:
+    for image in lab.images:
         emit(f"image {image.suite}: {'built' if image.cached else 'not built'}, {'imported' if image.imported else 'not imported'}")
-    emit(f"lab {found.name!r} in {found.directory}, {found.subnet}, {found.engine}: {'up' if found.up else 'not up'}")
+    emit(f"lab {lab.name!r} in {lab.directory}, {lab.subnet}, {lab.engine}: {'up' if lab.up else 'not up'}")

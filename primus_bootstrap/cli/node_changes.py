@@ -236,11 +236,11 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
     The new host is added before the run, and the old one removed after a successful run. After a failure or a kill, the same
     command therefore continues. If the run was refused before it contacted a host, the edit is reverted.
     """
-    made = make_node_plan(change.cluster, playbook, change.target, without=(_STOP,) if change.dead else ())
+    plan = make_node_plan(change.cluster, playbook, change.target, without=(_STOP,) if change.dead else ())
     if diff := "\n".join(draft.diff for draft in (change.before, change.after) if draft):
         say(f"{diff}\n")
-    if made and not as_json:
-        print_plan(change.cluster, made)
+    if plan and not as_json:
+        print_plan(change.cluster, plan)
     if ask:
         ask()
     if change.before:
@@ -248,7 +248,7 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
     # Each phase depends on the previous ones: the old host is stopped only after the new one is ready and its jobs have ended.
     options = replace(change.options, chained=True)
     try:
-        report = run_and_report(change.cluster, made, options, as_json=as_json, lock=lock) if made else None
+        report = run_and_report(change.cluster, plan, options, as_json=as_json, lock=lock) if plan else None
     except PlanError:
         if change.before:
             write_draft(change.before.reverse)
@@ -316,4 +316,4 @@ def _file_variables(path: Path, host: str) -> dict[str, yaml.Node]:
     files = read_variable_files(path.parent, str(path.parent), decrypt=None)
     if sealed := [file.display_path for file in files.encrypted if file.owner == host]:
         raise PlanError(f"{sealed[0]} is under Vault", fix="move what both hosts need to a group of both, then the same again")
-    return {one.name: one.node for one in files.definitions if one.kind == "host" and host in one.targets}
+    return {item.name: item.node for item in files.definitions if item.kind == "host" and host in item.targets}

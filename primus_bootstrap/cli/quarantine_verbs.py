@@ -157,9 +157,9 @@ def _load_host(words: list[str], options: Options) -> tuple[Cluster, str]:
 
 
 def _run(cluster: Cluster, name: str, playbook: str, options: Options, values: dict[str, str], *, as_json: bool) -> Report:
-    made = make_plan(cluster, playbook=playbook, target=TargetHost(name))
+    plan = make_plan(cluster, playbook=playbook, target=TargetHost(name))
     extra = (f"node={name}", *(f"{key}={value}" for key, value in values.items()))
-    report = run_and_report(cluster, made, replace(options, extra_vars=extra, chained=True), as_json=as_json)
+    report = run_and_report(cluster, plan, replace(options, extra_vars=extra, chained=True), as_json=as_json)
     if as_json:
         emit_json(report.to_json())
     return report

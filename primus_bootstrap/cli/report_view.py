@@ -72,31 +72,31 @@ def _print_hosts(hosts: tuple[HostReport, ...]) -> None:
 
 def _failure_texts(hosts: Iterable[HostReport]) -> Iterator[str]:
     """Yield each failure once, with all its hosts."""
-    found: dict[Failure, list[str]] = {}
+    failed: dict[Failure, list[str]] = {}
     ignored: dict[Failure, list[str]] = {}
     for host in hosts:
         for failure in host.failures:
-            found.setdefault(failure, []).append(host.host)
+            failed.setdefault(failure, []).append(host.host)
         for failure in host.ignored:
             ignored.setdefault(failure, []).append(host.host)
-    for failure, names in (*found.items(), *ignored.items()):
+    for failure, names in (*failed.items(), *ignored.items()):
         where = " / ".join(part for part in (failure.phase, failure.role, failure.task) if part)
         cause = failure.cause.replace("\n", "\n  ") or "no error message"
         fix = f"\n  fix: {failure.fix}" if failure.fix else ""
-        ignored_text = "" if failure in found else " (ignored; the run continued)"
+        ignored_text = "" if failure in failed else " (ignored; the run continued)"
         yield f"\n{', '.join(names)}: {where}{ignored_text}\n  {cause}{fix}"
 
 
 def _verdict_texts(hosts: Iterable[HostReport], words: Sequence[str]) -> Iterator[str]:
     """Yield each verdict in `words` once, with all its hosts, in the order of `words`."""
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    hosts_by_verdict: dict[tuple[str, str, str, str], list[str]] = {}
     for host in hosts:
         for verdict in host.verdicts:
             if verdict.verdict in words:
-                found.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
-    if found:
+                hosts_by_verdict.setdefault((verdict.verdict, verdict.check, verdict.reason, verdict.fix), []).append(host.host)
+    if hosts_by_verdict:
         yield ""
-    for (word, check, reason, fix), names in sorted(found.items(), key=lambda item: words.index(item[0][0])):
+    for (word, check, reason, fix), names in sorted(hosts_by_verdict.items(), key=lambda item: words.index(item[0][0])):
         fix_line = f"\n  fix: {fix}" if fix and word != "skipped" else ""
         yield f"{word} {check} on {', '.join(dict.fromkeys(names))}: {reason}{fix_line}"
 

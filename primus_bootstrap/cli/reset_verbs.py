@@ -61,14 +61,14 @@ def reset(
     """
     options = run_options("reset", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_for_run(hosts, options)
-    made = make_plan(cluster, playbook=PLAYBOOK, limit=limit)
-    refuse_partial_reset(cluster, made.hosts)
+    plan = make_plan(cluster, playbook=PLAYBOOK, limit=limit)
+    refuse_partial_reset(cluster, plan.hosts)
     if not confirm and not as_json:
-        print_plan(cluster, made)
+        print_plan(cluster, plan)
     what = "Data are deleted." if delete_data else "Data stay."
-    ask_name(cluster, confirm, verb="reset", what=f"This resets {count(len(made.hosts), 'host')}. {what}")
+    ask_name(cluster, confirm, verb="reset", what=f"This resets {count(len(plan.hosts), 'host')}. {what}")
     extra = (f"confirm={cluster.name}", *(("delete_data=true",) if delete_data else ()))
-    report = run_and_report(cluster, made, replace(options, limited=limit is not None, extra_vars=extra), as_json=as_json)
+    report = run_and_report(cluster, plan, replace(options, limited=limit is not None, extra_vars=extra), as_json=as_json)
     kept = kept_records(report)
     if as_json:
         emit_json({**report.to_json(), "kept": [record.to_json() for record in kept]})

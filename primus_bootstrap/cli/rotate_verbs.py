@@ -66,12 +66,12 @@ def rotate(
         raise PlanError(f"cannot rotate {secret}: there is no such secret", fix=f"choose from: {', '.join(rotatable())}")
     options = run_options("rotate", None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_for_run(path, options)
-    made = make_plan(cluster, playbook=f"day2/rotate/{secret}.yml")
+    plan = make_plan(cluster, playbook=f"day2/rotate/{secret}.yml")
     if not yes and not as_json:
-        print_plan(cluster, made)
+        print_plan(cluster, plan)
         ask_yes(f"Distribute the current value of {secret} to these hosts?", verb="secrets rotate")
     extra = ("rotate_interrupt=true",) if interrupt else ()
-    report = run_and_report(cluster, made, replace(options, extra_vars=extra), as_json=as_json)
+    report = run_and_report(cluster, plan, replace(options, extra_vars=extra), as_json=as_json)
     if as_json:
         emit_json(report.to_json())
     raise typer.Exit(report.exit_code)

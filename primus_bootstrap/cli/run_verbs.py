@@ -100,7 +100,7 @@ def diff(
 
     Exit code 0 means that every host answered, whether or not something would change.
     """
-    cluster, made, options = _prepare(
+    cluster, plan, options = _prepare(
         hosts, phases, start, limit, run_options("diff", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     changes: list[HostResult] = []
@@ -109,7 +109,7 @@ def diff(
         if isinstance(event, HostResult) and event.status == "changed":
             changes.append(event)
 
-    report = run_plan(cluster, made, options, collect)
+    report = run_plan(cluster, plan, options, collect)
     if as_json:
         emit_json({**report.to_json(), "differences": [_difference(change) for change in changes]})
     else:
@@ -141,12 +141,12 @@ def apply(
     First hosts.yaml is checked as a whole; if it has a problem, no host is contacted (exit code 2). If a host fails or does not
     answer, the others continue, and the report lists task, cause and fix (exit code 4).
     """
-    cluster, made, options = _prepare(
+    cluster, plan, options = _prepare(
         hosts, phases, start, limit, run_options("apply", extra_vars, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     )
     if not yes:
-        _confirm(cluster, made)
-    report = run_plan(cluster, made, options)
+        _confirm(cluster, plan)
+    report = run_plan(cluster, plan, options)
     if as_json:
         emit_json(report.to_json())
     else:
@@ -186,15 +186,15 @@ def _prepare(
     hosts: Path, phases: Sequence[str] | None, start: str | None, limit: str | None, options: Options
 ) -> tuple[Cluster, Plan, Options]:
     cluster = load_for_run(hosts, options)
-    made = make_plan(cluster, phases=phases or (), start=start, limit=limit)
-    return cluster, made, replace(options, limited=limit is not None)
+    plan = make_plan(cluster, phases=phases or (), start=start, limit=limit)
+    return cluster, plan, replace(options, limited=limit is not None)
 
 
-def _confirm(cluster: Cluster, made: Plan) -> None:
+def _confirm(cluster: Cluster, plan: Plan) -> None:
     """Show the plan and ask for confirmation."""
     need_terminal("apply", fix="add --yes")
-    print_plan(cluster, made)
-    typer.confirm(f"Apply this to {count(len(made.hosts), 'host')}?", abort=True, err=True)
+    print_plan(cluster, plan)
+    typer.confirm(f"Apply this to {count(len(plan.hosts), 'host')}?", abort=True, err=True)
 
 
 def need_terminal(verb: str, *, fix: str) -> None:
@@ -208,14 +208,14 @@ def need_terminal(verb: str, *, fix: str) -> None:
 
 
 def run_plan(
-    cluster: Cluster, made: Plan, options: Options, listener: Callable[[Event], None] | None = None, *, lock: HeldLock | None = None
+    cluster: Cluster, plan: Plan, options: Options, listener: Callable[[Event], None] | None = None, *, lock: HeldLock | None = None
 ) -> Report:
     """Run a plan with the live view; SIGINT and SIGTERM stop it.
 
     `listener` is called with every event. `lock` is the cluster's lock if the verb holds it.
     """
-    estimates = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in made.steps}
-    view = LiveView(options.verb, made, {phase: seconds for phase, seconds in estimates.items() if seconds is not None})
+    estimates = {step.phase: estimate_s(cluster.state_dir, step.phase, len(step.hosts), verb=options.verb) for step in plan.steps}
+    view = LiveView(options.verb, plan, {phase: seconds for phase, seconds in estimates.items() if seconds is not None})
 
     def on_event(event: Event) -> None:
         view.handle(event)
@@ -223,7 +223,7 @@ def run_plan(
             listener(event)
 
     with _cancelled_by_signals() as cancel, view:
-        return apply_plan(cluster, made, options, on_event=on_event, cancel=cancel, lock=lock)
+        return apply_plan(cluster, plan, options, on_event=on_event, cancel=cancel, lock=lock)
 
 
 @contextmanager
@@ -244,10 +244,10 @@ def _cancelled_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def print_plan(cluster: Cluster, made: Plan) -> None:
+def print_plan(cluster: Cluster, plan: Plan) -> None:
     """Print a plan as a table."""
     table = plain_table("phase", "hosts", "roles", "why", "duration")
-    for step in made.steps:
+    for step in plan.steps:
         seconds = estimate_s(cluster.state_dir, step.phase, len(step.hosts))
         names = ", ".join(step.hosts[:_SHOWN_HOSTS]) + (", …" if len(step.hosts) > _SHOWN_HOSTS else "")
         row = (
@@ -259,9 +259,9 @@ def print_plan(cluster: Cluster, made: Plan) -> None:
         )
         table.add_row(*row)
     emit_table(table)
-    emit(f"\n{made.cluster}: {count(len(made.steps), 'phase')} on {count(len(made.hosts), 'host')}")
-    if made.uncovered:
-        emit(f"no phase of this version uses these groups: {', '.join(made.uncovered)}")
+    emit(f"\n{plan.cluster}: {count(len(plan.steps), 'phase')} on {count(len(plan.hosts), 'host')}")
+    if plan.uncovered:
+        emit(f"no phase of this version uses these groups: {', '.join(plan.uncovered)}")
 
 
 def _difference(change: HostResult) -> dict[str, str]:

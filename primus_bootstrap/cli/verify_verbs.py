@@ -133,10 +133,10 @@ def verify(
     """
     options = run_options(PHASE, None, forks, ask_become_pass, ask_vault_pass, vault_password_file)
     cluster = load_for_run(hosts, options)
-    made = make_plan(cluster, phases=(PHASE,), limit=limit)
+    plan = make_plan(cluster, phases=(PHASE,), limit=limit)
     results = Results()
-    report = run_plan(cluster, made, replace(options, limited=limit is not None), results.add)
-    rows = make_rows(expected_services(cluster, made), results)
+    report = run_plan(cluster, plan, replace(options, limited=limit is not None), results.add)
+    rows = make_rows(expected_services(cluster, plan), results)
     code = exit_code(report.exit_code, rows)
     if as_json:
         emit_json(to_json(report, rows, code))
@@ -145,18 +145,18 @@ def verify(
     raise typer.Exit(code)
 
 
-def expected_services(cluster: Cluster, made: Plan) -> tuple[tuple[str, str], ...]:
+def expected_services(cluster: Cluster, plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return every (role, host) of the plan's playbooks, in the order of the roles."""
-    steps = {step.playbook: step for step in made.steps}
+    steps = {step.playbook: step for step in plan.steps}
     plays = [
         (play, steps[phase.playbook]) for phase in load_phases(content.playbooks_dir()) if phase.playbook in steps for play in phase.plays
     ]
-    found: dict[tuple[str, str], None] = {}
+    services: dict[tuple[str, str], None] = {}
     for play, step in plays:
         known = any(name in cluster.groups for name in groups_in(play.pattern))
         hosts = set(hosts_of(cluster, play)) if known else set()
-        found |= {(role, host): None for role in play.roles for host in step.hosts if host in hosts}
-    return tuple(found)
+        services |= {(role, host): None for role in play.roles for host in step.hosts if host in hosts}
+    return tuple(services)
 
 
 def make_rows(expected: Sequence[tuple[str, str]], results: Results) -> tuple[Row, ...]:
@@ -185,7 +185,7 @@ def _row(role: str, host: str, results: Results) -> Row:
 def _not_checked(role: str, host: str, results: Results) -> Row:
     """Return the row of a service whose tasks did not run on a host, with the reason."""
     failed = ((name, results.failure(name, host)) for name, other in results.by_service if other == host)
-    earlier, failure = next(((name, found) for name, found in failed if found), ("", None))
+    earlier, failure = next(((name, failure) for name, failure in failed if failure), ("", None))
     if failure is None:
         reason = f"{_NOT_CHECKED}: the run ended early"
         return Row(role, host, "unknown", "nothing", reason, "resolve the problem that ended the run, then verify again")
@@ -270,12 +270,12 @@ def fold_rows(rows: Iterable[Row]) -> Iterator[Row]:
 
 def problem_texts(rows: Iterable[Row]) -> Iterator[str]:
     """Yield each problem once, with its hosts, cause and fix; services that were not checked are one problem."""
-    found: dict[tuple[str, str, str, str], list[Row]] = {}
+    rows_by_problem: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in rows:
         if row.verdict in ("fail", "unknown"):
             service = "" if row.reason.startswith(_NOT_CHECKED) else row.service
-            found.setdefault((row.verdict, service, row.reason, row.fix), []).append(row)
-    for (word, service, reason, fix), same in found.items():
+            rows_by_problem.setdefault((row.verdict, service, row.reason, row.fix), []).append(row)
+    for (word, service, reason, fix), same in rows_by_problem.items():
         hosts, services = (list(dict.fromkeys(names)) for names in zip(*((row.host, row.service) for row in same), strict=True))
         cause = reason.replace("\n", "\n  ") or "no error message"
         what = service or (services[0] if len(services) == 1 else f"{len(services)} services")

@@ -67,11 +67,11 @@ def _uncollected(killed: set[int]) -> set[int]:
 
 def _job_processes(mark: bytes, lock: Path) -> set[int]:
     """Return the living processes of the job; zombies have neither environment nor open files."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for pid in shim.descendants(os.getpid()):
-        if pid not in found and (_is_marked(pid, mark) or _has_open(pid, lock)):
-            found |= {pid, *shim.descendants(pid)}
-    return found
+        if pid not in pids and (_is_marked(pid, mark) or _has_open(pid, lock)):
+            pids |= {pid, *shim.descendants(pid)}
+    return pids
 
 
 def _is_marked(pid: int, mark: bytes) -> bool:

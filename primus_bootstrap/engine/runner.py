@@ -229,5 +229,5 @@ def last_error(artifacts_dir: Path) -> str:
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - 20000))
         text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]|\r", "", file.read().decode(errors="replace"))
-    found = re.findall(r"(?:\[ERROR\]: |ERROR! )(.+?)(?:\n\n|\Z)", text, re.DOTALL)
-    return found[-1].strip() if found else "\n".join(text.strip().splitlines()[-5:])
+    errors = re.findall(r"(?:\[ERROR\]: |ERROR! )(.+?)(?:\n\n|\Z)", text, re.DOTALL)
+    return errors[-1].strip() if errors else "\n".join(text.strip().splitlines()[-5:])

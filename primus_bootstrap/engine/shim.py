@@ -127,13 +127,13 @@ def descendants(root: int) -> list[int]:
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
         if entry.isdigit() and (parent := _parent(int(entry))):
             children.setdefault(parent, []).append(int(entry))
-    found: list[int] = []
+    pids: list[int] = []
     queue = [root]
     while queue:
         below = children.get(queue.pop(), [])
-        found += below
+        pids += below
         queue += below
-    return found
+    return pids
 
 
 def _parent(pid: int) -> int:
