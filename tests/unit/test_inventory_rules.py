@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-VALID: dict[str, str] = yaml.safe_load((DATA / "right_inventories.yml").read_text(encoding="utf-8"))
+VALID: dict[str, str] = yaml.safe_load((DATA / "valid_inventories.yml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module", autouse=True)
