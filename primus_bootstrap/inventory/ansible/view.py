@@ -103,7 +103,7 @@ class ManagersView:
         """Return the hosts that match an Ansible host pattern, in inventory order.
 
         Raises:
-            PlanError: The pattern is invalid, or names a host or group that does not exist.
+            PlanError: The pattern is invalid.
         """
         from ansible.errors import AnsibleError  # noqa: PLC0415
 
@@ -111,9 +111,8 @@ class ManagersView:
             with _quiet():
                 return tuple(host.name for host in self.inventory.get_hosts(pattern) if not host.implicit)
         except AnsibleError as error:
-            raise PlanError(
-                f"no hosts match the pattern {pattern}: {error}", fix="use the names of hosts and groups in hosts.yaml"
-            ) from error
+            fix = "use the names of hosts and groups in hosts.yaml"
+            raise PlanError(f"{pattern} is not a valid host pattern: {error}", fix=fix) from error
 
     def variables(self, host: str) -> Mapping[str, Any]:
         """Return the merged variables of one host. A template or Vault value is resolved when its variable is read.

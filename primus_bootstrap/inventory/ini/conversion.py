@@ -99,13 +99,13 @@ class _Conversion:
             if name != section.name:
                 self._renamed[section.name] = name
                 self._record(section.line, f"group {section.name} is now {name}")
-            kept = merged.setdefault(name, section)
-            if kept is not section:
+            target = merged.setdefault(name, section)
+            if target is not section:
                 self._record(section.line, f"group {section.name} is merged into {name}")
                 for kind in ("hosts", "children", "vars"):
-                    kept.part(kind).extend(section.part(kind))
-                kept.below.extend([*section.above, *section.below])
-            kept.name = name
+                    target.part(kind).extend(section.part(kind))
+                target.below.extend([*section.above, *section.below])
+            target.name = name
         for section in merged.values():
             for child in section.children:
                 child.name = self._group_name(child.name)
@@ -190,15 +190,15 @@ class _Conversion:
         for section in self.groups.values():
             for kind in ("hosts", "children", "vars"):
                 entries = section.part(kind)
-                kept: dict[str, Entry] = {}
+                unique: dict[str, Entry] = {}
                 for entry in entries:
-                    first = kept.setdefault(entry.name, entry)
+                    first = unique.setdefault(entry.name, entry)
                     if first is not entry:
                         self._record(entry.line, f"{entry.name} is twice in {section.name}; the two entries are merged")
                         first.variables.extend(entry.variables)
                         first.above.extend(line for line in entry.above if line)
                         first.beside = f"{first.beside}  {entry.beside}".strip()
-                entries[:] = kept.values()
+                entries[:] = unique.values()
         self._remove_overridden()
 
     def _remove_overridden(self) -> None:

@@ -102,8 +102,8 @@ def inherited(variables: Mapping[str, yaml.Node]) -> dict[str, Any]:
     Raises:
         PlanError: One of them is encrypted with Vault.
     """
-    kept = {name: node for name, node in variables.items() if not _MACHINE_VARIABLES.fullmatch(name)}
-    if vaulted := [name for name, node in kept.items() if is_vaulted(node)]:
+    copied = {name: node for name, node in variables.items() if not _MACHINE_VARIABLES.fullmatch(name)}
+    if vaulted := [name for name, node in copied.items() if is_vaulted(node)]:
         fix = "move them to the `vars:` of a group of both hosts, then repeat the command"
         raise PlanError(f"encrypted variables of one host cannot be copied: {', '.join(vaulted)}", fix=fix)
-    return {name: value_of(node) for name, node in kept.items()}
+    return {name: value_of(node) for name, node in copied.items()}
