@@ -1,1 +1,1 @@
-"""Run one small read-only script on every host in parallel; the only sub-package that knows pyinfra."""
+"""Run a read-only command on many hosts in parallel, with pyinfra, and parse the results."""

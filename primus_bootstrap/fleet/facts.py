@@ -1,4 +1,4 @@
-"""What a probed host says about itself, typed; what it does not say, or says in a wrong form, is None or empty."""
+"""The facts of a probed host as typed values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 SCHEMA = "primus.probe/1"
 
-# `password` works with the password that was given; `wants_password` would need one that was not.
+# `password`: works with the given password; `wants_password`: needs a password, and none was given.
 Sudo = Literal["root", "yes", "password", "wants_password", "wrong_password", "no"]
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The file system that holds a path. `free_inodes_percent` is None where the file system has no such limit."""
+    """The file system of a path. `free_inodes_percent` is None if the file system has no limit of inodes."""
 
     path: str
     size_gib: float
@@ -27,7 +27,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class PciGpu:
-    """Display controllers and accelerators of one kind; `id` is `vendor:device`, `pci_class` is sysfs' `0x` and six digits."""
+    """Display controllers and accelerators of one kind; `id` is `vendor:device`, `pci_class` is `0x` and six digits as in sysfs."""
 
     id: str
     subsystem_device: str
@@ -38,7 +38,7 @@ class PciGpu:
 
 @dataclass(frozen=True, slots=True)
 class Nic:
-    """A network interface; speed and MTU are None where the kernel does not know them (a link that is down)."""
+    """A network interface. Speed and MTU are None if the kernel does not report them, for example without a link."""
 
     name: str
     state: str
@@ -51,7 +51,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class RdmaPort:
-    """A port of an RDMA device, in the kernel's own words."""
+    """A port of an RDMA device, with the values of sysfs."""
 
     device: str
     port: str
@@ -62,10 +62,10 @@ class RdmaPort:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """How the host's clock stands to the controller's.
+    """The offset of the host's clock to the controller's.
 
-    `offset_s` is positive where the host is ahead; the truth lies within `offset_s` ± `error_s`, which is half the time
-    that the answer was under way. `synchronised` is the kernel's own word, None where it has none.
+    `offset_s` is positive if the host is ahead. The true offset is within `offset_s` ± `error_s`, half of the network delay.
+    `synchronised` is the kernel's state, or None.
     """
 
     offset_s: float
@@ -75,7 +75,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """Everything that `probe_host.py` reads."""
+    """The facts of `probe_host.py`."""
 
     hostname: str
     os_id: str
@@ -104,11 +104,11 @@ class HostFacts:
 
     @property
     def can_become_root(self) -> bool:
-        """Whether `apply` will get administrator rights here."""
+        """Whether `apply` can become root on the host."""
         return self.sudo in {"root", "yes", "password"}
 
     def free_gib(self, path: str) -> float | None:
-        """Return the free space at a path, None where the host has no such path."""
+        """Return the free space at a path, or None if the host has no such path."""
         return next((disk.free_gib for disk in self.disks if disk.path == path), None)
 
     def to_json(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class HostFacts:
 
 
 def clock_of(data: Mapping[str, Any], sent: float, received: float) -> Clock:
-    """Return the clock's offset by the four moments of NTP (RFC 5905, section 8): sent, read, done, received."""
+    """Compute the clock's offset from the four timestamps of NTP (RFC 5905, section 8): sent, read, done, received."""
     read, done = float(data["read_at"]), float(data["done_at"])
     offset = ((read - sent) + (done - received)) / 2
     error = max(0.0, (received - sent) - (done - read)) / 2
@@ -125,10 +125,10 @@ def clock_of(data: Mapping[str, Any], sent: float, received: float) -> Clock:
 
 
 def parse_facts(data: Mapping[str, Any], *, sent: float, received: float) -> HostFacts:
-    """Read the facts of one host.
+    """Parse the facts of one host.
 
     Raises:
-        ValueError: the data is not what `probe_host.py` of this version writes.
+        ValueError: The data is not the output of this version of `probe_host.py`.
     """
     try:
         system, memory = data["os"], data["memory"]
@@ -159,4 +159,4 @@ def parse_facts(data: Mapping[str, Any], *, sent: float, received: float) -> Hos
             listening=tuple(int(port) for port in data["listening"]),
         )
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the answer lacks what this version writes: {error}") from None
+        raise ValueError(f"a field is missing or invalid: {error}") from None

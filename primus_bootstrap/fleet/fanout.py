@@ -1,7 +1,4 @@
-"""Run one command on many hosts in parallel; answers come as they arrive, one for every host, whatever happens.
-
-The work is done by `worker.py` in a process of its own; this module speaks to it and knows neither pyinfra nor gevent.
-"""
+"""Run one command on many hosts in parallel, in the worker process of `worker.py`, and yield one answer per host."""
 
 from __future__ import annotations
 
@@ -24,37 +21,36 @@ if TYPE_CHECKING:
 WORKER = ("-P", "-m", "primus_bootstrap.fleet.worker")
 
 
-def ask_all(targets: Sequence[Target], task: Task) -> Iterator[Answer]:
-    """Run the task on every target, and yield one answer for each as it comes.
+def run_on_all(targets: Sequence[Target], task: Task) -> Iterator[Answer]:
+    """Run the task on every target, and yield the answers as they arrive.
 
-    Closing the iterator early ends the worker and with it every connection. A command that was already started on a host
-    may outlive that.
+    Closing the iterator early ends the worker and every connection. A command that already runs on a host may continue.
 
     Raises:
-        RunError: the worker ended before it had answered for a single host.
+        RunError: The worker ended before its first answer.
     """
     if not targets:
         return
     request = {"targets": [asdict(target) for target in targets], **asdict(task)}
     waiting = dict.fromkeys(target.host for target in targets)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors, _worker(errors) as worker:
-        # Leaving the block, early as well, closes the worker's stdin, and that ends it.
+        # Leaving the block closes the worker's stdin, which ends it.
         yield from _answers(worker, json.dumps(request), waiting)
         worker.wait()
         errors.seek(0)
         tail = errors.read()[-2000:].strip()
     if len(waiting) == len(targets):
         raise RunError(
-            f"the process that asks the hosts ended with {worker.returncode}: {tail or 'it said nothing'}",
-            fix="this is a defect: report it",
+            f"the worker process for the hosts ended with exit code {worker.returncode}: {tail or 'no output'}",
+            fix="report this as a defect, with the message above",
         )
     for host in waiting:
-        last = tail.splitlines()[-1] if tail else "it said nothing"
-        yield Answer(host, cause="lost", detail=f"the process that asks the hosts ended without an answer: {last}")
+        last = tail.splitlines()[-1] if tail else "no output"
+        yield Answer(host, cause="lost", detail=f"the worker process ended before it had an answer: {last}")
 
 
 def _worker(errors: Any) -> subprocess.Popen[str]:
-    """Start the worker; Ctrl-C is for this process, which then ends it."""
+    """Start the worker. It ignores Ctrl-C, because this process ends it."""
     return subprocess.Popen(
         [sys.executable, *WORKER],
         stdin=subprocess.PIPE,
@@ -72,9 +68,9 @@ def _ignore_interrupt() -> None:
 
 
 def _answers(worker: subprocess.Popen[str], request: str, waiting: dict[str, None]) -> Iterator[Answer]:
-    """Hand over the request and read the answers; `waiting` loses every host that has answered.
+    """Send the request and yield the answers; remove each answered host from `waiting`.
 
-    stdin stays open until the end: its end tells the worker that nobody listens any more.
+    stdin stays open: closing it ends the worker.
     """
     assert worker.stdin is not None  # noqa: S101 (for the type checker)
     assert worker.stdout is not None  # noqa: S101

@@ -1,4 +1,4 @@
-"""A known_hosts file cut into what each host needs: paramiko compares every line with every host, which 12,500 hosts feel."""
+"""Split a known_hosts file by host: paramiko compares every line with every host, which is slow for thousands of hosts."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KnownHosts:
-    """Lines by the name that they begin with, and those that may mean any host (hashed names)."""
+    """The lines by host name, and the lines with hashed names, which may apply to any host."""
 
     by_name: Mapping[str, Sequence[str]]
     for_all: Sequence[str]
 
     def lines_for(self, name: str) -> str:
-        """Return what a known_hosts file for this one host holds."""
+        """Return the text of a known_hosts file for this host."""
         return "".join(f"{line}\n" for line in (*self.by_name.get(name, ()), *self.for_all))
 
 
 def host_key_name(host: str, port: int) -> str:
-    """Return the name under which OpenSSH keeps a host's key."""
+    """Return the name of a host in OpenSSH's known_hosts."""
     return host if port == 22 else f"[{host}]:{port}"
 
 
 def split_known_hosts(text: str) -> KnownHosts:
-    """Read known_hosts(5); lines with a marker (`@revoked`, `@cert-authority`) are left out, since paramiko knows neither."""
+    """Parse known_hosts(5) without lines with a marker (`@revoked`, `@cert-authority`), which paramiko does not support."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for_all: list[str] = []
     for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""What the fan-out is asked and what it answers, as values."""
+"""The requests and answers of the fan-out."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ Cause = Literal[
 ]  # fmt: skip
 
 FIXES: Mapping[Cause, str] = {
-    "timeout": "check that the host is up and not overloaded, or give it longer with --timeout",
+    "timeout": "check that the host is up and not overloaded, or raise the limit with --timeout",
     "refused": "start sshd on the host, or correct ansible_port",
-    "unreachable": "check ansible_host, the route to it and firewalls between",
+    "unreachable": "check ansible_host, the route to it, and firewalls in between",
     "name": "set ansible_host to an address, or add the name to DNS or /etc/hosts",
     "auth": "put the public key of this controller into the host's authorized_keys; check ansible_user and ansible_ssh_private_key_file",
     "key_file": "correct ansible_ssh_private_key_file, or load the key into ssh-agent if it has a passphrase",
-    "host_key_unknown": "pin its key: `primus-bootstrap probe` does so at the first contact, or set host_key in hosts.yaml",
-    "host_key_changed": "if the host was reinstalled, remove its lines from the cluster's known_hosts; if it was not, find out who answers",
-    "bastion": "try the bastion by hand with ssh; its host key must be in ~/.ssh/known_hosts",
-    "ssh_arguments": "correct ansible_ssh_common_args or ssh_config(5): `ssh -G HOST` shows what ssh makes of them",
-    "protocol": "check with `ssh -v` what answers at this address and port",
-    "lost": "look at the host's console and sshd's journal",
-    "no_python": "install python3 (3.9 or newer) on the host, or name one in ansible_python_interpreter",
-    "bad_answer": "run `primus-bootstrap ssh` to the host and look for programs that print at log-in",
+    "host_key_unknown": "run `primus-bootstrap probe` to pin its key at the first contact, or set host_key in hosts.yaml",
+    "host_key_changed": "if the host was reinstalled, remove its lines from the cluster's known_hosts; otherwise find out why",
+    "bastion": "connect to the bastion with ssh; its host key must be in ~/.ssh/known_hosts",
+    "ssh_arguments": "correct ansible_ssh_common_args or ssh_config(5): `ssh -G HOST` shows the resulting options",
+    "protocol": "run `ssh -v` to see which service answers at this address and port",
+    "lost": "check the host's console and sshd's journal",
+    "no_python": "install python3 (3.9 or newer) on the host, or set ansible_python_interpreter",
+    "bad_answer": "run `primus-bootstrap ssh` to the host and look for login scripts that print text",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One host and how to reach it; passwords travel through a pipe, never in an argument list.
+    """The connection settings of one host. Passwords are sent through a pipe, never as arguments.
 
-    Empty strings mean "not set": ssh's own configuration then decides. `ssh_arguments` are OpenSSH words, as in
-    `ansible_ssh_common_args`. `local` is this machine itself, with no connection at all (`ansible_connection: local`).
+    Empty strings mean that ssh's configuration decides. `ssh_arguments` are those of `ansible_ssh_common_args`. With `local` the
+    command runs on this machine without a connection (`ansible_connection: local`).
     """
 
     host: str
@@ -53,10 +53,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A shell command for every host and what each reads on its standard input.
+    """A shell command for all hosts, and the standard input of each.
 
-    `timeout_s` is one host's budget, from its first packet to its last. `known_hosts` is checked strictly, and is the
-    only file that is.
+    `timeout_s` is the time limit per host. Only the file `known_hosts` is used, and host keys are checked strictly.
     """
 
     command: str
@@ -67,10 +66,10 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one host answered; without an `exit_code` it did not, and `cause` and `detail` say why.
+    """The answer of one host. Without an `exit_code` there was none, and `cause` and `detail` give the reason.
 
-    `sent` and `received` are the controller's clock (seconds since the epoch) right before the command was sent and
-    right after its last byte came back. `truncated` is true where more output came than is kept.
+    `sent` and `received` are the controller's time (seconds since the epoch) before the command was sent and after its last
+    output. `truncated` means that a part of the output was dropped.
     """
 
     host: str
@@ -86,15 +85,15 @@ class Answer:
 
     @property
     def answered(self) -> bool:
-        """Whether the command ran and ended there."""
+        """Whether the command ran to its end."""
         return self.exit_code is not None
 
     @property
     def fix(self) -> str:
-        """How to mend what kept the host from answering."""
+        """The fix for the cause, or an empty string."""
         return FIXES[self.cause] if self.cause else ""
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> Answer:
-        """Read one line of the worker."""
+        """Parse one line of the worker."""
         return Answer(**data)

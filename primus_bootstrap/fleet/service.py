@@ -1,4 +1,4 @@
-"""Ask hosts whether they are in service: quarantined by whom and why, how healthy, and what Slurm's controllers say of them."""
+"""Read whether hosts are in service: their quarantine, their health, and their state in Slurm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """A host out of service; `since` is seconds since the epoch. `readable` is False where a record lies there that nobody can read."""
+    """A quarantine of a host; `since` is seconds since the epoch. `readable` is False for a damaged record."""
 
     owner: str
     reason: str
@@ -29,9 +29,9 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One host's service. `health` is a verdict, or empty where the host has no checks.
+    """The service state of one host. `health` is a verdict, or empty without health checks.
 
-    `slurm` is empty where Slurm has no such node, `kubernetes` where the host is not to be one.
+    `slurm` and `kubernetes` are empty if the host is not a node there.
     """
 
     host: str
@@ -50,41 +50,41 @@ class Service:
 
 
 def service_task(targets: Sequence[Target], *, known_hosts: Path, timeout_s: float) -> Task:
-    """Return the look as a task for the fan-out."""
+    """Return a task for the fan-out that reads the state of hosts."""
     script = (content.roles_dir() / "quarantine/files/look_host.py").read_text(encoding="utf-8")
     stdin = {target.host: f"{target.python}\n{len(script)}\n{script}" for target in targets}
     return Task(probe_command(), stdin, timeout_s, str(known_hosts))
 
 
-def read_services(answers: Iterable[Answer], wanted: Sequence[str]) -> tuple[Service, ...]:
-    """Put together what hosts say of themselves and what controllers say of them; who does not answer is unknown, never good."""
-    told: dict[str, Mapping[str, Any]] = {}
-    silent: dict[str, str] = {}
+def read_services(answers: Iterable[Answer], hosts: Sequence[str]) -> tuple[Service, ...]:
+    """Combine the answers of hosts and Slurm controllers. The health of a host without an answer is unknown."""
+    states: dict[str, Mapping[str, Any]] = {}
+    failures: dict[str, str] = {}
     for answer in answers:
         try:
-            told[answer.host] = json.loads(answer.stdout.strip().rpartition("\n")[2])
+            states[answer.host] = json.loads(answer.stdout.strip().rpartition("\n")[2])
         except ValueError:
-            silent[answer.host] = answer.detail or answer.stderr.strip()[-200:] or "it gave no answer"
-    return tuple(_service(host, told, silent.get(host, "")) for host in wanted)
+            failures[answer.host] = answer.detail or answer.stderr.strip()[-200:] or "it gave no answer"
+    return tuple(_service(host, states, failures.get(host, "")) for host in hosts)
 
 
-def _service(host: str, told: Mapping[str, Mapping[str, Any]], silent: str) -> Service:
-    own = told.get(host, {})
-    records = [own.get("quarantine"), *(one["records"].get(host) for one in told.values())]
+def _service(host: str, states: Mapping[str, Mapping[str, Any]], failure: str) -> Service:
+    state_of_host = states.get(host, {})
+    records = [state_of_host.get("quarantine"), *(state["records"].get(host) for state in states.values())]
     newest = max((record for record in records if record), key=lambda record: float(record["time"]), default=None)
-    health = own.get("health") or {"verdict": "unknown", "reason": silent}
-    state, reason = next((one["slurm"][host] for one in told.values() if host in one["slurm"]), ("", ""))
+    health = state_of_host.get("health") or {"verdict": "unknown", "reason": failure}
+    slurm, reason = next((state["slurm"][host] for state in states.values() if host in state["slurm"]), ("", ""))
     return Service(
         host=host,
-        answered=host in told,
+        answered=host in states,
         quarantine=read_quarantine(newest) if newest else None,
         health=health["verdict"],
         health_reason=health["reason"],
-        slurm=state,
+        slurm=slurm,
         slurm_reason="" if reason == "none" else reason,
     )
 
 
 def read_quarantine(record: Mapping[str, Any]) -> Quarantine:
-    """Read a record as it is kept on hosts, controllers and Nodes."""
+    """Parse the quarantine record of a host, a controller or a Node."""
     return Quarantine(record["owner"], record["reason"], float(record["time"]), readable=not record.get("unreadable", False))

@@ -1,4 +1,4 @@
-"""What OpenSSH's own configuration says of a host, asked of OpenSSH itself: `ssh -G` reads every word that ssh reads."""
+"""Determine the route to a host from OpenSSH's configuration with `ssh -G`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.fleet.messages import Target
 
-# A configuration with none of these words changes nothing about how a host is reached.
+# A configuration without these keywords does not change the route to a host.
 _MATTERS = re.compile(
     r"^\s*(Host|Match|Include|HostName|User|Port|IdentityFile|IdentitiesOnly|ProxyJump|ProxyCommand|HostKeyAlias|IdentityAgent)\b",
     re.MULTILINE | re.IGNORECASE,
 )
 
-_TIMEOUT_S = 20  # ssh -G contacts nobody; its configuration may run programs (`Match exec`)
+_TIMEOUT_S = 20  # `ssh -G` contacts no host, but its configuration may run programs (`Match exec`)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The way to one host. `proxy_command` is empty where it is reached directly."""
+    """The route to one host. `proxy_command` is empty for a direct connection."""
 
     address: str
     port: int
@@ -41,21 +41,21 @@ class Route:
 
 @cache
 def configuration_matters() -> bool:
-    """Return whether this user's or this machine's ssh configuration may change the way to a host."""
+    """Return whether the user's or the machine's ssh configuration may change the route to a host."""
     files = [Path.home() / ".ssh/config", *Path("/etc/ssh/ssh_config.d").glob("*.conf")]
     system = Path("/etc/ssh/ssh_config")
-    own = _without_shipped_lines(system.read_text(encoding="utf-8", errors="replace")) if system.is_file() else ""
-    texts = [own, *(file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())]
+    system_text = _without_default_lines(system.read_text(encoding="utf-8", errors="replace")) if system.is_file() else ""
+    texts = [system_text, *(file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())]
     return any(_MATTERS.search(text) for text in texts)
 
 
-def _without_shipped_lines(text: str) -> str:
-    """Drop the two lines that every distribution ships: they choose nothing by themselves."""
+def _without_default_lines(text: str) -> str:
+    """Remove the two lines of every distribution's default file, which set nothing."""
     return re.sub(r"^\s*(Include /etc/ssh/ssh_config\.d/\*\.conf|Host \*)\s*$", "", text, flags=re.MULTILINE)
 
 
 def ssh_words(target: Target) -> list[str]:
-    """Return the ssh arguments that hosts.yaml gives for a host."""
+    """Return the ssh arguments of a host in hosts.yaml."""
     words = list(target.ssh_arguments)
     words += ["-p", str(target.port)] if target.port != 22 else []
     words += ["-l", target.user] if target.user else []
@@ -64,10 +64,10 @@ def ssh_words(target: Target) -> list[str]:
 
 
 def route_of(target: Target) -> Route:
-    """Return the way to a host; ssh is asked only where its configuration or the inventory's arguments say something.
+    """Return the route to a host. ssh runs only if its configuration or the host's arguments may change the route.
 
     Raises:
-        ValueError: ssh does not accept its configuration or the arguments (the message is ssh's own), or does not answer in time.
+        ValueError: ssh rejects its configuration or the arguments, or exceeds the time limit.
     """
     if not target.ssh_arguments and not configuration_matters():
         keys = (os.path.expanduser(target.key_file),) if target.key_file else ()  # noqa: PTH111 (paramiko wants text)
@@ -75,15 +75,15 @@ def route_of(target: Target) -> Route:
     try:
         done = run_command(["ssh", "-G", *ssh_words(target), "--", target.address], timeout_s=_TIMEOUT_S)
     except TimeoutError as error:
-        hint = "a `Match exec` of ~/.ssh/config or /etc/ssh/ssh_config may hang"
-        raise ValueError(f"ssh -G {target.address} gave no answer within {_TIMEOUT_S} s: {hint}") from error
+        hint = "a `Match exec` in ~/.ssh/config or /etc/ssh/ssh_config may hang"
+        raise ValueError(f"`ssh -G {target.address}` did not end within {_TIMEOUT_S} s: {hint}") from error
     if done.code != 0:
-        raise ValueError(done.stderr.strip() or f"ssh -G ended with {done.code}")
+        raise ValueError(done.stderr.strip() or f"`ssh -G` failed with exit code {done.code}")
     return parse_route(target, done.stdout)
 
 
 def parse_route(target: Target, text: str) -> Route:
-    """Read the output of `ssh -G`."""
+    """Parse the output of `ssh -G`."""
     pairs = [line.split(" ", 1) for line in text.splitlines() if " " in line]
     values = dict(pairs)
     address, port, user = values["hostname"], int(values.get("port", 22)), values.get("user", "")
@@ -100,7 +100,7 @@ def parse_route(target: Target, text: str) -> Route:
 
 
 def proxy_command(values: Mapping[str, str], address: str, port: int, user: str, target: Target) -> str:
-    """Return the command whose standard input and output are the connection, or an empty string for a direct one."""
+    """Return the command whose stdin and stdout are the connection, or an empty string for a direct connection."""
     command = values.get("proxycommand", "none")
     if command != "none":
         tokens = {"%%": "%", "%h": address, "%p": str(port), "%r": user, "%n": target.address}
@@ -115,6 +115,6 @@ def proxy_command(values: Mapping[str, str], address: str, port: int, user: str,
 
 
 def configuration_file(words: Sequence[str]) -> list[str]:
-    """Return the `-F FILE` among ssh's arguments: OpenSSH hands it on to the jump hosts, and nothing else."""
+    """Return the `-F FILE` of ssh's arguments, the only argument that OpenSSH passes on to jump hosts."""
     found: Iterable[int] = (index for index, word in enumerate(words) if word == "-F" and index + 1 < len(words))
     return next((list(words[index : index + 2]) for index in found), [])

@@ -1,4 +1,4 @@
-"""From a cluster's hosts to what the fan-out needs to reach them: the only place here that reads inventory values."""
+"""Return the connection settings of a cluster's hosts for the fan-out."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def targets_of(cluster: Cluster, hosts: Iterable[str]) -> tuple[Target, ...]:
-    """Return how to reach each of these hosts."""
+    """Return the connection settings of these hosts."""
     return tuple(target_of(cluster, host) for host in hosts)
 
 
 def target_of(cluster: Cluster, host: str) -> Target:
-    """Return how to reach one host; a password in the inventory counts, as it does for Ansible."""
+    """Return the connection settings of one host, including passwords in the inventory."""
     connection = cluster.connection(host)
-    merged = cluster.view.variables(host)
+    variables = cluster.view.variables(host)
 
     def text(*names: str) -> str:
-        return next((str(merged[name]) for name in names if merged.get(name)), "")
+        return next((str(variables[name]) for name in names if variables.get(name)), "")
 
     python = text("ansible_python_interpreter")
     return Target(
@@ -34,7 +34,7 @@ def target_of(cluster: Cluster, host: str) -> Target:
         user=connection.user,
         key_file=connection.private_key_file,
         ssh_arguments=(*shlex.split(connection.ssh_common_args), *shlex.split(connection.ssh_extra_args)),
-        # `auto`, `auto_silent` and their like leave the choice to Ansible.
+        # With `auto` and its variants Ansible chooses the interpreter.
         python="" if python.startswith("auto") else python,
         local=text("ansible_connection").rpartition(".")[2] == "local",
         password=text("ansible_password", "ansible_ssh_pass", "ansible_ssh_password"),

@@ -1,4 +1,4 @@
-"""A private sshd for the fleet's tests: real connections over loopback, with keys of its own."""
+"""Start a private sshd on loopback for tests, with its own keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from primus_bootstrap.fleet.fanout import ask_all
+from primus_bootstrap.fleet.fanout import run_on_all
 from primus_bootstrap.fleet.messages import Answer, Target, Task
 from tests.unit.engine_rig import free_port, start_sshd
 from tests.waiting import LIMIT_S
@@ -29,21 +29,21 @@ needs_sshd = pytest.mark.skipif(
 
 @dataclass
 class LoopbackSshd:
-    """An sshd on every loopback address at one port, whose sessions start no interactive shell's files."""
+    """An sshd on all loopback addresses at one port, whose sessions read no shell profile."""
 
     folder: Path
     port: int = 0
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start sshd and wait until it listens."""
         self.port = self.port or free_port()
         # SHLVL keeps bash from reading ~/.bashrc, which on some machines costs more than the whole test.
         settings = ("ListenAddress 0.0.0.0", "MaxStartups 2000", "SetEnv SHLVL=2", "AllowTcpForwarding yes")
         self.process = start_sshd(self.folder, self.port, *settings)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop sshd."""
         if self.process:
             self.process.terminate()
             self.process.wait(LIMIT_S)
@@ -55,24 +55,24 @@ class LoopbackSshd:
 
     @property
     def key_file(self) -> str:
-        """The key that may log in."""
+        """The private key for logins."""
         return str(self.folder / "user_key")
 
     def known_hosts(self, *addresses: str) -> str:
-        """Pin this sshd's key for addresses (`127.0.0.1` unless said), and return the file."""
+        """Pin the host key for addresses (default 127.0.0.1), and return the file."""
         path = self.folder / "known_hosts"
         names = addresses or ("127.0.0.1",)
         path.write_text("".join(f"[{address}]:{self.port} {self.public_key}\n" for address in names), encoding="utf-8")
         return str(path)
 
     def target(self, host: str = "host1", address: str = "127.0.0.1") -> Target:
-        """Return a host behind this sshd."""
+        """Return a target for this sshd."""
         return Target(host, address, self.port, getpass.getuser(), self.key_file)
 
 
 @pytest.fixture(scope="module")
 def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSshd]:
-    """Give a running sshd that the tests of a module share."""
+    """A running sshd for the tests of a module."""
     server = LoopbackSshd(tmp_path_factory.mktemp("sshd"))
     server.start()
     yield server
@@ -81,7 +81,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoopbackSshd]:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Give a port whose owner accepts connections and never says a word."""
+    """A port whose server accepts connections and sends nothing."""
     with socket.create_server(("0.0.0.0", 0), backlog=64) as listener:  # noqa: S104 (loopback addresses only are used)
         kept: list[socket.socket] = []
 
@@ -97,7 +97,7 @@ def silent_port() -> Iterator[int]:
             one.close()
 
 
-def ask(targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = "") -> dict[str, Answer]:
-    """Run a command everywhere and return the answers by host."""
+def run_command_on(targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = "") -> dict[str, Answer]:
+    """Run a command on hosts and return the answers by host."""
     task = Task(command, {target.host: stdin for target in targets}, timeout_s, known_hosts)
-    return {answer.host: answer for answer in ask_all(targets, task)}
+    return {answer.host: answer for answer in run_on_all(targets, task)}

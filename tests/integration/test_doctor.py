@@ -1,4 +1,4 @@
-"""`doctor` on this machine as it is, and with things taken away."""
+"""Test `doctor` on this machine, and with missing requirements."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def checks(folder: Path) -> dict[str, Verdict]:
     return {verdict.check: verdict for verdict in check_controller(folder)}
 
 
-def test_this_machine_is_a_controller(tmp_path: Path) -> None:
-    """Where these tests run, what the package itself needs is there: the installed versions are the ones that it asks for."""
+def test_this_machine_can_be_a_controller(tmp_path: Path) -> None:
+    """The installed versions are those that the package requires."""
     found = checks(tmp_path)
 
     must = ["python", "package ansible-core", "package ansible", "package pyinfra", "collection ansible.posix", "ssh", "home", "disk"]
@@ -34,8 +34,8 @@ def test_this_machine_is_a_controller(tmp_path: Path) -> None:
     assert found["package ansible-core"].found.startswith("2.19.")
 
 
-def test_records_are_whole(tmp_path: Path) -> None:
-    """Every record survives the reader, what fails or is unknown has a fix, and nothing but a pass is without a reason."""
+def test_every_record_is_complete(tmp_path: Path) -> None:
+    """Every record can be parsed, failed and unknown ones have a fix, and all but passed ones have a reason."""
     for verdict in check_controller(tmp_path):
         assert parse_verdict(verdict.to_json()) == verdict
         assert bool(verdict.fix) == (verdict.verdict in ("fail", "unknown"))
@@ -43,8 +43,8 @@ def test_records_are_whole(tmp_path: Path) -> None:
         assert verdict.started > 0
 
 
-def test_what_is_missing_fails_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without ssh on the PATH the check fails; what only the lab needs is skipped, not failed."""
+def test_a_missing_program_fails_with_a_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ssh on the PATH the check fails; checks that only the lab needs are skipped."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     found = checks(tmp_path)
@@ -56,8 +56,8 @@ def test_what_is_missing_fails_with_a_fix(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("words", "verdict"), [("OpenSSH_7.4p1, x", "fail"), ("OpenSSH_10.0p2 Debian-7, x", "pass"), ("Sun_SSH_1.1", "fail")]
 )
-def test_an_old_ssh_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, verdict: str) -> None:
-    """The version is compared as numbers, and what is no OpenSSH is not taken for one."""
+def test_old_ssh_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, verdict: str) -> None:
+    """Versions are compared as numbers, and another ssh than OpenSSH fails."""
     program = tmp_path / "ssh"
     program.write_text(f"#!/bin/sh\necho '{words}' >&2\n")
     program.chmod(0o755)
@@ -66,16 +66,16 @@ def test_an_old_ssh_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words
     assert checks(tmp_path)["ssh"].verdict == verdict
 
 
-def test_a_locale_that_ansible_refuses_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A locale that is no UTF-8 fails here, as Ansible would with less said."""
+def test_locale_without_utf_8_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ansible does not start with such a locale."""
     monkeypatch.setenv("LC_ALL", "POSIX")
     monkeypatch.setenv("PYTHONCOERCECLOCALE", "0")
 
     assert checks(tmp_path)["locale"].verdict == "fail"
 
 
-def test_a_full_disk_and_an_old_package_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too little room, and a version outside of what the package asks for, are both named."""
+def test_full_disk_and_old_package_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are reported."""
     usage = namedtuple("usage", "total used free")  # noqa: PYI024 (what shutil returns)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10, 9, 2**30))
     version = importlib.metadata.version
@@ -87,8 +87,8 @@ def test_a_full_disk_and_an_old_package_fail(tmp_path: Path, monkeypatch: pytest
     assert (found["package ansible-core"].verdict, found["package ansible-core"].found) == ("fail", "2.18.0")
 
 
-def test_the_verb_exits_by_the_verdicts(tmp_path: Path) -> None:
-    """Exit code 1 where something fails, its fix shown, JSON for machines."""
+def test_the_exit_code_follows_the_verdicts(tmp_path: Path) -> None:
+    """It is 1 if a check fails. The fix is printed, and --json prints the records."""
     argv = [sys.executable, "-m", "primus_bootstrap", "doctor"]
     good = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False, cwd=tmp_path)
     bare = {**os.environ, "PATH": str(tmp_path)}
@@ -97,4 +97,4 @@ def test_the_verb_exits_by_the_verdicts(tmp_path: Path) -> None:
     verdicts = json.loads(good.stdout)["verdicts"]
     assert good.returncode == int(any(verdict["verdict"] == "fail" for verdict in verdicts))
     assert bad.returncode == 1
-    assert "ssh: there is no ssh\n  fix: install openssh-client" in bad.stdout
+    assert "ssh: ssh is not installed\n  fix: install openssh-client" in bad.stdout

@@ -1,4 +1,4 @@
-"""The fan-out against a real sshd: who answers, who does not and why, and what is left behind."""
+"""Test the fan-out with a real sshd: answers, causes of missing answers, and its processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from primus_bootstrap.core.errors import RunError
 from primus_bootstrap.fleet import fanout
 from primus_bootstrap.fleet.messages import Answer, Target, Task
-from tests.integration.fleet_rig import LoopbackSshd, ask, needs_sshd, silent_port, sshd
+from tests.integration.fleet_rig import LoopbackSshd, needs_sshd, run_command_on, silent_port, sshd
 from tests.unit.engine_rig import free_port, make_key
 from tests.waiting import until
 
@@ -26,7 +26,7 @@ __all__ = ["silent_port", "sshd"]
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that a process has started and that still run."""
+    """Return the running child processes of a process."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
@@ -36,24 +36,24 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def test_an_answer_holds_code_output_and_times(sshd: LoopbackSshd) -> None:
-    """What the command prints on both streams, its exit code and its stdin all arrive; the clock encloses the run."""
+def test_answer_has_exit_code_output_and_times(sshd: LoopbackSshd) -> None:
+    """The answer has both streams and the exit code, stdin arrives, and the times enclose the run."""
     before = time.time()
 
-    found = ask([sshd.target()], "cat; echo oh >&2; exit 7", sshd.known_hosts(), stdin="in\n")["host1"]
+    found = run_command_on([sshd.target()], "cat; echo oh >&2; exit 7", sshd.known_hosts(), stdin="in\n")["host1"]
 
     assert (found.exit_code, found.stdout, found.stderr) == (7, "in\n", "oh\n")
     assert before <= found.sent <= found.received <= time.time()
 
 
-def test_hosts_that_hang_delay_nobody(sshd: LoopbackSshd, silent_port: int) -> None:
-    """Sixty hosts that accept and stay silent, more than shake hands at once, delay neither the good ones nor the end."""
+def test_silent_hosts_do_not_delay_others(sshd: LoopbackSshd, silent_port: int) -> None:
+    """Sixty silent hosts, more than handshakes in parallel, delay neither other hosts nor the end."""
     good = [sshd.target(f"good{number}") for number in range(3)]
     bad = [replace(sshd.target(f"bad{number:02}"), port=silent_port) for number in range(60)]
     task = Task("true", {}, 12.0, sshd.known_hosts())
     started = time.monotonic()
 
-    order = [(answer.host, answer.cause, time.monotonic() - started) for answer in fanout.ask_all([*bad, *good], task)]
+    order = [(answer.host, answer.cause, time.monotonic() - started) for answer in fanout.run_on_all([*bad, *good], task)]
 
     assert {host for host, _, _ in order[:3]} == {"good0", "good1", "good2"}
     assert max(seconds for _, _, seconds in order[:3]) < 11.5
@@ -61,8 +61,8 @@ def test_hosts_that_hang_delay_nobody(sshd: LoopbackSshd, silent_port: int) -> N
     assert order[-1][2] < 24
 
 
-def test_each_way_not_to_answer_has_its_cause(sshd: LoopbackSshd, tmp_path: Path) -> None:
-    """Refused, no such name, wrong key, no key file, a key with a passphrase, no pinned key: each is said as what it is."""
+def test_each_failure_has_its_cause(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """A refused connection, unknown name, wrong key, missing key file, passphrase and unpinned key have different causes."""
     make_key(tmp_path / "other")
     make_key(tmp_path / "locked", passphrase="secret")
     good = sshd.target()
@@ -76,7 +76,7 @@ def test_each_way_not_to_answer_has_its_cause(sshd: LoopbackSshd, tmp_path: Path
         replace(good, host="arguments", ssh_arguments=("-o", "NoSuchOption=1")),
     ]
 
-    found = ask(targets, "true", sshd.known_hosts())
+    found = run_command_on(targets, "true", sshd.known_hosts())
 
     causes = {host: answer.cause for host, answer in found.items()}
     assert causes == {
@@ -86,8 +86,8 @@ def test_each_way_not_to_answer_has_its_cause(sshd: LoopbackSshd, tmp_path: Path
     assert all(not answer.answered and answer.detail and answer.fix for answer in found.values())
 
 
-def test_a_changed_host_key_is_refused(sshd: LoopbackSshd, tmp_path: Path) -> None:
-    """A host that shows another key than the pinned one is not talked to, however its key is written."""
+def test_changed_host_key_is_refused(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """A host with another key than the pinned one is refused, for every format of the pin."""
     make_key(tmp_path / "other")
     wrong = " ".join((tmp_path / "other.pub").read_text().split()[:2])
     plain, hashed = tmp_path / "plain", tmp_path / "hashed"
@@ -95,13 +95,13 @@ def test_a_changed_host_key_is_refused(sshd: LoopbackSshd, tmp_path: Path) -> No
         path.write_text(f"[127.0.0.1]:{sshd.port} {wrong}\n")
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(hashed)], check=True, capture_output=True)
 
-    causes = [ask([sshd.target()], "true", str(path))["host1"].cause for path in (plain, hashed)]
+    causes = [run_command_on([sshd.target()], "true", str(path))["host1"].cause for path in (plain, hashed)]
 
     assert causes == ["host_key_changed", "host_key_changed"]
 
 
-def test_a_key_with_a_passphrase_is_asked_of_the_agent(sshd: LoopbackSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ssh-agent holds the key, a key file with a passphrase is no obstacle."""
+def test_agent_provides_a_key_with_a_passphrase(sshd: LoopbackSshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key file with a passphrase works if ssh-agent has the key."""
     locked = tmp_path / "locked"
     locked.write_bytes(Path(sshd.key_file).read_bytes())
     locked.chmod(0o600)
@@ -113,9 +113,9 @@ def test_a_key_with_a_passphrase_is_asked_of_the_agent(sshd: LoopbackSshd, tmp_p
     try:
         while not socket.exists():
             time.sleep(0.05)
-        empty = ask([target], "true", sshd.known_hosts())["host1"]
+        empty = run_command_on([target], "true", sshd.known_hosts())["host1"]
         subprocess.run(["ssh-add", "-q", sshd.key_file], check=True)
-        held = ask([target], "true", sshd.known_hosts())["host1"]
+        held = run_command_on([target], "true", sshd.known_hosts())["host1"]
     finally:
         agent.terminate()
         agent.wait()
@@ -123,42 +123,44 @@ def test_a_key_with_a_passphrase_is_asked_of_the_agent(sshd: LoopbackSshd, tmp_p
     assert (empty.cause, held.exit_code) == ("auth", 0)
 
 
-def test_a_hashed_pin_is_as_good(sshd: LoopbackSshd, tmp_path: Path) -> None:
-    """known_hosts with hashed names, as Debian's ssh writes them, is understood."""
+def test_hashed_pin_is_accepted(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """Hashed names in known_hosts, the default of Debian's ssh, are supported."""
     hashed = tmp_path / "hashed"
     hashed.write_text(Path(sshd.known_hosts()).read_text())
     subprocess.run(["ssh-keygen", "-q", "-H", "-f", str(hashed)], check=True, capture_output=True)
 
-    assert ask([sshd.target()], "true", str(hashed))["host1"].exit_code == 0
+    assert run_command_on([sshd.target()], "true", str(hashed))["host1"].exit_code == 0
 
 
-def test_a_command_that_does_not_end_is_given_up(sshd: LoopbackSshd) -> None:
-    """The budget holds for the command as well, and the answer says in which stage it ran out."""
+def test_command_has_a_time_limit(sshd: LoopbackSshd) -> None:
+    """The answer names the stage in which the time limit expired."""
     started = time.monotonic()
 
-    found = ask([sshd.target()], "sleep 60", sshd.known_hosts(), timeout_s=3.0)["host1"]
+    found = run_command_on([sshd.target()], "sleep 60", sshd.known_hosts(), timeout_s=3.0)["host1"]
 
     assert (found.cause, found.exit_code) == ("timeout", None)
     assert "running the command" in found.detail
     assert time.monotonic() - started < 30
 
 
-def test_any_output_is_survived(sshd: LoopbackSshd) -> None:
-    """Bytes that are no text are shown as such, and more than a MiB is read to its end but not kept."""
-    found = ask([sshd.target("odd"), sshd.target("much")], 'printf "\\377ok"; head -c 3000000 /dev/zero | tr "\\0" x', sshd.known_hosts())
+def test_any_output_is_accepted(sshd: LoopbackSshd) -> None:
+    """Bytes that are not UTF-8 are replaced, and output above 1 MiB is dropped."""
+    found = run_command_on(
+        [sshd.target("odd"), sshd.target("much")], 'printf "\\377ok"; head -c 3000000 /dev/zero | tr "\\0" x', sshd.known_hosts()
+    )
 
     assert {answer.exit_code for answer in found.values()} == {0}
     assert all(answer.truncated and answer.stdout.startswith("\ufffdok") for answer in found.values())
     assert all(len(answer.stdout.encode()) < 2_000_000 for answer in found.values())
 
 
-def test_a_signal_is_no_exit_code(sshd: LoopbackSshd) -> None:
-    """A command that a signal ended is not taken for one that ran."""
-    assert ask([sshd.target()], "kill -9 $$", sshd.known_hosts())["host1"].cause == "lost"
+def test_signal_is_not_an_exit_code(sshd: LoopbackSshd) -> None:
+    """A command that a signal ended has the cause `lost`."""
+    assert run_command_on([sshd.target()], "kill -9 $$", sshd.known_hosts())["host1"].cause == "lost"
 
 
-def test_a_bastion_by_proxy_command_and_by_proxy_jump(sshd: LoopbackSshd, tmp_path: Path) -> None:
-    """Both forms of a bastion reach the host behind it, through a second sshd; the host's own key is still checked."""
+def test_bastion_works_with_proxy_command_and_proxy_jump(sshd: LoopbackSshd, tmp_path: Path) -> None:
+    """Both connect through a second sshd, and the host's key is checked."""
     folder = tmp_path / "bastion"
     folder.mkdir()
     bastion = LoopbackSshd(folder)
@@ -175,7 +177,7 @@ def test_a_bastion_by_proxy_command_and_by_proxy_jump(sshd: LoopbackSshd, tmp_pa
             replace(good, host="stranger", address="127.0.0.4", ssh_arguments=("-o", f"ProxyCommand={command}")),
         ]
 
-        found = ask(targets, "echo $SSH_CONNECTION", sshd.known_hosts("127.0.0.3"))
+        found = run_command_on(targets, "echo $SSH_CONNECTION", sshd.known_hosts("127.0.0.3"))
     finally:
         bastion.stop()
 
@@ -183,28 +185,28 @@ def test_a_bastion_by_proxy_command_and_by_proxy_jump(sshd: LoopbackSshd, tmp_pa
     assert found["stranger"].cause == "host_key_unknown"
 
 
-def test_a_bastion_that_fails_says_why(sshd: LoopbackSshd) -> None:
-    """What ssh says of the bastion is the reason of the host behind it."""
+def test_failure_of_the_bastion_is_reported(sshd: LoopbackSshd) -> None:
+    """The detail of the host is ssh's message about the bastion."""
     words = f"ProxyCommand=ssh -F none -o BatchMode=yes -p {free_port()} -W %h:%p 127.0.0.1"
 
-    found = ask([replace(sshd.target(), ssh_arguments=("-o", words))], "true", sshd.known_hosts())["host1"]
+    found = run_command_on([replace(sshd.target(), ssh_arguments=("-o", words))], "true", sshd.known_hosts())["host1"]
 
     assert found.cause == "bastion"
     assert "refused" in found.detail
 
 
-def test_this_machine_itself_needs_no_ssh() -> None:
-    """A host with `ansible_connection: local` is asked without a connection."""
-    found = ask([Target("me", "me", local=True)], "cat; exit 3", "", stdin="x")["me"]
+def test_local_host_needs_no_ssh() -> None:
+    """A host with `ansible_connection: local` needs no connection."""
+    found = run_command_on([Target("me", "me", local=True)], "cat; exit 3", "", stdin="x")["me"]
 
     assert (found.exit_code, found.stdout) == (3, "x")
 
 
-def test_passwords_never_stand_in_an_argument_list(sshd: LoopbackSshd) -> None:
-    """While a command runs, no process of the machine shows a password or stdin's text in its arguments or environment."""
+def test_passwords_are_not_visible_in_processes(sshd: LoopbackSshd) -> None:
+    """No process has a password or the text of stdin in its arguments or environment."""
     seen: list[str] = []
     target = replace(sshd.target(), become_password="hunter2-become")
-    asking = threading.Thread(target=ask, args=([target], "sleep 2", sshd.known_hosts()), kwargs={"stdin": "hunter2-stdin"})
+    asking = threading.Thread(target=run_command_on, args=([target], "sleep 2", sshd.known_hosts()), kwargs={"stdin": "hunter2-stdin"})
     asking.start()
     while asking.is_alive():
         for folder in Path("/proc").glob("[0-9]*"):
@@ -220,10 +222,10 @@ def test_passwords_never_stand_in_an_argument_list(sshd: LoopbackSshd) -> None:
     assert "hunter2" not in repr(target) + repr(Task("true", {"host1": "hunter2"}))
 
 
-def test_a_worker_that_dies_leaves_no_host_out(sshd: LoopbackSshd) -> None:
-    """Hosts for which the worker had no time are reported as unknown."""
+def test_hosts_of_a_dead_worker_are_unknown(sshd: LoopbackSshd) -> None:
+    """Hosts without an answer are reported with the cause `lost`."""
     answers: list[Answer] = []
-    for answer in fanout.ask_all([sshd.target("quick"), sshd.target("slow")], Task("true", {}, 30.0, sshd.known_hosts())):
+    for answer in fanout.run_on_all([sshd.target("quick"), sshd.target("slow")], Task("true", {}, 30.0, sshd.known_hosts())):
         answers.append(answer)
         for pid in children_of(os.getpid()):
             if b"fleet.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -232,19 +234,19 @@ def test_a_worker_that_dies_leaves_no_host_out(sshd: LoopbackSshd) -> None:
     assert sorted(answer.host for answer in answers) == ["quick", "slow"]
 
 
-def test_a_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, sshd: LoopbackSshd) -> None:
-    """A worker that ends before its first answer is an error that shows its last words."""
+def test_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch, sshd: LoopbackSshd) -> None:
+    """The error has the worker's last output."""
     monkeypatch.setattr(fanout, "WORKER", ("-c", "raise SystemExit('no such thing')"))
 
     with pytest.raises(RunError, match="no such thing"):
-        ask([sshd.target()], "true", sshd.known_hosts())
+        run_command_on([sshd.target()], "true", sshd.known_hosts())
 
 
-def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
-    """Closing the iterator ends the process and with it every connection."""
+def test_closing_the_iterator_ends_the_worker(sshd: LoopbackSshd) -> None:
+    """The process and every connection end."""
     before = set(children_of(os.getpid()))
     task = Task("read -r seconds; sleep $seconds", {"one": "0\n", "two": "25\n"}, 30.0, sshd.known_hosts())
-    answers = fanout.ask_all([sshd.target("one"), sshd.target("two")], task)
+    answers = fanout.run_on_all([sshd.target("one"), sshd.target("two")], task)
     assert next(answers).host == "one"
     started = time.monotonic()
 
@@ -254,11 +256,12 @@ def test_giving_up_early_ends_the_worker(sshd: LoopbackSshd) -> None:
     assert set(children_of(os.getpid())) <= before
 
 
-def test_the_worker_ends_with_its_parent(sshd: LoopbackSshd) -> None:
-    """A controller that is killed leaves no worker behind."""
+def test_worker_ends_with_its_parent(sshd: LoopbackSshd) -> None:
+    """A killed controller leaves no worker."""
     program = (
-        "from primus_bootstrap.fleet.fanout import ask_all; from primus_bootstrap.fleet.messages import Target, Task;"
-        f"list(ask_all([{sshd.target()!r}.__class__(*{_fields(sshd.target())!r})], Task('sleep 60', {{}}, 60.0, {sshd.known_hosts()!r})))"
+        "from primus_bootstrap.fleet.fanout import run_on_all; from primus_bootstrap.fleet.messages import Target, Task;"
+        f"list(run_on_all([{sshd.target()!r}.__class__(*{_fields(sshd.target())!r})],"
+        f" Task('sleep 60', {{}}, 60.0, {sshd.known_hosts()!r})))"
     ).replace(repr(sshd.target()) + ".__class__", "Target")
     parent = subprocess.Popen([sys.executable, "-c", program])
     workers = until(lambda: children_of(parent.pid), "a worker")

@@ -1,4 +1,4 @@
-"""The script that runs on hosts: what it reads from a tree, how it judges, and that it travels alone."""
+"""Test the probe script on this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.unit.test_probe_host import script as script
 
 
 def run_as_sent(options: dict[str, Any], python: str = "", prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run the script the way the fleet sends it, on this machine; `prefix` starts it as another account."""
+    """Run the script like the fan-out does, on this machine; `prefix` runs it as another account."""
     target = Target("h1", "h1", python=python)
     return subprocess.run(
         [*prefix, "sh", "-c", probe_command()], input=probe_input(target, options), capture_output=True, text=True, check=False
     )
 
 
-def test_it_reads_this_machine() -> None:
-    """Its real output is what the typed facts expect, and agrees with what this machine says elsewhere."""
+def test_probe_of_this_machine() -> None:
+    """The output can be parsed and agrees with other sources of this machine."""
     done = run_as_sent({})
 
     facts = parse_facts(json.loads(done.stdout)["facts"], sent=time.time(), received=time.time())
@@ -41,8 +41,8 @@ def test_it_reads_this_machine() -> None:
     assert [nic.name for nic in facts.nics if nic.name == "lo"] == []
 
 
-def test_it_is_quick() -> None:
-    """The best of five runs, the interpreter's start included, takes well under 100 ms."""
+def test_probe_is_quick() -> None:
+    """The best of five runs takes less than 100 ms, including the start of Python."""
     best = 1.0
     for _ in range(5):
         started = time.monotonic()
@@ -52,8 +52,8 @@ def test_it_is_quick() -> None:
     assert best < 0.25, f"{best * 1000:.0f} ms"
 
 
-def test_it_leaves_nothing_and_needs_nothing(tmp_path: Path) -> None:
-    """It runs from an empty folder with an empty environment and writes no file there."""
+def test_probe_writes_no_files(tmp_path: Path) -> None:
+    """The script runs in an empty folder with an empty environment and writes no file."""
     done = subprocess.run([sys.executable, "-I", "-S", str(SCRIPT)], cwd=tmp_path, env={}, capture_output=True, check=True)
 
     assert json.loads(done.stdout)["schema"] == "primus.probe/1"
@@ -61,8 +61,8 @@ def test_it_leaves_nothing_and_needs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("python", "words"), [("/nonexistent/python3", "no /nonexistent/python3"), ("false", "")])
-def test_without_a_python_it_says_so(python: str, words: str) -> None:
-    """An interpreter that is missing or no Python ends with an exit code and no answer."""
+def test_missing_python_is_reported(python: str, words: str) -> None:
+    """A missing or invalid interpreter gives an exit code and no answer."""
     done = run_as_sent({}, python=python)
 
     assert done.returncode != 0
@@ -70,8 +70,8 @@ def test_without_a_python_it_says_so(python: str, words: str) -> None:
     assert done.stdout == ""
 
 
-def test_gpus_nics_and_rdma_come_from_sysfs(tmp_path: Path) -> None:
-    """Controllers are counted by id, a virtual function beside its physical one is not; ports say their state."""
+def test_gpus_nics_and_rdma_are_read_from_sysfs(tmp_path: Path) -> None:
+    """Controllers are counted by ID without virtual functions, and ports have their states."""
     devices = {
         "0000:05:00.0": ("0x1002", "0x74a1", "0x120000"), "0000:26:00.0": ("0x1002", "0x74a1", "0x120000"),
         "0000:05:02.0": ("0x1002", "0x74b5", "0x120000"), "0000:03:00.0": ("0x1a03", "0x2000", "0x030000"),
@@ -101,8 +101,8 @@ def test_gpus_nics_and_rdma_come_from_sysfs(tmp_path: Path) -> None:
     assert (facts["os"]["id"], facts["machine_id"], facts["memory"]["total_gib"]) == ("", "", 0)
 
 
-def test_records_are_what_consumers_read() -> None:
-    """The script's real records pass through the one reader of verdicts unchanged."""
+def test_records_can_be_parsed() -> None:
+    """The reader of verdicts returns the script's records unchanged."""
     answer = json.loads(run_as_sent({"check": {**CHECK, "sent": time.time()}}).stdout)
 
     assert {record["schema"] for record in answer["verdicts"]} == {SCHEMA}
@@ -113,8 +113,8 @@ def test_records_are_what_consumers_read() -> None:
         assert record["verdict"] in ("pass", "skipped") or record["fix"]
 
 
-def test_a_port_is_free_for_the_one_that_is_meant_to_hold_it() -> None:
-    """A listening port fails with the holder's name, passes where the holder is the meant one, and passes when free."""
+def test_port_of_the_expected_program_passes() -> None:
+    """A used port fails with the program's name, and passes if it is the expected program or free."""
     name = Path("/proc/self/comm").read_text().strip()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -131,8 +131,8 @@ def test_a_port_is_free_for_the_one_that_is_meant_to_hold_it() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run programs as other accounts")
-def test_a_holder_that_cannot_be_looked_into_is_told_by_its_account() -> None:
-    """Where /proc hides the holder, it is the one program of the account that opened the port, or the one of several that is meant."""
+def test_hidden_owner_of_a_port_is_found_by_its_account() -> None:
+    """If /proc hides the owner, it is the account's only program, or the expected one of several."""
     listen = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); time.sleep(60)"
     as_owner = ("setpriv", "--reuid=61234", "--clear-groups")
     with subprocess.Popen([*as_owner, sys.executable, "-c", listen], stdout=subprocess.PIPE, text=True) as holder:

@@ -1,4 +1,4 @@
-"""What the role `preflight` decides on the controller: twins, refusals, and what counts as having become root."""
+"""Test the filters of the role `preflight`: equal machine IDs, failed checks, ports, and the test for root."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def filters() -> ModuleType:
 
 
 def probe(machine_id: str, *verdicts: dict[str, str]) -> dict[str, Any]:
-    """Return what Ansible registers for a probe."""
+    """Return Ansible's registered result of a probe."""
     return {"stdout": json.dumps({"facts": {"machine_id": machine_id}, "verdicts": verdicts}) + "\r\n", "stderr": ""}
 
 
 def record(check: str, verdict: str) -> dict[str, str]:
-    """Return a record with a reason and a fix of its own."""
+    """Return a record with a reason and a fix."""
     return {"check": check, "verdict": verdict, "reason": f"{check} is odd", "fix": f"mend {check}", "host": "a"}
 
 
-def test_hosts_with_one_machine_id_name_each_other(filters: ModuleType) -> None:
-    """Twins fail and name the other, hosts of an earlier play count, hosts without an answer are left out."""
+def test_hosts_with_the_same_machine_id_fail(filters: ModuleType) -> None:
+    """The records name the other host; hosts of an earlier play count, hosts without an answer do not."""
     hostvars = {
         "a": {"__preflight_probe": probe("1")},
         "b": {"__preflight_probe": probe("2")},
@@ -55,8 +55,8 @@ def test_hosts_with_one_machine_id_name_each_other(filters: ModuleType) -> None:
     assert all(parse_verdict(one).to_json() == one for one in found)
 
 
-def test_a_fleet_that_was_cloned_from_one_image_is_told_in_a_few_words(filters: ModuleType) -> None:
-    """Of many twins three are named, and how many more there are."""
+def test_many_equal_machine_ids_are_summarized(filters: ModuleType) -> None:
+    """The reason names three hosts and the number of the others."""
     hosts = [f"gpu{number:03}" for number in range(100)]
     found = filters.preflight_identities(hosts, {host: {"__preflight_probe": probe("1")} for host in hosts}, hosts, [])["verdicts"]
 
@@ -64,8 +64,8 @@ def test_a_fleet_that_was_cloned_from_one_image_is_told_in_a_few_words(filters: 
     assert len(found) == 100
 
 
-def test_the_machine_id_check_can_be_left_out(filters: ModuleType) -> None:
-    """A site that clones machines on purpose says why, and the record keeps it."""
+def test_machine_id_check_can_be_skipped(filters: ModuleType) -> None:
+    """The skipped record has the site's reason."""
     hostvars = {host: {"__preflight_probe": probe("1")} for host in "ab"}
 
     found = filters.preflight_identities(list("ab"), hostvars, list("ab"), [{"check": "machine_id_unique", "reason": "test bed"}])
@@ -74,8 +74,8 @@ def test_the_machine_id_check_can_be_left_out(filters: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("unknown_fails", "refused"), [(False, ["disk"]), (True, ["disk", "unknown: mtu"])])
-def test_only_failures_stop_a_host_unless_the_site_says_so(filters: ModuleType, unknown_fails: bool, refused: list[str]) -> None:  # noqa: FBT001
-    """Unknown is listed apart and stops a host only with preflight_unknown_fails; a skipped check never does."""
+def test_only_failures_stop_a_host(filters: ModuleType, unknown_fails: bool, refused: list[str]) -> None:  # noqa: FBT001
+    """Unknown results stop a host only with preflight_unknown_fails; skipped checks never do."""
     result = probe("1", record("disk", "fail"), record("mtu", "unknown"), record("os", "pass"), record("sudo", "skipped"))
     twins = {"msg": json.dumps({"verdicts": [{**record("machine_id_unique", "fail"), "host": "b"}]})}
 
@@ -87,8 +87,8 @@ def test_only_failures_stop_a_host_unless_the_site_says_so(filters: ModuleType, 
     assert found["unknown"] == ["unknown: mtu: mtu is odd. Fix: mend mtu"]
 
 
-def test_a_host_that_cannot_be_read_is_refused(filters: ModuleType) -> None:
-    """Without Python there is no record, and the host is refused with the reason instead of passing in silence."""
+def test_host_without_a_record_is_refused(filters: ModuleType) -> None:
+    """A host without Python has no record and is refused with the reason."""
     found = filters.preflight_findings(
         {"stdout": "", "stderr": "no python3 on this host\n", "rc": 127}, {"msg": '{"verdicts": []}'}, "a", unknown_fails=False
     )
@@ -106,8 +106,8 @@ def test_a_host_that_cannot_be_read_is_refused(filters: ModuleType) -> None:
         ({}, False, ""),
     ],
 )
-def test_root_is_what_id_says(filters: ModuleType, result: dict[str, Any], works: bool, message: str) -> None:  # noqa: FBT001
-    """Only `0` as the last word of `id -u` is root; everything else keeps what was said."""
+def test_root_is_detected_by_id(filters: ModuleType, result: dict[str, Any], works: bool, message: str) -> None:  # noqa: FBT001
+    """Only `0` as the last word of `id -u` is root."""
     assert filters.preflight_become(result) == {"works": works, "message": message}
 
 
@@ -118,23 +118,23 @@ PORTS = [
 ]
 
 
-def test_a_port_is_looked_at_where_the_service_is_told_to_listen(filters: ModuleType) -> None:
-    """A service's own variable takes the place of the shipped number; groups of other hosts are left out."""
+def test_port_of_a_service_variable_is_checked(filters: ModuleType) -> None:
+    """A service's variable overrides the default; groups without the host are ignored."""
     found = filters.preflight_ports(PORTS, ["slurm_controller", "all"], {"slurm_controller_port": 7000, "slurm_node_port": 7001})
 
     assert [(one["port"], one["process"]) for one in found] == [(7000, "slurmctld"), (6443, "kube-apiserver")]
 
 
-def test_one_port_for_two_services_stops_the_host(filters: ModuleType) -> None:
-    """Both are named; a port that one service is named for twice is no conflict."""
+def test_port_of_two_services_is_a_conflict(filters: ModuleType) -> None:
+    """The record names both services; the same port twice for one service is no conflict."""
     ports = filters.preflight_ports([*PORTS, PORTS[0]], ["slurm_controller", "slurm_node"], {"slurm_node_port": 6817})
     found = filters.preflight_findings(probe("m"), {"msg": '{"verdicts": []}'}, "a", unknown_fails=False, ports=ports)
 
     assert found["refusals"] == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
 
 
-def test_a_conflict_is_a_port_and_nothing_else(filters: ModuleType) -> None:
-    """What else makes a host unfit, what is not known, and a host that gave no answer are none; a port that is stated twice is one."""
+def test_only_ports_are_conflicts(filters: ModuleType) -> None:
+    """Other failures, unknown results and missing answers are no conflicts; a duplicate port is one."""
     ports = filters.preflight_ports(PORTS, ["slurm_controller", "slurm_node"], {"slurm_node_port": 6817})
     taken = probe("m", record("port", "fail"), record("disk", "fail"))
     ill = probe("m", record("port", "unknown"), record("disk", "fail"), record("port", "pass"))
@@ -144,8 +144,8 @@ def test_a_conflict_is_a_port_and_nothing_else(filters: ModuleType) -> None:
     assert filters.preflight_conflicts(ill, ports) == ["port 6817 is stated for slurmctld and for slurmd. Fix: give each a port of its own"]
 
 
-def test_shipped_ports_are_those_of_the_roles(filters: ModuleType) -> None:
-    """The table of preflight and each service's default are one number."""
+def test_default_ports_equal_those_of_the_roles(filters: ModuleType) -> None:
+    """The table of preflight equals the defaults of the roles."""
     options = load_options()
     shipped = {one["process"]: one["port"] for one in options["preflight_ports"].default}
 
@@ -167,8 +167,8 @@ def test_shipped_ports_are_those_of_the_roles(filters: ModuleType) -> None:
         ({"redis_tls_cert_file": "a.crt", "redis_tls_port": 7001}, 7001),
     ],
 )
-def test_redis_is_looked_for_on_the_port_that_it_serves(filters: ModuleType, stated: dict[str, object], port: int) -> None:
-    """As the role redis decides it: TLS on its own port, or the plain one where that is stated, or where the site's certificate is used."""
+def test_port_of_redis_follows_its_tls_settings(filters: ModuleType, stated: dict[str, object], port: int) -> None:
+    """The port is the TLS port, or the plain one if the site sets it or uses its certificate."""
     table = [{"port": 6380, "group": "redis", "process": "redis-server"}]
 
     assert [one["port"] for one in filters.preflight_ports(table, ["redis"], stated)] == [port]

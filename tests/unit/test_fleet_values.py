@@ -1,4 +1,4 @@
-"""What the fleet decides without a host: routes, pinned keys, clocks, answers."""
+"""Test the fan-out's values without a host: routes, pinned keys, clocks and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ANSWER = "hostname 10.0.0.5\nport 2200\nuser joe\n"
 
 
 def test_every_cause_has_a_fix() -> None:
-    """No host is unknown without a word on how to mend it."""
+    """Every cause has a fix."""
     assert set(FIXES) == set(get_args(Cause))
 
 
@@ -35,20 +35,20 @@ def test_every_cause_has_a_fix() -> None:
         ("proxyjump a,me@b:2222\n", "ssh -o BatchMode=yes -J a -W '[10.0.0.5]:2200' -- ssh://me@b:2222"),
     ],
 )
-def test_a_proxy_is_what_ssh_would_run(says: str, expected: str) -> None:
-    """ProxyCommand's tokens are filled in as ssh_config(5) says; a jump becomes the `ssh -W` that ssh itself would start."""
+def test_proxy_command_equals_that_of_ssh(says: str, expected: str) -> None:
+    """Tokens of ProxyCommand are replaced as in ssh_config(5); ProxyJump becomes `ssh -W`."""
     assert parse_route(Target("box", "box"), ANSWER + says).proxy_command == expected
 
 
-def test_a_configuration_file_is_handed_on_to_the_jump_host() -> None:
-    """`-F FILE` reaches the bastion's ssh, as it does with OpenSSH's own -J."""
+def test_configuration_file_is_passed_to_the_jump_host() -> None:
+    """`-F FILE` is passed on like by OpenSSH's -J."""
     target = Target("box", "box", ssh_arguments=("-F", "/etc/x", "-J", "bastion"))
 
     assert "-F /etc/x" in parse_route(target, ANSWER + "proxyjump bastion\n").proxy_command
 
 
-def test_the_inventory_wins_over_the_configuration(tmp_path: Path) -> None:
-    """A key file of hosts.yaml is the only one that is tried; without one, the configuration's that exist are."""
+def test_key_file_of_the_inventory_overrides_the_configuration(tmp_path: Path) -> None:
+    """Without a key file in hosts.yaml, the existing ones of the configuration are used."""
     key = tmp_path / "key"
     key.touch()
     says = f"{ANSWER}identityfile {key}\nidentityfile {tmp_path}/missing\nidentitiesonly yes\nhostkeyalias alias\n"
@@ -59,16 +59,16 @@ def test_the_inventory_wins_over_the_configuration(tmp_path: Path) -> None:
     assert (route.identities_only, route.key_name, route.user) == (True, "alias", "joe")
 
 
-def test_a_quiet_configuration_costs_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without arguments and without a configuration of the user's, ssh is not started at all."""
+def test_ssh_does_not_run_without_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without arguments and a user's configuration, `ssh -G` does not run."""
     monkeypatch.setattr(ssh_config, "configuration_matters", lambda: False)
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert route_of(Target("box", "192.0.2.7", 2200, "joe", "~/key")).key_files == (str(Path("~/key").expanduser()),)
 
 
-def test_known_hosts_are_cut_by_name() -> None:
-    """A host gets its own lines and the hashed ones; comments and markers are left out."""
+def test_known_hosts_are_split_by_name() -> None:
+    """A host gets its lines and the hashed ones; comments and markers are ignored."""
     known = split_known_hosts("# x\na,[b]:22022 ssh-rsa K1 c\n|1|s|h ssh-rsa K2\n@revoked a ssh-rsa K3\n\n")
 
     assert known.lines_for("a") == "a ssh-rsa K1 c\n|1|s|h ssh-rsa K2\n"
@@ -77,8 +77,8 @@ def test_known_hosts_are_cut_by_name() -> None:
     assert host_key_name("a", 22) == "a"
 
 
-def test_the_clock_takes_the_way_out_of_the_offset() -> None:
-    """A host 2 s ahead, asked over 0.1 s each way, with 0.5 s of its own work, is 2 s ahead, give or take 0.1."""
+def test_clock_offset_excludes_the_network_delay() -> None:
+    """A host 2 s ahead, with 0.1 s delay in each direction and 0.5 s of work, has the offset 2 ± 0.1 s."""
     clock = clock_of({"read_at": 102.1, "done_at": 102.6, "synchronised": None}, sent=100.0, received=100.7)
 
     assert clock.offset_s == pytest.approx(2.0)
@@ -92,15 +92,15 @@ def test_the_clock_takes_the_way_out_of_the_offset() -> None:
         (Answer("h", 127, stderr="no python3 on this host\n"), "no_python", "no python3"),
         (Answer("h", 1, stderr="python 3.6 is older than 3.9\n"), "no_python", "older than 3.9"),
         (Answer("h", 1, stderr="No space left on device\n"), "bad_answer", "No space left"),
-        (Answer("h", 0, "hello\n"), "bad_answer", "not what the probe prints"),
-        (Answer("h", 0, "[]\n"), "bad_answer", "not what the probe prints"),
+        (Answer("h", 0, "hello\n"), "bad_answer", "the output of the probe is not valid"),
+        (Answer("h", 0, "[]\n"), "bad_answer", "the output of the probe is not valid"),
         (Answer("h", 0, '{"schema": "primus.probe/9"}\n'), "bad_answer", "primus.probe/9"),
-        (Answer("h", 0, '{"schema": "primus.probe/1", "facts": {}}\n'), "bad_answer", "lacks"),
+        (Answer("h", 0, '{"schema": "primus.probe/1", "facts": {}}\n'), "bad_answer", "a field is missing or invalid"),
         (Answer("h", cause="timeout", detail="slow"), "timeout", "slow"),
     ],
 )
-def test_what_is_no_answer_is_unknown(answer: Answer, cause: str, detail: str) -> None:
-    """Whatever a host prints that is not this version's probe makes it unknown, with the reason, and never a crash."""
+def test_invalid_output_is_unknown(answer: Answer, cause: str, detail: str) -> None:
+    """Any other output than that of this version's probe makes the host unknown, with a reason."""
     probe = read_answer(answer)
 
     assert (probe.facts, probe.cause) == (None, cause)
@@ -108,8 +108,8 @@ def test_what_is_no_answer_is_unknown(answer: Answer, cause: str, detail: str) -
     assert json.dumps(probe.to_json())
 
 
-def test_targets_carry_what_ansible_would_use(tmp_path: Path) -> None:
-    """Connection variables of the inventory become the target; an automatic interpreter is left to the host."""
+def test_target_has_ansibles_connection_variables(tmp_path: Path) -> None:
+    """Connection variables become the target; an automatic interpreter becomes an empty string."""
     variables: dict[str, dict[str, Any]] = {
         "a": {
             "ansible_host": "192.0.2.1", "ansible_port": 2200, "ansible_user": "joe", "ansible_password": "p1", "ansible_become_pass": "p2",

@@ -1,4 +1,4 @@
-"""The script that runs on hosts: what it reads from a tree, how it judges, and that it travels alone."""
+"""Test the probe script: its checks, and that it is a single file for Python 3.9."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def script() -> ModuleType:
 
 
 def verdicts_of(script: ModuleType, facts: dict[str, Any], **check: Any) -> dict[str, dict[str, Any]]:
-    """Judge facts that differ from good ones, and return the records by check."""
+    """Check changed facts, and return the records by check."""
     return {record["check"]: record for record in script.judge({**FACTS, **facts}, {**CHECK, **check})}
 
 
-def test_python_3_9_understands_it() -> None:
-    """Nothing newer than Python 3.9, the oldest of the supported systems, is in the script's grammar."""
+def test_script_has_the_grammar_of_python_3_9() -> None:
+    """The script parses with the grammar of Python 3.9."""
     assert ast.parse(SCRIPT.read_text(encoding="utf-8"), feature_version=(3, 9))
 
 
-def test_a_good_host_passes(script: ModuleType) -> None:
-    """With everything in order every check passes, without reason or fix."""
+def test_good_host_passes(script: ModuleType) -> None:
+    """Every check passes, without reason and fix."""
     records = verdicts_of(script, {})
 
     assert {record["verdict"] for record in records.values()} == {"pass"}
@@ -90,8 +90,8 @@ def test_a_good_host_passes(script: ModuleType) -> None:
         ("name_resolution", {"resolved": {"h1": None}}, "unknown", "no answer within"),
     ],
 )
-def test_what_is_wrong_is_said(script: ModuleType, check: str, facts: dict[str, Any], verdict: str, reason: str) -> None:
-    """Each check tells pass, fail, unknown and skipped apart, and says why."""
+def test_each_check_reports_its_result(script: ModuleType, check: str, facts: dict[str, Any], verdict: str, reason: str) -> None:
+    """Each check reports pass, fail, unknown and skipped, with the reason."""
     record = verdicts_of(script, facts)[check]
 
     assert record["verdict"] == verdict
@@ -99,15 +99,15 @@ def test_what_is_wrong_is_said(script: ModuleType, check: str, facts: dict[str, 
     assert bool(record["fix"]) == (verdict in ("fail", "unknown"))
 
 
-def test_time_sync_is_demanded_where_the_site_says_so(script: ModuleType) -> None:
-    """What is skipped by default fails where preflight_require_time_sync is on."""
+def test_time_sync_can_be_required(script: ModuleType) -> None:
+    """With preflight_require_time_sync a missing time service fails instead of being skipped."""
     facts = {"clock": {"read_at": 1000.0, "synchronised": False}}
 
     assert verdicts_of(script, facts, require_time_sync=True)["time_sync"]["verdict"] == "fail"
 
 
-def test_what_ansible_found_out_about_sudo_counts(script: ModuleType) -> None:
-    """Where Ansible has tried to become root, its result stands above what sudo says without a password."""
+def test_result_of_ansible_overrides_sudo(script: ModuleType) -> None:
+    """Ansible's attempt to become root overrides the result of sudo without a password."""
     yes = verdicts_of(script, {"sudo": "wants_password"}, become={"works": True, "message": ""})["sudo"]
     no = verdicts_of(script, {"sudo": "root"}, become={"works": False, "message": "Missing sudo password"})["sudo"]
 
@@ -115,15 +115,15 @@ def test_what_ansible_found_out_about_sudo_counts(script: ModuleType) -> None:
     assert "Missing sudo password" in no["reason"]
 
 
-def test_a_skipped_check_keeps_its_reason(script: ModuleType) -> None:
-    """What a site leaves out is neither passed nor failed."""
+def test_skipped_check_has_a_reason(script: ModuleType) -> None:
+    """A check that the site disables is skipped with the site's reason."""
     record = verdicts_of(script, {"memory": {"total_gib": 0.5}}, skip={"memory": "a test bed"})["memory"]
 
     assert (record["verdict"], record["reason"], record["fix"]) == ("skipped", "a test bed", "")
 
 
-def test_a_look_up_that_hangs_ends(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server that gives no answer costs the script's patience and no more, and the name is unknown."""
+def test_name_lookup_has_a_time_limit(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that does not answer makes the name unknown after the time limit."""
     monkeypatch.setattr(script, "PATIENCE_S", 0.2)
 
     over = threading.Event()
