@@ -91,21 +91,25 @@ def node_prefix(context: ValidationContext) -> Iterator[Problem]:
     if not nodes:
         return
     pods = next((subnet for subnet in _subnets(context) if subnet.name == "kube_pods_subnet"), None)
-    prefix, at_prefix = _number(context, "kube_network_node_prefix")
-    most, at_most = _number(context, "kubelet_max_pods")
-    if pods is None or prefix is None or most is None or pods.network.version != 4 or not 0 < prefix <= 32 or most < 1:
+    prefix, prefix_origin = _number(context, "kube_network_node_prefix")
+    max_pods, max_pods_origin = _number(context, "kubelet_max_pods")
+    if pods is None or prefix is None or max_pods is None or pods.network.version != 4 or not 0 < prefix <= 32 or max_pods < 1:
         return
-    origin = at_prefix or _origin(pods) or context.group_origin("kube_node" if context.groups.get("kube_node") else "kube_control_plane")
+    origin = (
+        prefix_origin or _origin(pods) or context.group_origin("kube_node" if context.groups.get("kube_node") else "kube_control_plane")
+    )
     blocks = 2 ** (prefix - pods.network.prefixlen) if prefix >= pods.network.prefixlen else 0
     if blocks < len(nodes):
         what = f"{pods} has {blocks} blocks of /{prefix} (kube_network_node_prefix), too few for {len(nodes)} nodes"
         fix = f"set kube_pods_subnet to a subnet of at least /{max(0, prefix - (len(nodes) - 1).bit_length())}"
         yield origin.problem(what, fix, "node-prefix")
-    room = 2 ** (32 - prefix) - 2
-    if room < most:
-        origin = at_prefix or at_most or origin
-        what = f"a block of /{prefix} (kube_network_node_prefix) has addresses for {max(room, 0)} pods, but kubelet_max_pods is {most}"
-        fix = f"set kube_network_node_prefix to {32 - (most + 1).bit_length()} or less, or lower kubelet_max_pods"
+    capacity = 2 ** (32 - prefix) - 2
+    if capacity < max_pods:
+        origin = prefix_origin or max_pods_origin or origin
+        what = (
+            f"a block of /{prefix} (kube_network_node_prefix) has addresses for {max(capacity, 0)} pods, but kubelet_max_pods is {max_pods}"
+        )
+        fix = f"set kube_network_node_prefix to {32 - (max_pods + 1).bit_length()} or less, or lower kubelet_max_pods"
         yield origin.problem(what, fix, "node-prefix")
 
 
