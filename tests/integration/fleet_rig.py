@@ -97,7 +97,9 @@ def silent_port() -> Iterator[int]:
             one.close()
 
 
-def run_command_on(targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = "") -> dict[str, Answer]:
+def run_command_on(
+    targets: Sequence[Target], command: str, known_hosts: str, *, timeout_s: float = 30.0, stdin: str = ""
+) -> dict[str, Answer]:
     """Run a command on hosts and return the answers by host."""
     task = Task(command, {target.host: stdin for target in targets}, timeout_s, known_hosts)
     return {answer.host: answer for answer in run_on_all(targets, task)}
