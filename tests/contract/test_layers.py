@@ -1,4 +1,4 @@
-"""The layers of the house are held by a machine, and the machine works."""
+"""The import-linter contracts hold, and each of them detects a violation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 VIOLATIONS = [
-    pytest.param("primus_bootstrap/inventory/cluster.py", "import primus_bootstrap.engine.plan_values", "Layers of the house", id="up"),
+    pytest.param("primus_bootstrap/inventory/cluster.py", "import primus_bootstrap.engine.plan_values", "Layers of the package", id="up"),
     pytest.param(
         "primus_bootstrap/inventory/schema/names.py",
         "import primus_bootstrap.inventory.rules.context",
@@ -26,11 +26,11 @@ VIOLATIONS = [
         "No import cycles in inventory",
         id="cycle",
     ),
-    pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.engine.plan", "Layers of the house", id="sideways"),
+    pytest.param("primus_bootstrap/bench/results/reader.py", "import primus_bootstrap.engine.plan", "Layers of the package", id="sideways"),
     pytest.param("primus_bootstrap/engine/events.py", "import primus_bootstrap.engine.run", "Layers of the engine", id="engine"),
-    pytest.param("primus_bootstrap/bundle/apt.py", "import primus_bootstrap.lab.apt_settings", "Layers of the house", id="bundle"),
+    pytest.param("primus_bootstrap/bundle/apt.py", "import primus_bootstrap.lab.apt_settings", "Layers of the package", id="bundle"),
     pytest.param("primus_bootstrap/core/commands.py", "import primus_bootstrap.content", "core imports nothing of the package", id="core"),
-    pytest.param("primus_bootstrap/launch/__init__.py", "from primus_bootstrap import content", "launch stands alone", id="launch"),
+    pytest.param("primus_bootstrap/launch/__init__.py", "from primus_bootstrap import content", "launch imports only core", id="launch"),
     pytest.param("primus_bootstrap/cli/console.py", "import ansible_runner", "ansible_runner only in engine", id="runner"),
     pytest.param("primus_bootstrap/engine/plan_values.py", "import rich", "typer and rich only in cli", id="rich"),
     pytest.param("primus_bootstrap/inventory/cluster.py", "import pyinfra", "pyinfra and gevent only in fleet", id="pyinfra"),
@@ -45,22 +45,22 @@ def _lint_imports(tree: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """Copy the package and its contracts to where a test may break them."""
+    """Copy the package and its contracts to a folder that the test may change."""
     shutil.copytree(ROOT / "primus_bootstrap", tmp_path / "primus_bootstrap", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
 
 
-def test_the_package_keeps_its_layers(tree: Path) -> None:
-    """Every import-linter contract holds."""
+def test_all_contracts_hold(tree: Path) -> None:
+    """import-linter reports no violation."""
     done = _lint_imports(tree)
 
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(("module", "line", "contract"), VIOLATIONS)
-def test_a_deliberate_violation_is_named(tree: Path, module: str, line: str, contract: str) -> None:
-    """One wrong import breaks the contract that forbids it."""
+def test_a_violation_is_detected(tree: Path, module: str, line: str, contract: str) -> None:
+    """A wrong import breaks the contract that forbids it."""
     path = tree / module
     path.write_text(path.read_text() + f"\n{line}\n")
 

@@ -1,8 +1,6 @@
-"""For each `inventory/*/hosts.yaml` the plan as a file: a change of playbooks or examples shows here as a difference.
+"""Compares the plan of each `inventory/*/hosts.yaml` with a file, so that a change of playbooks or examples shows as a difference.
 
-    PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden
-
-writes the files anew; read the difference before committing it. A new topology needs no Python.
+Update the files with `PRIMUS_UPDATE_GOLDEN=1 pytest tests/golden`, and review the difference before the commit.
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ TOPOLOGIES = sorted(path.parent.name for path in inventory_files())
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_plan_of_an_example_is_the_golden_one(topology: str) -> None:
-    """Phases, playbooks, hosts, roles and reasons are those that were read and agreed upon."""
+def test_the_plan_of_an_example_equals_its_file(topology: str) -> None:
+    """It has phases, playbooks, hosts, roles and reasons."""
     plan = make_plan(load_cluster(content.topologies_dir() / topology)).to_json()
     plan["inventory"] = f"inventory/{topology}/hosts.yaml"
     got = json.dumps(plan, indent=1, ensure_ascii=False) + "\n"
@@ -35,6 +33,6 @@ def test_plan_of_an_example_is_the_golden_one(topology: str) -> None:
     assert got == golden.read_text(encoding="utf-8")
 
 
-def test_every_golden_plan_has_its_example() -> None:
-    """A plan of a topology that is gone would be compared with nothing."""
+def test_every_file_has_its_example() -> None:
+    """A file without an example would not be compared."""
     assert sorted(path.stem for path in PLANS.glob("*.json")) == TOPOLOGIES

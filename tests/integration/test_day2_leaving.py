@@ -1,4 +1,4 @@
-"""What a leaving host is drained of, and what it keeps, with the real Ansible; `scontrol` and `squeue` answer from files."""
+"""Draining and stopping a host with the real Ansible; `scontrol` and `squeue` are replaced by files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STOP = """---
 
 
 def drain(folder: Path, controllers: dict[str, str], jobs: str = "") -> subprocess.CompletedProcess[str]:
-    """Drain gpu1 by these controllers, then stop it; `jobs` is what squeue prints."""
+    """Drain gpu1 with these controllers, then stop it; `jobs` is the output of squeue."""
     (folder / "hosts.yaml").write_text(
         "all:\n  hosts:\n"
         + "".join(f"    {name}: {link}\n" for name, link in {**controllers, "gpu1": LOCALLY}.items())
@@ -45,8 +45,8 @@ def drain(folder: Path, controllers: dict[str, str], jobs: str = "") -> subproce
     return subprocess.run([*argv, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_a_dead_backup_controller_keeps_no_host_from_leaving(tmp_path: Path) -> None:
-    """The other controller answers for both: the host is drained, and then stopped."""
+def test_a_host_can_be_removed_while_a_backup_controller_is_dead(tmp_path: Path) -> None:
+    """The other controller drains the host, and the host is stopped."""
     done = drain(tmp_path, {"ctl1": LOCALLY, "ctl2": DEAD})
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,7 +61,7 @@ def test_a_dead_backup_controller_keeps_no_host_from_leaving(tmp_path: Path) -> 
     ],
 )
 def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers: dict[str, str], jobs: str, says: str) -> None:
-    """Jobs that are left, and jobs of which nobody can tell, stop the removal before anything of the host is touched."""
+    """Remaining jobs, or an unknown number of jobs, end the removal before the host is changed."""
     done = drain(tmp_path, controllers, jobs)
 
     assert done.returncode != 0
@@ -76,8 +76,8 @@ def test_nothing_is_stopped_while_the_host_has_jobs(tmp_path: Path, controllers:
         ("juicefs", "juicefs_client", "Take the secrets of the shared file system off", "_juicefs_env_file"),
     ],
 )
-def test_a_host_that_left_holds_no_secret_of_the_cluster(tmp_path: Path, role: str, group: str, task: str, variable: str) -> None:
-    """The last step of its stop removes the file with the key or the passwords; what is gone already is no change."""
+def test_a_removed_host_has_no_secret_of_the_cluster(tmp_path: Path, role: str, group: str, task: str, variable: str) -> None:
+    """The last step removes the file with the key or the passwords; a missing file is no change."""
     secret = tmp_path / "secret"
     secret.write_text("sesame")
     (tmp_path / "hosts.yaml").write_text(f"all:\n  hosts:\n    gpu1: {LOCALLY}\n  children:\n    {group}: {{hosts: {{gpu1: }}}}\n")

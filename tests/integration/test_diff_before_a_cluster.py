@@ -1,4 +1,4 @@
-"""What an operator asks of a new hosts.yaml: `diff` of a cluster that Kubespray has not made yet, with charts, queues and Nodes to come."""
+"""`diff` of a cluster that Kubespray has not created yet, with charts, queues and Nodes."""
 
 from __future__ import annotations
 
@@ -41,32 +41,32 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Give hosts of which nothing is there, and every chart to come onto them; asked for is nothing but a look."""
-    made = make_site(tmp_path)
-    made.write(["cp1"], ["w1"], **SETTINGS)
+    """Write an inventory with new hosts and all charts."""
+    site = make_site(tmp_path)
+    site.write(["cp1"], ["w1"], **SETTINGS)
     path = tmp_path / "hosts.yaml"
     tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     tree["all"]["children"] |= {chart: {"hosts": {"cp1": None}} for chart in CHARTS} | {"gpu_node": {"hosts": {"w1": None}}}
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    return made
+    return site
 
 
 def diff(site: Site) -> tuple[int, dict[str, Any], str]:
-    """Run `diff`; return the exit code, the report, and what was printed beside it."""
-    chosen = [word for phase in PHASES for word in ("--phase", phase)]
-    argv = [sys.executable, "-m", "primus_bootstrap", "diff", str(site.folder / "hosts.yaml"), *chosen, "--json"]
+    """Run `diff`; return the exit code, the report and the output on stderr."""
+    phases = [word for phase in PHASES for word in ("--phase", phase)]
+    argv = [sys.executable, "-m", "primus_bootstrap", "diff", str(site.folder / "hosts.yaml"), *phases, "--json"]
     environment = site.environment() | {"SITE_SECRET": secrets.token_hex(12)}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=800, check=False)
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
 @LONG
-def test_it_shows_what_kubespray_would_do_and_asks_no_cluster(site: Site) -> None:
-    """All phases end well; a kubeconfig that is stated and not there is refused as before."""
+def test_diff_shows_what_kubespray_would_do_without_a_cluster(site: Site) -> None:
+    """All phases succeed. A missing kubeconfig from hosts.yaml is still an error."""
     assert {"harbor", "juicefs_csi", "kueue"} <= CHARTS
-    code, report, said = diff(site)
+    code, report, stderr = diff(site)
 
-    assert code == 0, said + json.dumps(report, indent=1)
+    assert code == 0, stderr + json.dumps(report, indent=1)
     assert {phase["phase"]: phase["state"] for phase in report["phases"]} == dict.fromkeys(PHASES, "done")
     assert "kubespray" in {change["role"] for change in report["changes"]}
     assert not {change["role"] for change in report["changes"]} & (CHARTS | {"kube_helm", "kube_quarantine", "kube_node_labels"})
