@@ -1,4 +1,4 @@
-"""Requests to a Kubernetes API server: plain data in and out, so that a fleet's Nodes cost no object each."""
+"""A client for the Kubernetes API server that returns plain data: thousands of Nodes need no object each."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-# Named in managedFields: what it owns is ours.
+# The name in managedFields of the fields that this project sets.
 FIELD_MANAGER = "primus-bootstrap"
 MERGE = "application/merge-patch+json"
 APPLY = "application/apply-patch+yaml"
-# HTTP statuses from here on are refusals.
+# HTTP statuses from here on are errors.
 REFUSED = 400
 _TIMES = Timeout(connect=10.0, read=60.0)
 PAGE = 500
-# How many requests go out at once: API servers let one client have a few dozen in flight (API priority and fairness).
+# Requests in parallel: API servers allow a client a few dozen (API priority and fairness).
 WORKERS = 16
 _FIXES = {
-    401: "the credential in it is not accepted, or has expired: get a new one",
+    401: "the credential is invalid or has expired: fetch a new kubeconfig",
     403: "use the kubeconfig of an administrator of the cluster",
 }
 
 
 class ApiError(RunError):
-    """The API server does not answer, or refuses; `status` is HTTP's, 0 where there was no answer."""
+    """The API server did not answer (`status` 0), or rejected the request with the HTTP status `status`."""
 
     def __init__(self, what: str, *, fix: str, status: int = 0, body: Mapping[str, Any] | None = None) -> None:
-        """Keep what was answered."""
+        """Store the status and the body of the answer."""
         super().__init__(what, fix=fix)
         self.status = status
         self.body = dict(body or {})
 
 
 class Api(Protocol):
-    """What is asked of an API server. `query` values are as in the URL; every method raises ApiError."""
+    """The interface of the client, which tests replace. `query` is the query of the URL. Every method raises ApiError."""
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return one object."""
@@ -54,85 +54,87 @@ class Api(Protocol):
         """Yield the objects of a list, page by page."""
 
     def patch(self, path: str, body: Mapping[str, Any], *, kind: str = MERGE, dry_run: bool = False) -> dict[str, Any]:
-        """Change an object and return what it is then."""
+        """Change an object and return it."""
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object."""
+        """Create an object."""
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Delete an object."""
 
 
 class Server:
-    """An API server, reached with a kubeconfig."""
+    """The client for the API server of a kubeconfig."""
 
     def __init__(self, kubeconfig: Path) -> None:
-        """Read the kubeconfig; contact nobody yet.
+        """Read the kubeconfig, without a request.
 
         Raises:
-            ApiError: it is missing, or is none.
+            ApiError: The file is missing, or is not a kubeconfig.
         """
         self._kubeconfig = kubeconfig
         settings = Configuration()
         try:
             load_kube_config(config_file=str(kubeconfig), client_configuration=settings)
         except (ConfigException, OSError, ValueError, TypeError, AttributeError) as error:
-            fix = "name the cluster's kubeconfig in kubernetes_kubeconfig; Kubespray leaves one in its artifacts folder"
+            fix = "set kubernetes_kubeconfig to the cluster's kubeconfig; Kubespray writes one to its artifacts folder"
             raise ApiError(f"the kubeconfig {kubeconfig} cannot be used: {error}", fix=fix) from error
         settings.connection_pool_maxsize = WORKERS
         self._client = ApiClient(settings)
 
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return one object."""
-        return self._ask("GET", path, query=query)
+        return self._request("GET", path, query=query)
 
     def items(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         """Yield the objects of a list, page by page."""
         more = ""
         while True:
-            page = self._ask("GET", path, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
+            page = self._request("GET", path, query={**query, "limit": str(PAGE), **({"continue": more} if more else {})})
             yield from page["items"]
             more = (page.get("metadata") or {}).get("continue") or ""
             if not more:
                 return
 
     def patch(self, path: str, body: Mapping[str, Any], *, kind: str = MERGE, dry_run: bool = False) -> dict[str, Any]:
-        """Change an object and return what it is then; `apply` takes fields over from whoever has them."""
+        """Change an object and return it; with APPLY, fields of other managers become this project's."""
         query = {"fieldManager": FIELD_MANAGER, **({"force": "true"} if kind == APPLY else {}), **({"dryRun": "All"} if dry_run else {})}
-        return self._ask("PATCH", path, query=query, body=dict(body), kind=kind)
+        return self._request("PATCH", path, query=query, body=dict(body), kind=kind)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object."""
-        return self._ask("POST", path, body=dict(body), query={"fieldManager": FIELD_MANAGER})
+        """Create an object."""
+        return self._request("POST", path, body=dict(body), query={"fieldManager": FIELD_MANAGER})
 
     def delete(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Delete an object."""
-        return self._ask("DELETE", path, body=dict(body) if body else None)
+        return self._request("DELETE", path, body=dict(body) if body else None)
 
-    def _ask(
+    def _request(
         self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Any = None, kind: str = "application/json"
     ) -> dict[str, Any]:
-        headers, words = {"Accept": "application/json", "Content-Type": kind}, list((query or {}).items())
-        self._client.update_params_for_auth(headers, words, ["BearerToken"])
-        url = f"{self._client.configuration.host}{path}{f'?{urlencode(words)}' if words else ''}"
-        data = None if body is None else json.dumps(body)
+        headers, parameters = {"Accept": "application/json", "Content-Type": kind}, list((query or {}).items())
+        self._client.update_params_for_auth(headers, parameters, ["BearerToken"])
+        url = f"{self._client.configuration.host}{path}{f'?{urlencode(parameters)}' if parameters else ''}"
+        content = None if body is None else json.dumps(body)
         try:
-            # Not by the client's own request: that warns of what urllib3 is about to drop whenever an answer is a refusal.
-            answer = self._client.rest_client.pool_manager.request(method, url, body=data, headers=headers, timeout=_TIMES, retries=False)
-            found = dict(json.loads(answer.data)) if answer.status < REFUSED else {}
+            # ApiClient's own method causes a DeprecationWarning of urllib3 for every error.
+            answer = self._client.rest_client.pool_manager.request(
+                method, url, body=content, headers=headers, timeout=_TIMES, retries=False
+            )
+            data = dict(json.loads(answer.data)) if answer.status < REFUSED else {}
         except (HTTPError, OSError, ValueError) as error:
-            what = f"the API server {self._client.configuration.host} gives no answer: {error}"
-            fix = f"see whether it runs and is reached from here; the kubeconfig is {self._kubeconfig}"
+            what = f"the API server {self._client.configuration.host} does not answer: {error}"
+            fix = f"check that it runs and that this machine can access it (kubectl --kubeconfig {self._kubeconfig} version)"
             raise ApiError(what, fix=fix) from error
         if answer.status >= REFUSED:
-            raise self._refused(method, path, answer.status, answer.data.decode("utf-8", "replace"))
-        return found
+            raise self._rejected(method, path, answer.status, answer.data.decode("utf-8", "replace"))
+        return data
 
-    def _refused(self, method: str, path: str, status: int, text: str) -> ApiError:
+    def _rejected(self, method: str, path: str, status: int, text: str) -> ApiError:
         try:
             body = dict(json.loads(text))
         except (ValueError, TypeError):
             body = {"message": text[:300]}
-        what = f"the API server refuses {method} {path} ({status}): {body.get('message', '')}"
-        fix = f"{_FIXES.get(status, 'mend what it names, then the same again')} ({self._kubeconfig})"
+        what = f"the API server rejected {method} {path} ({status}): {body.get('message', '')}"
+        fix = f"{_FIXES.get(status, 'correct the cause and run this again')} ({self._kubeconfig})"
         return ApiError(what, fix=fix, status=status, body=body)

@@ -35,7 +35,7 @@ class Leases(FakeApi):
     def get(self, path: str, **query: str) -> dict[str, Any]:
         """Return the Node or its lease at the current time."""
         if self.now < self.silent_until:
-            raise ApiError("the API server gives no answer", fix="")
+            raise ApiError("the API server does not answer", fix="")
         if "/leases/" in path:
             return {"spec": {"renewTime": f"{max(self.now, 0) if self.now >= self.renews_from else 'before'}"}}
         return {**super().get(path, **query), "status": {"conditions": [GOOD if self.now >= self.ready_from else BAD]}}
@@ -59,7 +59,7 @@ def test_node_is_ready_after_its_lease_was_renewed(renews: float, ready: float, 
     [
         ({"renews_from": 999}, "its kubelet has not renewed its lease since"),
         ({"ready_from": 999}, r"it is not Ready \(Kubelet stopped posting node status"),
-        ({"silent_until": 999}, "the API server gives no answer"),
+        ({"silent_until": 999}, "the API server does not answer"),
     ],
 )
 def test_node_that_does_not_return_is_an_error(never: dict[str, float], says: str) -> None:
