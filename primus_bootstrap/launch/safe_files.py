@@ -119,12 +119,9 @@ class Folder:
         path = f"{self.path}/{name}"
         try:
             descriptor = os.open(_component(name, self.path), _FOLDER, dir_fd=self.descriptor)
-        except NotADirectoryError as error:
-            raise self._is_not(name, "a folder") from error
-        except OSError as error:
-            # For a link, Linux returns ELOOP or ENOTDIR, depending on the file system.
-            if isinstance(error, FileNotFoundError):
-                raise
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # for a link ELOOP or ENOTDIR, depending on the file system
             raise self._is_not(name, "a folder") from error
         opened = Folder(descriptor, path)
         try:

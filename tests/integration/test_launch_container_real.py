@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.container: the words of the engines, and a run by a stand-in that executes what it gets."""
+"""primus_bootstrap.launch.runtimes.container: the engine options, and a run with a fake engine that executes the command."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 def calls(user: User) -> list[list[str]]:
-    """Return every call of the engine."""
+    """Return the recorded calls of the engine."""
     return [line.split("\x1f") for line in (user.home / "engine.log").read_text().splitlines()]
 
 
 def planned(user: User, *words: str, **environment: str) -> list[str]:
-    """Return the words of the engine in a plan."""
+    """Return the engine's command line in a plan."""
     done = user.cli(
         "--dry-run", "--output", str(user.run_dir), "container", "--image", "img", *words, "--", "train", "pretrain", **environment
     )
@@ -35,10 +35,10 @@ def planned(user: User, *words: str, **environment: str) -> list[str]:
     return shlex.split(line)[1:]
 
 
-def test_docker_gets_the_same_words_inside(tmp_path: Path) -> None:
-    """The working folder and the run folder are there, nothing of the host is asked for that it does not have."""
+def test_docker_runs_the_same_command_in_the_container(tmp_path: Path) -> None:
+    """The working folder and the run folder are mounted; no option names a device that the host does not have."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     limit = ("--ulimit", "stack=8388608")
     words = planned(user, "--shm-size", "64g", "--engine-arg=--init", "--volume", str(user.home), *limit, "--nproc", "2")
     inside = words[words.index("img") + 1 :]
@@ -53,10 +53,10 @@ def test_docker_gets_the_same_words_inside(tmp_path: Path) -> None:
     assert not user.run_dir.exists()
 
 
-def test_variables_go_in_by_name_and_no_value_is_on_a_command_line(tmp_path: Path) -> None:
-    """Patterns choose what passes; settings of primus-cli itself do not, they are resolved already."""
+def test_variables_are_passed_by_name(tmp_path: Path) -> None:
+    """No value is on a command line; patterns select the names, and settings of primus-cli are not passed."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     environment = {"NCCL_IB_TC": "106", "HF_TOKEN": "geheim12345", "UNRELATED": "x", "PRIMUS_CLI_DIRECT_GRACE": "9"}
     words = planned(user, "--env", "WANDB_API_KEY=geheim6789", "--env", "MODEL=small", **environment)
     text = " ".join(words)
@@ -68,10 +68,10 @@ def test_variables_go_in_by_name_and_no_value_is_on_a_command_line(tmp_path: Pat
     assert "geheim" not in text
 
 
-def test_apptainer_gets_its_own_words(tmp_path: Path) -> None:
-    """Binds instead of volumes, a clean environment, and nothing of docker's."""
+def test_apptainer_gets_its_own_options(tmp_path: Path) -> None:
+    """Binds instead of volumes, a clean environment, and no option of docker."""
     user = User(tmp_path)
-    user.stand_in("apptainer", ENGINE)
+    user.fake_program("apptainer", ENGINE)
     words = planned(user, "--volume", f"{user.home}:/data:ro", "--engine", "apptainer")
 
     assert words[1:4] == ["exec", "--cleanenv", f"--pwd={user.project}"]
@@ -79,14 +79,14 @@ def test_apptainer_gets_its_own_words(tmp_path: Path) -> None:
     assert not [word for word in words if word.startswith(("--volume", "--env", "--ulimit"))]
 
 
-def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_path: Path) -> None:
-    """The order is docker, podman, Apptainer; without any, the message names them."""
+def test_the_first_installed_engine_is_used(tmp_path: Path) -> None:
+    """The order is docker, podman, Apptainer; without any, the error names them."""
     user = User(tmp_path)
     nothing = {"PATH": str(user.programs)}
     none = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
-    user.stand_in("podman", ENGINE)
+    user.fake_program("podman", ENGINE)
     podman = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     docker = user.cli("--dry-run", "container", "--image", "i", "--", "train", "pretrain", **nothing)
 
     assert none.returncode == 3
@@ -98,15 +98,15 @@ def test_the_first_engine_that_is_installed_is_taken_and_none_is_an_error(tmp_pa
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--volume", "/nowhere/at/all"), "--volume /nowhere/at/all: there is no /nowhere/at/all"),
-        (("--script", "nowhere.py"), "--script nowhere.py: there is no such file"),
+        (("--volume", "/nowhere/at/all"), "--volume /nowhere/at/all: /nowhere/at/all does not exist"),
+        (("--script", "nowhere.py"), "--script nowhere.py: file not found"),
         (("--clean",), "--clean: unknown option"),
     ],
 )
-def test_what_is_wrong_ends_before_an_engine_is_called(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
-    """A missing folder would be made by the engine, as root; there is no option that touches other containers."""
+def test_errors_are_reported_before_an_engine_is_called(tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    """An engine would create a missing folder as root; no option affects other containers."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     done = user.cli("container", "--image", "i", *words, "--", "train", "pretrain")
 
     assert done.returncode == 2
@@ -114,18 +114,18 @@ def test_what_is_wrong_ends_before_an_engine_is_called(tmp_path: Path, words: tu
     assert not (user.home / "engine.log").exists()
 
 
-def test_no_image_is_said(tmp_path: Path) -> None:
-    """There is no hidden default image."""
+def test_a_missing_image_is_an_error(tmp_path: Path) -> None:
+    """There is no default image."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
 
     assert "container: no image is set" in user.cli("container", "--", "train", "pretrain").stderr
 
 
-def test_a_run_in_a_container_is_the_run_on_the_host(tmp_path: Path) -> None:
-    """The program runs inside with the variables, its exit code comes back, and only the run's own container is removed."""
+def test_a_run_in_a_container(tmp_path: Path) -> None:
+    """The program gets the variables, its exit code is returned, and only the run's own container is removed."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     script = user.program(
         "p.py", "import os, sys\nprint('got', os.environ['MODEL'], os.environ['HF_TOKEN'][:3], sys.argv[1:])\nsys.exit(7)\n"
     )
@@ -154,10 +154,10 @@ def test_a_run_in_a_container_is_the_run_on_the_host(tmp_path: Path) -> None:
     assert not [path for path in user.run_dir.rglob("*") if path.is_file() and b"geheim12345" in path.read_bytes()]
 
 
-def test_sigterm_reaches_the_program_inside(tmp_path: Path) -> None:
-    """The engine's client hands the signal to the run inside, which ends with a checkpoint."""
+def test_sigterm_reaches_the_program_in_the_container(tmp_path: Path) -> None:
+    """The engine's client passes the signal on, and the program writes a checkpoint."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     text = "import os, signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(75))\nopen('ready', 'w').close()\ntime.sleep(60)\n"
     script = user.program("p.py", text)
     child = user.start("--output", str(user.run_dir), "container", "--image", "img", "--single", "--script", str(script), "--")
@@ -169,40 +169,40 @@ def test_sigterm_reaches_the_program_inside(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["2026-11-22T10:15:00", "a,b"])
-def test_a_folder_whose_name_would_be_two_mounts_is_refused(tmp_path: Path, name: str) -> None:
-    """An engine would mount something else, or say what nobody understands."""
+def test_a_folder_with_a_separator_in_its_name_is_an_error(tmp_path: Path, name: str) -> None:
+    """An engine would mount another folder or print an unclear error."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     done = user.cli("--output", name, "container", "--image", "i", "--", "preflight")
 
     assert (done.returncode, f"{user.project}/{name} cannot be mounted" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("    sys.exit(0)", '    os.system("rm -r " + os.environ["RUN"])\n    sys.exit(0)', ""),
         ('open(word.partition("=")[2], "w").write("c0ffee")', 'os.mkdir(word.partition("=")[2])', "cannot be read (Is a directory)"),
     ],
     ids=["removed", "not to be read"],
 )
-def test_a_run_folder_that_fails_at_the_end_hides_no_exit_code(tmp_path: Path, old: str, new: str, said: str) -> None:
-    """The run has ended with 7, whatever becomes of the file with the container's id."""
+def test_an_unreadable_run_folder_does_not_hide_the_exit_code(tmp_path: Path, old: str, new: str, message: str) -> None:
+    """The exit code is 7, even if the file with the container's id cannot be read."""
     user = User(tmp_path)
     assert old in ENGINE
-    user.stand_in("docker", ENGINE.replace(old, new).replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
+    user.fake_program("docker", ENGINE.replace(old, new).replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
     done = user.cli("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight", RUN=str(user.run_dir))
 
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
 
 
-def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> None:
-    """The container that may be left is named, with the command that removes it."""
+def test_an_engine_that_does_not_answer_does_not_hide_the_exit_code(tmp_path: Path) -> None:
+    """The message names the container and the command that removes it."""
     user = User(tmp_path)
     text = ENGINE.replace('if words[0] == "rm":', 'if words[0] == "rm":\n    __import__("time").sleep(60)')
-    user.stand_in("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
+    user.fake_program("docker", text.replace("os.execvpe(", "sys.exit(7)\nos.execvpe("))
     code = "import primus_bootstrap.launch.runtimes.container as c; c._REMOVE_TIMEOUT_S = 1"
     code += "; from primus_bootstrap.launch.commandline.main import main"
     words = ("--output", str(user.run_dir), "container", "--image", "i", "--", "preflight")
@@ -217,5 +217,5 @@ def test_an_engine_that_does_not_answer_hides_no_exit_code(tmp_path: Path) -> No
     )
 
     assert done.returncode == 7, done.stderr
-    assert "its container may still run\n  fix: " in done.stderr
+    assert "the container may still run\n  fix: " in done.stderr
     assert "docker rm --force c0ffee" in done.stderr

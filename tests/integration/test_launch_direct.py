@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.direct: runs on this host, from the command line to the exit code, with real processes."""
+"""primus_bootstrap.launch.runtimes.direct: runs on this host with real processes, from the command line to the exit code."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ time.sleep(300)
 
 
 def runs(pid: int) -> bool:
-    """Say whether a process is there and no zombie."""
+    """Return whether a process exists and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123 - a file of the kernel
             return file.read().rpartition(")")[2].split()[0] != "Z"
@@ -46,25 +46,25 @@ def runs(pid: int) -> bool:
         return False
 
 
-def torch_is_there() -> bool:
-    """Say whether this Python has torch."""
+def has_torch() -> bool:
+    """Return whether this Python has torch."""
     code = "from importlib.metadata import version; version('torch')"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60).returncode == 0
 
 
-needs_torch = pytest.mark.skipif(not torch_is_there(), reason="this Python has no torch")
+needs_torch = pytest.mark.skipif(not has_torch(), reason="this Python has no torch")
 
 
 def environment_of(user: User, *options: str, **more: str) -> dict[str, str]:
-    """Return the environment that a program got."""
+    """Return the environment of a program."""
     script = user.program("env.py", "import json, os, sys\njson.dump(dict(os.environ), open(os.environ['RUN_DIR'] + '/seen.json', 'w'))\n")
     done = user.run(script, *options, arguments=(), **more)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(json.loads((user.run_dir / "seen.json").read_text()))
 
 
-def test_dry_run_prints_the_plan_and_does_nothing_else(tmp_path: Path) -> None:
-    """No folder, no hook, no patch, no program; and no secret in what is printed."""
+def test_dry_run_only_prints_the_plan(tmp_path: Path) -> None:
+    """It creates no folder, runs no hook, patch or program, and prints no secret."""
     user = User(tmp_path)
     for name in ("hooks/10_h.sh", "fix.sh"):
         user.program(name, f"touch {user.folder}/ran\n")
@@ -85,8 +85,8 @@ def test_dry_run_prints_the_plan_and_does_nothing_else(tmp_path: Path) -> None:
     assert execute[-1] == "a=1"
 
 
-def test_the_program_gets_its_words_and_its_code_comes_back(tmp_path: Path) -> None:
-    """Words with spaces stay whole; the exit code is the program's."""
+def test_the_program_gets_its_arguments_and_its_exit_code_is_returned(tmp_path: Path) -> None:
+    """Arguments with spaces are not split."""
     user = User(tmp_path)
     script = user.program("p.py", "import sys\nprint(sys.argv[1:])\nsys.exit(9)\n")
     done = user.run(script, arguments=("a b", "--", "--x=1"))
@@ -96,7 +96,7 @@ def test_the_program_gets_its_words_and_its_code_comes_back(tmp_path: Path) -> N
 
 
 def test_any_executable_can_be_the_program(tmp_path: Path) -> None:
-    """A script of the shell runs as well as Python; a signal that ends it is 128 + its number."""
+    """A shell script runs like a Python file; a signal n gives 128 + n."""
     user = User(tmp_path)
     done = user.run(user.program("p.sh", "#!/bin/bash\necho from the shell\nkill -KILL $$\n"))
 
@@ -104,8 +104,8 @@ def test_any_executable_can_be_the_program(tmp_path: Path) -> None:
     assert done.returncode == 137
 
 
-def test_variables_from_all_sides_in_their_order(tmp_path: Path) -> None:
-    """The host's profile yields to the environment, that to hooks, those to patches, and what the user states wins."""
+def test_the_precedence_of_variables(tmp_path: Path) -> None:
+    """Weakest first: profile, environment, hooks, patches, user."""
     user = User(tmp_path)
     user.program("hooks/10_h.sh", "for name in B C D E F; do echo env.$name=hook; done\n")
     user.program("fix.sh", "for name in C D E F; do echo env.$name=patch; done\n")
@@ -119,8 +119,8 @@ def test_variables_from_all_sides_in_their_order(tmp_path: Path) -> None:
     assert seen["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
 
 
-def test_a_run_says_where_it_is(tmp_path: Path) -> None:
-    """Programs find their folder, task and node by variables; the profile can be left out."""
+def test_a_run_has_variables_for_folder_task_and_node(tmp_path: Path) -> None:
+    """--no-profile omits the profile."""
     user = User(tmp_path)
     seen = environment_of(user, "--no-profile")
 
@@ -128,8 +128,8 @@ def test_a_run_says_where_it_is(tmp_path: Path) -> None:
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in seen
 
 
-def test_hooks_add_arguments_before_and_look_back_after(tmp_path: Path) -> None:
-    """An argument of a hook comes last; hooks of after see the exit code; those of failure are not run."""
+def test_hooks_add_arguments_and_see_the_exit_code(tmp_path: Path) -> None:
+    """Arguments of a hook come last; hooks of after get the exit code; hooks of on_failure do not run."""
     user = User(tmp_path)
     user.program("hooks/10_h.py", "def hook(plan):\n    return {'extra': {'optimizer.lr': plan['program_arguments'][0] + '-2'}}\n")
     user.program("hooks/after/10_a.sh", 'echo "after $PRIMUS_EXIT_CODE"\n')
@@ -143,8 +143,8 @@ def test_hooks_add_arguments_before_and_look_back_after(tmp_path: Path) -> None:
     assert plan["program_arguments"] == ["one", "optimizer.lr=one-2"]
 
 
-def test_hooks_of_failure_run_and_do_not_change_the_code(tmp_path: Path) -> None:
-    """After a failure both kinds run, one that fails itself is said."""
+def test_hooks_of_on_failure_run_and_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """After a failure both phases run; a failing hook is reported."""
     user = User(tmp_path)
     user.program("hooks/after/10_a.sh", "exit 5\n")
     user.program("hooks/on_failure/10_f.sh", 'echo "saw $PRIMUS_EXIT_CODE"\n')
@@ -155,8 +155,8 @@ def test_hooks_of_failure_run_and_do_not_change_the_code(tmp_path: Path) -> None
     assert "[on_failure-10_f] saw 3" in done.stdout
 
 
-def test_a_patch_that_fails_stops_the_run_before_the_program(tmp_path: Path) -> None:
-    """A correctness patch that did not apply is not passed over; the program never starts."""
+def test_a_failing_patch_stops_the_run_before_the_program(tmp_path: Path) -> None:
+    """The program must not start without its patch."""
     user = User(tmp_path)
     user.program("bad.sh", "echo cannot\nexit 1\n")
     user.program("skip.py", "raise SystemExit(2)\n")
@@ -169,8 +169,8 @@ def test_a_patch_that_fails_stops_the_run_before_the_program(tmp_path: Path) -> 
     assert "bad.sh: it ended with 1\n  | cannot\n  fix: " in stopped.stdout
 
 
-def test_a_hook_can_keep_the_program_from_starting(tmp_path: Path) -> None:
-    """PRIMUS_SKIP_MAIN_LAUNCH=1 ends the run well after hooks and patches."""
+def test_a_hook_can_skip_the_program(tmp_path: Path) -> None:
+    """With PRIMUS_SKIP_MAIN_LAUNCH=1 the run succeeds after hooks and patches."""
     user = User(tmp_path)
     user.program("hooks/10_h.sh", "echo env.PRIMUS_SKIP_MAIN_LAUNCH=1\n")
     done = user.run(user.program("p.py", "print('hello')\n"))
@@ -178,8 +178,8 @@ def test_a_hook_can_keep_the_program_from_starting(tmp_path: Path) -> None:
     assert (done.returncode, "hello" in done.stdout) == (0, False)
 
 
-def test_determinism_is_one_variable(tmp_path: Path) -> None:
-    """The built-in hook sets what is not set yet, and nothing without the variable."""
+def test_one_variable_makes_runs_deterministic(tmp_path: Path) -> None:
+    """With PRIMUS_DETERMINISTIC=1 the built-in hook sets the variables that are not set yet."""
     user = User(tmp_path)
     with_it = environment_of(user, PRIMUS_DETERMINISTIC="1", NCCL_ALGO="Tree")
     without = environment_of(user)
@@ -188,8 +188,8 @@ def test_determinism_is_one_variable(tmp_path: Path) -> None:
     assert "CUBLAS_WORKSPACE_CONFIG" not in without
 
 
-def test_no_file_of_a_run_holds_a_secret(tmp_path: Path) -> None:
-    """A token in the environment, of a hook, and printed by the program is in no file and not on the terminal."""
+def test_no_file_of_a_run_contains_a_secret(tmp_path: Path) -> None:
+    """Neither files nor terminal show a token of the environment, of a hook, or printed by the program."""
     user = User(tmp_path)
     user.program("hooks/10_h.sh", "echo env.HOOK_SECRET=hookgeheim1\n")
     script = user.program("p.py", "import os\nprint('have', os.environ['HF_TOKEN'], os.environ['HOOK_SECRET'], os.environ['API_KEY'])\n")
@@ -201,8 +201,8 @@ def test_no_file_of_a_run_holds_a_secret(tmp_path: Path) -> None:
     assert b"geheim1" not in written + done.stdout.encode() + done.stderr.encode()
 
 
-def test_the_terminal_has_a_copy_and_can_be_silent(tmp_path: Path) -> None:
-    """What the terminal shows is in a file; silent keeps the program off the terminal only."""
+def test_the_terminal_output_is_copied_and_can_be_silent(tmp_path: Path) -> None:
+    """--silent hides the program's output on the terminal only."""
     user = User(tmp_path)
     script = user.program("p.py", "print('some output')\n")
     loud = user.run(script, "--log_file", "copy.txt")
@@ -214,8 +214,8 @@ def test_the_terminal_has_a_copy_and_can_be_silent(tmp_path: Path) -> None:
     assert "some output" in (user.run_dir / "logs" / "launcher-00000.log").read_text()
 
 
-def test_sigterm_is_passed_on_once_and_a_checkpoint_is_75(tmp_path: Path) -> None:
-    """The program has time for its checkpoint; the launcher ends with its 75 and says how to go on."""
+def test_sigterm_is_passed_on_once_and_75_is_returned(tmp_path: Path) -> None:
+    """The program writes its checkpoint; the message says how to resume."""
     user = User(tmp_path)
     script = user.program("p.py", CHECKPOINT)
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--script", str(script), "--")
@@ -228,8 +228,8 @@ def test_sigterm_is_passed_on_once_and_a_checkpoint_is_75(tmp_path: Path) -> Non
     assert f"the same command with --output {user.run_dir} goes on" in output
 
 
-def test_nothing_is_left_of_a_program_that_does_not_listen(tmp_path: Path) -> None:
-    """When the grace is over, the program and what it started in a session of its own are ended; Ctrl-C ends in 130."""
+def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    """After the grace time, the program and its children in other sessions are killed; Ctrl-C gives 130."""
     user = User(tmp_path)
     script = user.program("p.py", DEAF)
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--grace", "1", "--script", str(script), "--")
@@ -244,8 +244,8 @@ def test_nothing_is_left_of_a_program_that_does_not_listen(tmp_path: Path) -> No
     assert [pid for pid in pids if runs(pid)] == []
 
 
-def test_an_insisting_user_does_not_wait_for_the_grace(tmp_path: Path) -> None:
-    """A second Ctrl-C after a moment ends everything at once."""
+def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
+    """A second Ctrl-C does not wait for the grace time."""
     user = User(tmp_path)
     script = user.program("p.py", DEAF)
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--grace", "100", "--script", str(script), "--")
@@ -262,7 +262,7 @@ def test_an_insisting_user_does_not_wait_for_the_grace(tmp_path: Path) -> None:
 
 @needs_torch
 def test_a_killed_launcher_leaves_no_program(tmp_path: Path) -> None:
-    """SIGKILL of the launcher ends torchrun and its ranks, which still write their checkpoint."""
+    """After SIGKILL of the launcher, torchrun and its ranks end and still write their checkpoint."""
     user = User(tmp_path)
     script = user.program("p.py", CHECKPOINT)
     child = user.start("--output", str(user.run_dir), "direct", "--nproc", "2", "--script", str(script), "--")
@@ -272,7 +272,7 @@ def test_a_killed_launcher_leaves_no_program(tmp_path: Path) -> None:
     pids = [json.loads(record.read_text())["pid"] for record in records]
     os.kill(child.pid, signal.SIGKILL)
     child.communicate(timeout=60)
-    # A rank's last lines are copied after its program's end; its record says when that is done.
+    # The record is written after the last lines of the program.
     until(
         lambda: all(json.loads(record.read_text())["exit_code"] is not None for record in records),
         "the end of the ranks' records",
@@ -284,8 +284,8 @@ def test_a_killed_launcher_leaves_no_program(tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_torchrun_starts_a_process_a_rank_and_rank_0_is_on_the_terminal(tmp_path: Path) -> None:
-    """Each rank has its file; the terminal has rank 0 with its prefix; threads are torchrun's choice, said in the plan."""
+def test_torchrun_starts_one_process_per_rank(tmp_path: Path) -> None:
+    """Each rank has its file; the terminal shows rank 0 with its prefix; the plan shows torchrun's thread count."""
     user = User(tmp_path)
     script = user.program(
         "p.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], os.environ['OMP_NUM_THREADS'])\n"
@@ -300,7 +300,7 @@ def test_torchrun_starts_a_process_a_rank_and_rank_0_is_on_the_terminal(tmp_path
 
 @needs_torch
 def test_all_ranks_of_torchrun_write_their_checkpoint(tmp_path: Path) -> None:
-    """The signal goes to the ranks once, past torchrun, and the code is 75 where torchrun itself says 1."""
+    """Each rank gets the signal once, not through torchrun; the exit code is 75, not torchrun's 1."""
     user = User(tmp_path)
     script = user.program("p.py", CHECKPOINT)
     child = user.start("--output", str(user.run_dir), "direct", "--nproc", "2", "--script", str(script), "--")
@@ -316,8 +316,8 @@ def test_all_ranks_of_torchrun_write_their_checkpoint(tmp_path: Path) -> None:
 
 
 @needs_torch
-def test_the_code_of_the_rank_that_failed_first_comes_back(tmp_path: Path) -> None:
-    """One rank fails, the others are ended by torchrun: its code counts."""
+def test_the_exit_code_of_the_rank_that_failed_first_is_returned(tmp_path: Path) -> None:
+    """After it, torchrun stops the other ranks."""
     user = User(tmp_path)
     script = user.program("p.py", "import os, sys, time\nif os.environ['RANK'] == '1':\n    sys.exit(66)\ntime.sleep(60)\n")
     done = user.cli("--output", str(user.run_dir), "direct", "--nproc", "2", "--script", str(script), "--")
@@ -325,10 +325,10 @@ def test_the_code_of_the_rank_that_failed_first_comes_back(tmp_path: Path) -> No
     assert done.returncode == 66
 
 
-def test_a_python_without_torch_is_said_before_torchrun(tmp_path: Path) -> None:
-    """No traceback of torchrun's absence: which Python, and what to set."""
+def test_a_python_without_torch_is_an_error(tmp_path: Path) -> None:
+    """The message names the Python and the flags to pass."""
     user = User(tmp_path)
-    user.stand_in("bare", f'#!/bin/bash\nexec {sys.executable} -S -I "$@"\n')
+    user.fake_program("bare", f'#!/bin/bash\nexec {sys.executable} -S -I "$@"\n')
     done = user.cli("--output", str(user.run_dir), "direct", "--python", "bare", "--script", str(user.program("p.py", "")), "--")
 
     assert done.returncode == 3
@@ -336,7 +336,7 @@ def test_a_python_without_torch_is_said_before_torchrun(tmp_path: Path) -> None:
 
 
 def test_a_virtual_environment_comes_first(tmp_path: Path) -> None:
-    """Its Python runs the program; a folder that is none is refused. VENV_ACTIVATE names one as well."""
+    """Its Python runs the program; another folder is an error. VENV_ACTIVATE has the same effect."""
     user = User(tmp_path)
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
@@ -351,8 +351,8 @@ def test_a_virtual_environment_comes_first(tmp_path: Path) -> None:
     assert (wrong.returncode, "is not a virtual environment" in wrong.stderr) == (3, True)
 
 
-def test_several_nodes_need_one_folder(tmp_path: Path) -> None:
-    """Without --output each node would write to a folder of its own name."""
+def test_several_nodes_need_output(tmp_path: Path) -> None:
+    """Without --output each node would use a folder of its own."""
     done = User(tmp_path).cli("--dry-run", "direct", "--nnodes", "2", "--node-rank", "0", "--master-addr", "a", "--", "train", "pretrain")
 
     assert (done.returncode, "a run on 2 nodes needs --output" in done.stderr) == (3, True)
@@ -368,8 +368,8 @@ def test_several_nodes_need_one_folder(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_nodes_meet_where_they_are_told(tmp_path: Path, options: tuple[str, ...], expected: list[str]) -> None:
-    """Static numbers, or torchrun's own rendezvous."""
+def test_rendezvous_arguments_of_torchrun(tmp_path: Path, options: tuple[str, ...], expected: list[str]) -> None:
+    """With node ranks (static), or c10d."""
     user = User(tmp_path)
     words = ("--dry-run", "--output", str(user.run_dir), "direct", "--nnodes", "2", "--node-rank", "1", "--master-addr", "n0", *options)
     done = user.cli(*words, "--", "train", "pretrain")
@@ -380,7 +380,7 @@ def test_nodes_meet_where_they_are_told(tmp_path: Path, options: tuple[str, ...]
 
 @needs_torch
 def test_two_nodes_on_one_host(tmp_path: Path) -> None:
-    """Two launchers with the same folder make one run of two ranks."""
+    """Two launchers with the same folder run two ranks."""
     user = User(tmp_path)
     script = user.program("p.py", "import os\nprint('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n")
     words = (

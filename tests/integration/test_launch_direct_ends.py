@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.direct: runs that end badly, on full disks, by signals, or before they began."""
+"""primus_bootstrap.launch.runtimes.direct: runs that end with a full disk, by a signal, or before the program starts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_full_disk_does_not_hide_how_the_program_ended(tmp_path: Path) -> None:
-    """What a log does not take is lost; the hooks of the end run, and the exit code is the program's."""
+def test_a_full_disk_does_not_hide_the_exit_code(tmp_path: Path) -> None:
+    """Log lines are lost, but hooks of after run and the exit code is the program's."""
     user = User(tmp_path)
     user.program("hooks/after/10_look.sh", "echo after with $PRIMUS_EXIT_CODE\n")
     for name in ("steps-0.jsonl", "step-0-after-10_look.log", "step-0-before-10_deterministic.log"):
@@ -26,8 +26,8 @@ def test_a_full_disk_does_not_hide_how_the_program_ended(tmp_path: Path) -> None
     assert not done.stderr
 
 
-def test_a_run_folder_that_cannot_be_written_is_said_before_the_start(tmp_path: Path) -> None:
-    """Neither a full disk nor a log in a folder that is not there ends in a traceback."""
+def test_a_run_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """A full disk or a log in a missing folder must not end in a traceback."""
     user = User(tmp_path)
     script = user.program("p.py", "print('started')\n")
     (user.run_dir / "plan.json").mkdir(parents=True)
@@ -40,8 +40,8 @@ def test_a_run_folder_that_cannot_be_written_is_said_before_the_start(tmp_path: 
     assert "started" not in done.stdout + log.stdout
 
 
-def test_a_terminal_that_cannot_show_a_letter_ends_no_run(tmp_path: Path) -> None:
-    """The terminal's encoding is not the program's; the log has all of it."""
+def test_the_encoding_of_the_terminal_does_not_end_a_run(tmp_path: Path) -> None:
+    """The log has all characters."""
     user = User(tmp_path)
     done = user.run(user.program("p.sh", "#!/bin/sh\necho 'L\u00f6ss 1.0'\n"), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
 
@@ -50,11 +50,11 @@ def test_a_terminal_that_cannot_show_a_letter_ends_no_run(tmp_path: Path) -> Non
     assert not done.stderr
 
 
-def test_what_an_earlier_use_of_the_folder_left_is_not_this_failure(tmp_path: Path) -> None:
-    """The second start fails before any rank has started, and does not end with the code of the first one."""
+def test_records_of_an_earlier_run_in_the_folder_are_ignored(tmp_path: Path) -> None:
+    """The second run fails before any rank starts, and does not return the exit code of the first run."""
     user = User(tmp_path)
     first = user.run(user.program("p.py", "raise SystemExit(66)\n"))
-    user.stand_in("python9", f'#!/bin/bash\n[[ $* == *rank* ]] && {{ echo broken interpreter; exit 9; }}\nexec {sys.executable} "$@"\n')
+    user.fake_program("python9", f'#!/bin/bash\n[[ $* == *rank* ]] && {{ echo broken interpreter; exit 9; }}\nexec {sys.executable} "$@"\n')
     second = user.run(user.project / "p.py", "--python=python9")
 
     assert (first.returncode, second.returncode) == (66, 9), second.stdout
@@ -62,8 +62,8 @@ def test_what_an_earlier_use_of_the_folder_left_is_not_this_failure(tmp_path: Pa
     assert "exit code 66" not in second.stdout
 
 
-def test_a_signal_to_us_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
-    """A program that has no checkpoint to write did not fail for an unknown cause."""
+def test_the_message_names_the_signal_that_ended_the_run(tmp_path: Path) -> None:
+    """A program without checkpoints did not fail for an unknown cause."""
     user = User(tmp_path)
     script = user.program("p.py", "import os, time\nopen(os.environ['RUN_DIR'] + '/ready', 'w').close()\ntime.sleep(60)\n")
     child = user.start("--output", str(user.run_dir), "direct", "--single", "--script", str(script), "--")
@@ -76,8 +76,8 @@ def test_a_signal_to_us_is_named_as_what_ended_the_run(tmp_path: Path) -> None:
     assert "cause: unknown" not in output
 
 
-def test_a_hook_of_the_end_can_be_interrupted(tmp_path: Path) -> None:
-    """The signal that ended the run lets it run; a later one does not wait for its time limit."""
+def test_a_hook_of_after_can_be_interrupted(tmp_path: Path) -> None:
+    """The signal that ended the run does not stop the hook; a later signal does."""
     user = User(tmp_path)
     user.program("hooks/after/10_slow.sh", 'touch "$RUN_DIR/after"\nsleep 100\n')
     script = user.program("p.py", "raise SystemExit(5)\n")
@@ -87,4 +87,4 @@ def test_a_hook_of_the_end_can_be_interrupted(tmp_path: Path) -> None:
     output, _ = child.communicate(timeout=60)
 
     assert child.returncode == 5, output
-    assert "10_slow.sh: it was stopped after" in output
+    assert "10_slow.sh: stopped after" in output

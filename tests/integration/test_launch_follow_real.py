@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.ranks.follow: what people see while ranks run."""
+"""primus_bootstrap.launch.ranks.follow: the output of ranks on the terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_lines_come_while_they_are_written_with_node_and_rank(tmp_path: Path) -> None:
-    """A log that is not there yet is waited for; other ranks stay silent."""
+def test_new_lines_are_shown_with_node_and_rank(tmp_path: Path) -> None:
+    """The log may be created later; other ranks are not shown."""
     shown: list[str] = []
     follower = follow.Follower(tmp_path, "gpu001", (8,), shown.append)
     follower.start()

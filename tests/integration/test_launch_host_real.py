@@ -1,4 +1,4 @@
-"""primus-cli env, node_preflight and numa on this host."""
+"""The verbs `primus-cli env` and `preflight`, and NUMA binding, on this host."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
+from primus_bootstrap.launch.checks.expected import Expected
+from primus_bootstrap.launch.checks.job import gpus, node_0, space
+from primus_bootstrap.launch.checks.model import Node
+from primus_bootstrap.launch.checks.runner import run_check
 from primus_bootstrap.launch.detect import host_profile
 from primus_bootstrap.launch.detect.gpus import find_gpus
 from primus_bootstrap.launch.detect.sysfs import Host
-from primus_bootstrap.launch.runtimes import node_preflight
 from tests.unit.launch_cli_rig import ROOT, User
 from tests.unit.launch_rig import expand
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from primus_bootstrap.launch.checks.model import Check
 
 BASH = shutil.which("bash") or "bash"
 
@@ -32,7 +35,7 @@ def test_env_show_on_a_machine_without_gpu_is_the_cpu_profile(tmp_path: Path) ->
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("profile of ")
-    assert "NCCL_DEBUG=WARN  (base)\n    Prints only on errors" in done.stdout
+    assert "NCCL_DEBUG=WARN  (base)\n    Without it, NCCL and RCCL report no cause" in done.stdout
     assert "the environment has 'INFO', which takes precedence" in done.stdout
 
 
@@ -96,26 +99,29 @@ def test_preflight_is_a_task(tmp_path: Path) -> None:
     assert "fail    preflight_space" in done.stdout
 
 
-def verdicts(root: Path, folder: Path, **options: float) -> dict[str, str]:
-    """Return the verdict of each check."""
-    found = node_preflight.look(root, folder, {"MASTER_ADDR": "localhost"}, **options)  # type: ignore[arg-type]
-    return {record.check: record.verdict for record in found}
+def verdict(check: Check, root: Path, folder: Path = Path(), *, min_free_gib: float = 10.0, expected_gpus: int | None = None) -> str:
+    """Return the verdict of a check with one record."""
+    node = Node(Host(root), Expected({"gpus": expected_gpus}), {"MASTER_ADDR": "localhost"}, folder, min_free_gib)
+    (record,) = run_check(check, node)
+    return record.verdict
 
 
-def test_preflight_judges_what_it_can_see(tmp_path: Path) -> None:
-    """Unlimited space asked for fails, a missing folder is unknown, and no GPU is skipped where none is expected."""
-    good = verdicts(tmp_path, tmp_path, min_free_gib=0)
-    full = verdicts(tmp_path, tmp_path, min_free_gib=1e9)
-    gone = verdicts(tmp_path, tmp_path / "gone")
+def test_free_space_is_compared_with_the_minimum(tmp_path: Path) -> None:
+    """A minimum above the free space fails; a missing folder is unknown."""
+    cases = ((tmp_path, 0), (tmp_path, 1e9), (tmp_path / "x", 0))
+    found = [verdict(space.CHECK, tmp_path, folder, min_free_gib=gib) for folder, gib in cases]
 
-    assert (good["preflight_space"], full["preflight_space"], gone["preflight_space"]) == ("pass", "fail", "unknown")
-    assert good["preflight_node_0"] == "pass"
-    assert good["preflight_gpus"] == "unknown"
+    assert found == ["pass", "fail", "unknown"]
 
 
-def test_preflight_counts_gpus(tmp_path: Path) -> None:
-    """Eight are eight; seven expected is a failure."""
+def test_the_name_of_node_0_is_resolved(tmp_path: Path) -> None:
+    """`localhost` resolves on every host."""
+    assert verdict(node_0.CHECK, tmp_path) == "pass"
+
+
+def test_the_number_of_gpus_is_compared(tmp_path: Path) -> None:
+    """Eight GPUs pass if eight are expected and fail if seven are; without sysfs the number is unknown."""
     root = expand("mi300x-roce", tmp_path / "root")
-    found = [verdicts(root, tmp_path, expected_gpus=count)["preflight_gpus"] for count in (8, 7)]
 
-    assert found == ["pass", "fail"]
+    assert [verdict(gpus.CHECK, root, expected_gpus=count) for count in (8, 7)] == ["pass", "fail"]
+    assert verdict(gpus.CHECK, tmp_path) == "unknown"

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, kinds, and hints."""
+"""primus_bootstrap.launch.commandline.layered_settings: the verb `config show`, and the role's check of primus-cli."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_config_show_prints_every_setting_with_its_origin_and_no_secret(tmp_path: Path) -> None:
-    """A secret in a settings file is shown as `***`, its origin stays."""
+def test_config_show_prints_every_setting_with_its_origin(tmp_path: Path) -> None:
+    """A secret in a settings file is masked."""
     user = User(tmp_path)
     (user.project / ".primus.yaml").write_text("direct:\n  grace: 7\n  env: {HF_TOKEN: abcdefgh, MODEL: small}\n")
     done = user.cli("config", "show", "--origin")
@@ -27,18 +27,18 @@ def test_config_show_prints_every_setting_with_its_origin_and_no_secret(tmp_path
     assert "abcdefgh" not in done.stdout + done.stderr
 
 
-def test_a_config_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A mistyped --config does not run with defaults."""
+def test_a_missing_config_file_is_an_error(tmp_path: Path) -> None:
+    """A mistyped --config must not run with defaults."""
     done = User(tmp_path).cli("--config", "nowhere.yaml", "config", "show")
 
     assert (done.returncode, done.stderr) == (
         2,
-        "primus-cli: --config nowhere.yaml: there is no such file\n  fix: give the path of a YAML file\n",
+        "primus-cli: --config nowhere.yaml: file not found\n  fix: give the path of a YAML file\n",
     )
 
 
-def test_the_proof_of_the_role_needs_nothing_that_the_settings_name(tmp_path: Path) -> None:
-    """The role proves primus-cli on a host where the virtual environment and the hooks of the site's settings are not there yet."""
+def test_the_check_of_the_role_does_not_depend_on_the_settings(tmp_path: Path) -> None:
+    """The site's settings may name a virtual environment and hooks that are not installed yet."""
     (proof,) = yaml.safe_load((ROOT / "roles/primus_cli/tasks/verify.yml").read_text())
     tasks = proof["block"]
     (argv,) = [task["ansible.builtin.command"]["argv"] for task in tasks if task["name"] == "Run a program through it"]

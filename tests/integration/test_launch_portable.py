@@ -1,4 +1,4 @@
-"""primus-cli as one file: what runs on nodes and in containers, with nothing but Python."""
+"""The zipapp of primus-cli, as it runs on nodes and in containers with only Python."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file, training programs inside."""
+    """Return the zipapp with the training programs."""
     path = tmp_path_factory.mktemp("program") / "primus-cli"
     zipapp_file.write_zipapp(path, workloads=ROOT / "workloads")
     return path
 
 
 def python(version: str) -> str:
-    """Return a Python of a version, or skip."""
+    """Return a Python of a version, or skip the test."""
     found = shutil.which(f"python{version}")
     if found is None or subprocess.run([found, "--version"], capture_output=True, check=False, timeout=120).returncode:
         pytest.skip(f"this machine has no python{version}")
@@ -37,14 +37,14 @@ def python(version: str) -> str:
 
 
 def run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with a home of its own and no PYTHONPATH."""
+    """Run a command with its own home and without PYTHONPATH."""
     environment = {"HOME": str(folder), "PATH": os.environ["PATH"], **more}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=90)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_it_runs_a_program_with_hooks_on_every_python(program: Path, tmp_path: Path, version: str) -> None:
-    """Plan, hooks, program, rank files and exit code, by the oldest Python that hosts have and by newer ones."""
+    """Plan, hooks, program, rank files and exit code, with Python 3.9 and newer."""
     interpreter = python(version)
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks" / "10_h.py").write_text("def hook(plan):\n    return {'env': {'GOT': plan['task']}}\n")
@@ -59,7 +59,7 @@ def test_it_runs_a_program_with_hooks_on_every_python(program: Path, tmp_path: P
 
 
 def test_the_training_programs_are_unpacked_once_and_only_for_a_run(program: Path, tmp_path: Path) -> None:
-    """A plan names the place and writes nothing; a run unpacks into the user's cache, under a name made from the content."""
+    """A plan writes nothing; a run unpacks into the user's cache, under a name with the digest."""
     words = ["direct", "--single", "--python", "python3", "--", "train", "pretrain", "--print-settings"]
     planned = run(["python3", str(program), "--dry-run", *words], tmp_path)
     before = list(tmp_path.iterdir())
@@ -73,8 +73,8 @@ def test_the_training_programs_are_unpacked_once_and_only_for_a_run(program: Pat
     assert (tmp_path / "run" / "plan.json").is_file(), done.stderr
 
 
-def test_a_file_without_training_programs_says_so(tmp_path: Path) -> None:
-    """The file that detects GPUs runs primus-cli too, with programs of the user's own."""
+def test_a_zipapp_without_training_programs_is_an_error(tmp_path: Path) -> None:
+    """It still runs the user's own programs."""
     bare = tmp_path / "launch.pyz"
     zipapp_file.write_zipapp(bare)
     done = run(["python3", str(bare), "direct", "--single", "--", "train", "pretrain"], tmp_path)
@@ -83,8 +83,8 @@ def test_a_file_without_training_programs_says_so(tmp_path: Path) -> None:
     assert "contains no training programs\n  fix: pass --workloads" in done.stderr
 
 
-def test_without_a_home_nobody_elses_folder_is_run(program: Path, tmp_path: Path) -> None:
-    """A systemd unit of root has no HOME: the name of a folder in /tmp is known to everybody, and what lies there may be anybody's."""
+def test_without_home_a_folder_of_another_account_is_an_error(program: Path, tmp_path: Path) -> None:
+    """A systemd unit of root has no HOME, and another account could create the folder in /tmp."""
     words = ["env", "--unset=HOME", "python3", str(program), "--dry-run", "direct", "--single", "--", "train", "pretrain"]
     planned = run(words, tmp_path)
 
@@ -92,8 +92,8 @@ def test_without_a_home_nobody_elses_folder_is_run(program: Path, tmp_path: Path
     assert f"{pwd.getpwuid(os.geteuid()).pw_dir}/.cache/primus/workloads-" in planned.stdout
 
 
-def test_a_closed_pipe_is_no_traceback(program: Path, tmp_path: Path) -> None:
-    """`primus-cli --help | head -1` ends quietly."""
+def test_a_closed_pipe_gives_no_traceback(program: Path, tmp_path: Path) -> None:
+    """`primus-cli --help | head -1` ends without a message."""
     done = run(["bash", "-c", f"python3 {program} config show --json | head -1"], tmp_path)
 
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""The rank supervisor: output files, signals and exit records, with real processes."""
+"""primus_bootstrap.launch.ranks.rank: output files, signals and exit records, with real processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.waiting import LIMIT_S, until
 
 
 def start(run_dir: Path, script: str) -> subprocess.Popen[bytes]:
-    """Start one rank with a Python program that says `ready`, and wait for that."""
+    """Start one rank with a Python program that prints `ready`, and wait for that line."""
     process = subprocess.Popen(words(run_dir, sys.executable, "-c", script))
     wait_for(run_dir, "ready")
     return process
 
 
 def wait_for(run_dir: Path, text: str, number: int = 0) -> None:
-    """Wait until a rank's log holds a text."""
+    """Wait until a rank's log contains a text."""
     path = rank_log.log_path(run_dir, number)
     until(lambda: path.is_file() and text in path.read_text(), f"{text} in {path}")
 
@@ -39,8 +39,8 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_both_streams_land_in_the_log_of_the_rank_and_with_times_beside_it(tmp_path: Path) -> None:
-    """The plain log holds what was said in its order; each line of the JSON beside it says when, where and by whom."""
+def test_both_streams_are_in_the_logs_of_the_rank(tmp_path: Path) -> None:
+    """The text log has the lines in order; the JSON log adds time, node and rank."""
     before = time.time()
     done = run(tmp_path, "bash", "-c", "echo out; echo err >&2; printf last", RANK="3", WORLD_SIZE="4", PRIMUS_NODE="n1")
     events = [json.loads(line) for line in rank_log.events_path(tmp_path, 3).read_text().splitlines()]
@@ -52,8 +52,8 @@ def test_both_streams_land_in_the_log_of_the_rank_and_with_times_beside_it(tmp_p
 
 
 @pytest.mark.parametrize(("script", "code", "number"), [("exit 3", 3, 0), ("kill -SEGV $$", 128 + SEGV, SEGV), ("exit 75", 75, 0)])
-def test_the_record_says_how_the_program_ended(tmp_path: Path, script: str, code: int, number: int) -> None:
-    """Exit code and signal are kept, and passed on as a shell does."""
+def test_the_record_has_exit_code_and_signal(tmp_path: Path, script: str, code: int, number: int) -> None:
+    """They are also returned as a shell does."""
     done = run(tmp_path, "bash", "-c", script)
     kept = record(tmp_path)
 
@@ -62,16 +62,16 @@ def test_the_record_says_how_the_program_ended(tmp_path: Path, script: str, code
     assert kept.started <= kept.ended
 
 
-def test_a_program_that_does_not_exist_ends_with_127_and_says_so(tmp_path: Path) -> None:
-    """As in a shell, and with the reason in the rank's log."""
+def test_a_missing_program_exits_with_127(tmp_path: Path) -> None:
+    """The rank's log has the reason."""
     done = run(tmp_path, "/no/such/program")
 
     assert (done.returncode, record(tmp_path).exit_code) == (127, 127)
     assert "/no/such/program cannot be started: No such file or directory\n  fix:" in rank_log.log_path(tmp_path, 0).read_text()
 
 
-def test_a_secret_of_the_environment_reaches_neither_file(tmp_path: Path) -> None:
-    """A program that prints its environment must not publish the token in it."""
+def test_secrets_of_the_environment_are_masked_in_both_files(tmp_path: Path) -> None:
+    """A program may print its environment."""
     run(tmp_path, "env", API_TOKEN="s3cr3t-value-1", PRIVATE_KEY="line-one-of-it\nline-two-of-it")
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
 
@@ -79,43 +79,43 @@ def test_a_secret_of_the_environment_reaches_neither_file(tmp_path: Path) -> Non
     assert not [secret for secret in ("s3cr3t", "line-one", "line-two") if secret in written]
 
 
-def test_a_progress_bar_is_kept_as_it_looks_in_the_end(tmp_path: Path) -> None:
-    """A line that was written over a hundred times is one line."""
+def test_a_progress_bar_is_one_line(tmp_path: Path) -> None:
+    """A line that was overwritten a hundred times keeps its last text."""
     run(tmp_path, "bash", "-c", r"printf ' 1%%\r 2%%\r100%%\r\ndone\n'")
 
     assert rank_log.log_path(tmp_path, 0).read_text() == "100%\ndone\n"
 
 
-def test_output_of_a_megabyte_without_a_line_break_is_kept_whole(tmp_path: Path) -> None:
-    """Nothing waits for a line break for ever, and nothing is lost in a burst."""
+def test_a_megabyte_without_a_line_break_is_complete(tmp_path: Path) -> None:
+    """Long lines are split; nothing is lost."""
     run(tmp_path, sys.executable, "-c", "import sys; sys.stdout.write('x' * 1000000)")
 
     assert rank_log.log_path(tmp_path, 0).read_text().replace("\n", "") == "x" * 1000000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_passed_on_once_and_the_program_may_finish(tmp_path: Path, number: signal.Signals) -> None:
-    """Two requests to stop are one to the program, which writes its checkpoint and ends with 75."""
+def test_a_signal_is_passed_on_once(tmp_path: Path, number: signal.Signals) -> None:
+    """Two signals reach the program as one; it writes its checkpoint and exits with 75."""
     script = (
         "import signal, sys, time\n"
-        "asked = []\n"
-        f"signal.signal({int(number)}, lambda *_: (asked.append(1), print('asked', len(asked))))\n"
+        "received = []\n"
+        f"signal.signal({int(number)}, lambda *_: (received.append(1), print('signal', len(received))))\n"
         "print('ready')\n"
-        "while not asked: time.sleep(0.01)\n"
+        "while not received: time.sleep(0.01)\n"
         "time.sleep(0.7); sys.exit(75)\n"
     )
     process = start(tmp_path, script)
     process.send_signal(number)
-    wait_for(tmp_path, "asked 1")
+    wait_for(tmp_path, "signal 1")
     process.send_signal(number)
 
     assert process.wait(20) == 75
-    assert "asked 2" not in rank_log.log_path(tmp_path, 0).read_text()
+    assert "signal 2" not in rank_log.log_path(tmp_path, 0).read_text()
     assert record(tmp_path).stopped_at is not None
 
 
-def test_a_program_that_is_ended_by_the_signal_is_known_as_ended_by_others(tmp_path: Path) -> None:
-    """When one fails, torchrun stops the others: those must not be taken for the cause."""
+def test_a_program_ended_by_the_signal_is_recorded_as_ended_by_others(tmp_path: Path) -> None:
+    """If one rank fails, torchrun stops the others; they are not the cause."""
     process = start(tmp_path, "import time; print('ready'); time.sleep(60)")
     process.send_signal(signal.SIGTERM)
 
@@ -124,7 +124,7 @@ def test_a_program_that_is_ended_by_the_signal_is_known_as_ended_by_others(tmp_p
 
 
 def test_the_program_ends_with_its_supervisor(tmp_path: Path) -> None:
-    """A rank that does not stop is killed by torchrun: its program may not stay behind with the GPU."""
+    """A rank that does not stop is killed by torchrun; its program must not stay on the GPU."""
     process = start(tmp_path, "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready'); time.sleep(60)")
     process.kill()
     process.wait(20)
@@ -132,8 +132,8 @@ def test_the_program_ends_with_its_supervisor(tmp_path: Path) -> None:
     until(lambda: gone(record(tmp_path).pid), "the end of the program", limit_s=10)
 
 
-def test_the_rank_ends_with_what_started_it(tmp_path: Path) -> None:
-    """Somebody may kill torchrun itself: its ranks are asked to stop by the kernel."""
+def test_the_rank_ends_with_its_parent(tmp_path: Path) -> None:
+    """If torchrun is killed, the kernel sends SIGTERM to its ranks."""
     command = words(tmp_path, sys.executable, "-c", "import time; print('ready'); time.sleep(60)")
     parent = subprocess.Popen([sys.executable, "-c", f"import subprocess; subprocess.run({command!r})"])
     wait_for(tmp_path, "ready")
@@ -144,8 +144,8 @@ def test_the_rank_ends_with_what_started_it(tmp_path: Path) -> None:
     assert ended(tmp_path).exit_code == 128 + TERM
 
 
-def test_a_grandchild_that_keeps_the_pipe_open_does_not_keep_the_rank(tmp_path: Path) -> None:
-    """A helper that a program leaves behind must not hold the whole job."""
+def test_a_grandchild_with_the_pipe_open_does_not_block_the_rank(tmp_path: Path) -> None:
+    """A process that the program leaves behind must not block the job."""
     started = time.monotonic()
     done = run(tmp_path, "bash", "-c", "sleep 30 & echo bye")
 
@@ -155,7 +155,7 @@ def test_a_grandchild_that_keeps_the_pipe_open_does_not_keep_the_rank(tmp_path: 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
 def test_a_full_disk_stops_the_log_and_not_the_program(tmp_path: Path) -> None:
-    """The program runs to its end; the record, which has its block from the start, says what could not be written."""
+    """The program runs to its end; the record has the error and the number of lost lines."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], check=False, capture_output=True).returncode:
@@ -178,8 +178,8 @@ def test_a_full_disk_stops_the_log_and_not_the_program(tmp_path: Path) -> None:
     assert 0 < kept.dropped < kept.lines
 
 
-def test_a_run_folder_that_is_used_again_keeps_what_it_had(tmp_path: Path) -> None:
-    """The second start appends, and reading gives the newest start alone."""
+def test_a_second_run_in_the_folder_appends(tmp_path: Path) -> None:
+    """Reading returns the newest run only."""
     run(tmp_path, "echo", "first")
     run(tmp_path, "echo", "second")
     lines = rank_log.read_lines(tmp_path, record(tmp_path), limit_bytes=1000)
@@ -188,8 +188,8 @@ def test_a_run_folder_that_is_used_again_keeps_what_it_had(tmp_path: Path) -> No
     assert [(line.number, line.text) for line in lines] == [(1, "second")]
 
 
-def test_only_the_end_of_a_long_log_is_read_and_lines_keep_their_numbers(tmp_path: Path) -> None:
-    """A log of gigabytes costs no more than its last part."""
+def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    """Line numbers are still those of the whole log."""
     run(tmp_path, "seq", "1000")
     lines = rank_log.read_lines(tmp_path, record(tmp_path), limit_bytes=400)
 
@@ -198,8 +198,8 @@ def test_only_the_end_of_a_long_log_is_read_and_lines_keep_their_numbers(tmp_pat
     assert 2 < len(lines) < 20
 
 
-def test_the_prefix_starts_a_rank_from_the_zipapp_without_this_checkout(tmp_path: Path) -> None:
-    """What is shipped to nodes is one file."""
+def test_the_prefix_starts_a_rank_from_the_zipapp(tmp_path: Path) -> None:
+    """Nodes have no checkout."""
     zipapp_file.write_zipapp(tmp_path / "launch.pyz")
     imported = f"import sys; sys.path.insert(0, {str(tmp_path / 'launch.pyz')!r}); from primus_bootstrap.launch.ranks import rank"
     code = f"{imported}; print(*rank.prefix('R', 'PY'), sep='\\n')"
@@ -208,8 +208,8 @@ def test_the_prefix_starts_a_rank_from_the_zipapp_without_this_checkout(tmp_path
     assert done.stdout.splitlines() == ["PY", "-I", str(tmp_path / "launch.pyz"), "rank", "--run-dir", "R", "--"]
 
 
-def test_the_prefix_and_a_program_run_as_they_stand(tmp_path: Path) -> None:
-    """The words that torchrun gets do what they say, from whatever folder."""
+def test_the_prefix_and_a_program_run_from_any_folder(tmp_path: Path) -> None:
+    """These are the words that torchrun runs."""
     command = [*rank.prefix(str(tmp_path), sys.executable), "bash", "-c", "echo from rank $RANK; exit 4"]
     done = subprocess.run(command, cwd="/", env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"}, check=False, timeout=LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot.replay: what a snapshot restores, and how differences are told. Bit-equal losses: tests/workloads."""
+"""primus_bootstrap.launch.snapshot.replay: restored parts and differences. tests/workloads tests bit-equal losses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def recorded(tmp_path: Path, **changes: Any) -> tuple[Path, Plan]:
     return folder / "A", made
 
 
-def test_command_folder_settings_and_environment_are_those_of_the_run(tmp_path: Path) -> None:
-    """The run folder is not: a replay gets one of its own."""
+def test_command_folder_settings_and_environment_are_restored(tmp_path: Path) -> None:
+    """The run folder is not restored: a replay has its own."""
     run_dir, made = recorded(tmp_path)
     found = replay.load(run_dir, {"LANG": "de_DE", "NEW": "1", "SSH_TTY": "/dev/pts/1", **SECRETS})
 
@@ -39,7 +39,7 @@ def test_command_folder_settings_and_environment_are_those_of_the_run(tmp_path: 
     assert found.notes == ()
 
 
-def test_the_snapshot_folder_itself_may_be_named(tmp_path: Path) -> None:
+def test_the_snapshot_folder_can_be_given(tmp_path: Path) -> None:
     """A snapshot can be copied without its run."""
     run_dir, made = recorded(tmp_path)
 
@@ -47,7 +47,7 @@ def test_the_snapshot_folder_itself_may_be_named(tmp_path: Path) -> None:
 
 
 def test_secrets_come_from_the_environment_of_the_replay(tmp_path: Path) -> None:
-    """Those that are not there are named, and nothing is set to ***."""
+    """A note names the missing ones; no variable is set to ***."""
     setting = Setting("direct.env", {"HF_TOKEN": SECRETS["HF_TOKEN"], "MODE": "x"}, "flag --env")
     words = ("direct", "--env", f"HF_TOKEN={SECRETS['HF_TOKEN']}", "--", "train.py")
     run_dir, _ = recorded(tmp_path, settings=(setting,), command=words)
@@ -60,17 +60,17 @@ def test_secrets_come_from_the_environment_of_the_replay(tmp_path: Path) -> None
     assert "***" not in json.dumps([dict(without.environment), dict(having.environment)])
 
 
-def test_a_secret_among_the_words_of_the_program_cannot_be_restored(tmp_path: Path) -> None:
-    """Running with *** in its place would be another run."""
+def test_a_secret_in_the_command_is_an_error(tmp_path: Path) -> None:
+    """A command with *** would be another run."""
     run_dir, _ = recorded(tmp_path, command=("direct", "--", "train.py", "--password", "very-secret"))
 
-    with pytest.raises(UsageError, match="a secret that no snapshot keeps"):
+    with pytest.raises(UsageError, match="a secret, which the snapshot has only masked"):
         replay.load(run_dir, {})
 
 
 @pytest.mark.parametrize("word", ["x.yaml", "--config=x.yaml", "{folder}/x.yaml"])
-def test_a_configuration_that_has_changed_is_taken_from_the_snapshot(tmp_path: Path, word: str) -> None:
-    """By itself, behind `=`, relative or absolute."""
+def test_a_changed_configuration_is_taken_from_the_snapshot(tmp_path: Path, word: str) -> None:
+    """Alone or after `=`, relative or absolute."""
     named = word.format(folder=tmp_path / "job")
     run_dir, _ = recorded(tmp_path, program_arguments=(named,), command=("direct", "--", named))
     (tmp_path / "job/x.yaml").unlink()
@@ -80,16 +80,16 @@ def test_a_configuration_that_has_changed_is_taken_from_the_snapshot(tmp_path: P
     assert found.notes == (f"{tmp_path}/job/x.yaml no longer exists; the copy in the snapshot is used",)
 
 
-def test_nothing_differs_where_nothing_has_changed(tmp_path: Path) -> None:
-    """Also strictly."""
+def test_an_unchanged_run_has_no_differences(tmp_path: Path) -> None:
+    """Also with --strict."""
     run_dir, made = recorded(tmp_path)
     again = replace(made, run_dir=str(tmp_path / "job/B"))
 
     assert replay.check(run_dir, again, strict=True) == ("replay: machine, packages, code and settings are unchanged",)
 
 
-def test_a_replay_that_uses_the_copy_of_a_file_differs_in_nothing(tmp_path: Path) -> None:
-    """The copy holds what the file held."""
+def test_a_replay_with_a_copy_of_a_file_has_no_differences(tmp_path: Path) -> None:
+    """The copy has the original content."""
     run_dir, made = recorded(tmp_path)
     (tmp_path / "job/x.yaml").write_text("train: {steps: 400}\n")
     again = replace(made, program_arguments=("--config", str(run_dir / "snapshot/files/01-x.yaml")))
@@ -98,8 +98,8 @@ def test_a_replay_that_uses_the_copy_of_a_file_differs_in_nothing(tmp_path: Path
     assert found == []
 
 
-def test_differences_are_listed_and_strict_refuses_them(tmp_path: Path) -> None:
-    """Another driver, another package, another setting, another variable, other code."""
+def test_differences_are_listed_and_are_an_error_with_strict(tmp_path: Path) -> None:
+    """Driver, package, setting, variable and code differ."""
     run_dir, made = recorded(tmp_path)
     path = run_dir / "snapshot/machine-00000.json"
     machine = json.loads(path.read_text())
@@ -116,25 +116,25 @@ def test_differences_are_listed_and_strict_refuses_them(tmp_path: Path) -> None:
 
     assert "replay: settings: direct.nproc: 2 -> 8" in found
     assert "replay: environment: LANG: C -> de_DE" in found
-    assert "replay: machine: gpu_drivers.amdgpu: 6.10.5 -> (not there)" in found
+    assert "replay: machine: gpu_drivers.amdgpu: 6.10.5 -> (absent)" in found
     assert any(line.startswith("replay: packages: torch: 2.4.0 -> ") for line in found)
     assert any(line.startswith("replay: code: git changes of ") for line in found)
     assert "gpu_drivers.amdgpu: 6.10.5" in str(caught.value)
     assert caught.value.exit_code == 3
 
 
-def test_a_secret_that_is_missing_is_a_difference_and_its_value_is_none(tmp_path: Path) -> None:
-    """Two tokens are not compared: neither is known."""
+def test_a_missing_secret_is_a_difference(tmp_path: Path) -> None:
+    """Only the existence of secrets is compared."""
     run_dir, made = recorded(tmp_path)
     other = replace(made, inherited={**made.inherited, "HF_TOKEN": "another-secret-value"})
     none = replace(made, inherited={name: value for name, value in made.inherited.items() if name != "HF_TOKEN"})
 
     assert replay.differences(run_dir, other) == ()
-    assert [item.text() for item in replay.differences(run_dir, none)] == ["environment: HF_TOKEN: *** -> (not there)"]
+    assert [item.text() for item in replay.differences(run_dir, none)] == ["environment: HF_TOKEN: *** -> (absent)"]
 
 
-def test_a_replay_needs_no_file_whose_settings_the_snapshot_has(tmp_path: Path) -> None:
-    """A settings file and a file of variables that are gone by now gave what the snapshot kept."""
+def test_a_replay_works_without_the_settings_files(tmp_path: Path) -> None:
+    """The snapshot has the settings of a deleted settings file and a deleted file of variables."""
     user = User(tmp_path)
     script = user.program("p.sh", "#!/bin/sh\necho got $A with $PRIMUS_TASK\n")
     (user.project / "c.yaml").write_text("direct: {grace: 7}\n")

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
+"""primus_bootstrap.launch.runtimes.slurm: the options of srun and sbatch, and runs with fake ones that execute the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.launch_cli_rig import User, wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Does what srun does with one task a node, on this host: --help, -N, a step's variables, the highest exit code; SIGTERM kills its tasks.
+# A fake srun that runs one task per node on this host: --help, -N, the variables of a step, the highest exit code; SIGTERM kills its tasks.
 SRUN = """#!/usr/bin/env python3
 import os, signal, subprocess, sys
 words = sys.argv[1:]
@@ -44,7 +44,7 @@ def kill(*_):
 signal.signal(signal.SIGTERM, kill)
 sys.exit(max(code if code >= 0 else 128 - code for code in [task.wait() for task in tasks]))
 """
-# Signals the tasks of the stand-in's step, where it is the one that is named.
+# A fake scancel that signals the tasks of the fake step.
 SCANCEL = """#!/usr/bin/env python3
 import os, signal, sys
 if sys.argv[1:] == ["77"]:
@@ -53,7 +53,7 @@ if sys.argv[1:] != ["--signal=TERM", "77.0"]:
     sys.exit(f"scancel: error: {sys.argv[1:]}")
 [os.kill(int(pid), signal.SIGTERM) for pid in open(os.environ["HOME"] + "/step").read().split()]
 """
-# Slurm queues a job again that ended with 75, once it has ended on its nodes: the second look sees it run, with nobody in it.
+# A fake squeue for a job that Slurm requeues after exit code 75: the second call shows it running.
 SQUEUE = """#!/usr/bin/env python3
 import os, sys
 assert "--jobs=77" in sys.argv[1:], sys.argv
@@ -64,7 +64,7 @@ elif os.path.exists(home + "/completing"):
     os.rename(home + "/completing", home + "/queued")
     print("COMPLETING")
 """
-# Does what sbatch does: keeps its words, gives the job a number, and runs the script once, on the first node.
+# A fake sbatch that records its arguments, prints a job number, and runs the script on the first node.
 SBATCH = """#!/usr/bin/env python3
 import os, subprocess, sys
 words = sys.argv[1:]
@@ -84,10 +84,10 @@ print("node", os.environ["NODE_RANK"], "of", os.environ["NNODES"], "is", os.envi
 def user(tmp_path: Path) -> User:
     """A user with Slurm."""
     found = User(tmp_path)
-    found.stand_in("srun", SRUN)
-    found.stand_in("sbatch", SBATCH)
-    found.stand_in("scancel", SCANCEL)
-    found.stand_in("squeue", SQUEUE)
+    found.fake_program("srun", SRUN)
+    found.fake_program("sbatch", SBATCH)
+    found.fake_program("scancel", SCANCEL)
+    found.fake_program("squeue", SQUEUE)
     return found
 
 
@@ -97,20 +97,20 @@ def words_of(user: User, program: str) -> list[str]:
 
 
 def planned(user: User, *words: str, **environment: str) -> str:
-    """Return a plan's text."""
+    """Return a plan as text."""
     done = user.cli("--dry-run", "--output", str(user.run_dir), "slurm", *words, **environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def execute_line(plan: str) -> list[str]:
-    """Return what a plan would execute."""
+    """Return the command that a plan executes."""
     (line,) = [line for line in plan.splitlines() if line.startswith("execute ")]
     return shlex.split(line)[1:]
 
 
-def test_srun_gets_one_launcher_a_node_and_the_users_options(user: User) -> None:
-    """Slurm's options pass through as they are, after ours, so that they win."""
+def test_srun_starts_one_launcher_per_node_with_the_users_options(user: User) -> None:
+    """The user's options are unchanged and come last, so that they take precedence."""
     words = execute_line(
         planned(user, "srun", "-N", "8", "-p", "gpu", "--exclusive", "--", "direct", "--nproc", "4", "--", "train", "pretrain", "a=1")
     )
@@ -122,8 +122,8 @@ def test_srun_gets_one_launcher_a_node_and_the_users_options(user: User) -> None
     assert not user.run_dir.exists()
 
 
-def test_a_container_inside_is_handed_on_whole(user: User) -> None:
-    """Each node starts the container by the same settings, lists included, and no secret is a word."""
+def test_the_settings_of_a_container_are_forwarded(user: User) -> None:
+    """Each node uses the same settings, including lists; no secret is on the command line."""
     plan = planned(
         user, "srun", "-N", "2", "--", "container", "--image", "i", "--ulimit=[]", "--env", "HF_TOKEN=geheim123", "--", "train", "pretrain"
     )
@@ -134,8 +134,8 @@ def test_a_container_inside_is_handed_on_whole(user: User) -> None:
     assert "geheim123" not in plan
 
 
-def test_pyxis_starts_the_container_where_srun_has_it(user: User) -> None:
-    """There srun itself mounts and names the image; the setting can say no."""
+def test_pyxis_starts_the_container_if_srun_has_it(user: User) -> None:
+    """The mounts and the image are options of srun; slurm.pyxis can switch it off."""
     (user.home / "srun.help").write_text("      --container-image=[USER@][REGISTRY#]IMAGE[:TAG]|PATH\n")
     line = ("srun", "-N", "2", "--", "container", "--image", "nvcr.io/nvidia/pytorch:25.09", "--", "train", "pretrain")
     with_pyxis = execute_line(planned(user, *line))
@@ -148,17 +148,17 @@ def test_pyxis_starts_the_container_where_srun_has_it(user: User) -> None:
 
 
 @pytest.mark.parametrize("option", ["-n4", "--ntasks=4", "--ntasks-per-node=8"])
-def test_several_launchers_a_node_are_refused(user: User, option: str) -> None:
-    """Ranks are started by the launcher, not by Slurm."""
+def test_several_launchers_per_node_are_an_error(user: User, option: str) -> None:
+    """The launcher starts the ranks, not Slurm."""
     done = user.cli("slurm", "srun", option, "--", "train", "pretrain")
 
     assert done.returncode == 2
     assert f"slurm: {option}: primus-cli starts one launcher on each node" in done.stderr
 
 
-def test_task_counts_of_an_allocation_start_no_second_launcher(user: User) -> None:
-    """An allocation leaves variables that srun takes for options; with them it would start as many launchers as they say."""
-    user.stand_in("srun", '#!/bin/bash\nenv > "$HOME/seen"\n')
+def test_task_counts_of_an_allocation_are_not_passed_to_srun(user: User) -> None:
+    """Otherwise srun would read these variables as options and start more launchers."""
+    user.fake_program("srun", '#!/bin/bash\nenv > "$HOME/seen"\n')
     counts = {"SLURM_NTASKS": "16", "SLURM_NPROCS": "16", "SLURM_NTASKS_PER_NODE": "8", "SLURM_NNODES": "2"}
     done = user.cli("--output", str(user.run_dir), "slurm", "srun", "--", "preflight", **counts)
     seen = {line.partition("=")[0] for line in (user.home / "seen").read_text().splitlines()}
@@ -168,8 +168,8 @@ def test_task_counts_of_an_allocation_start_no_second_launcher(user: User) -> No
 
 
 @pytest.mark.parametrize("option", ["--array=0-3", "-a0-3"])
-def test_an_array_is_refused(user: User, option: str) -> None:
-    """Its tasks would be several runs in one folder, each over the logs of the others; in the settings as well."""
+def test_an_array_is_an_error(user: User, option: str) -> None:
+    """Its tasks would overwrite each other's logs in one folder. The same applies to the settings."""
     done = user.cli("slurm", "sbatch", option, "--", "train", "pretrain")
 
     assert (done.returncode, f"slurm: {option}: the tasks of an array" in done.stderr) == (2, True), done.stderr
@@ -181,24 +181,24 @@ def test_an_array_is_refused(user: User, option: str) -> None:
     ("words", "fine"),
     [(("--export=NONE",), False), (("--export", "PATH"), False), (("--export=ALL",), True), (("--export=PATH,M=3",), True)],
 )
-def test_an_export_that_loses_variables_is_refused(user: User, words: tuple[str, ...], fine: bool) -> None:  # noqa: FBT001 - a parameter of the test
-    """The values of --env go through Slurm's environment; without them every node would fail."""
+def test_an_export_that_loses_variables_is_an_error(user: User, words: tuple[str, ...], fine: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """The values of --env are passed in Slurm's environment."""
     done = user.cli("--dry-run", "slurm", "srun", *words, "--", "direct", "--env", "M=geheim1234", "--", "train", "pretrain")
 
     assert done.returncode == (0 if fine else 2), done.stderr
-    assert fine or "--export keeps variables from the nodes that --env sets: M" in done.stderr
+    assert fine or "--export does not pass these variables of --env to the nodes: M" in done.stderr
 
 
-def test_without_slurm_the_message_says_so(tmp_path: Path) -> None:
-    """A laptop has no srun."""
+def test_a_missing_srun_is_an_error(tmp_path: Path) -> None:
+    """A laptop has no Slurm."""
     done = User(tmp_path).cli("slurm", "srun", "--", "train", "pretrain")
 
-    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "primus-cli: there is no srun on the PATH")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "primus-cli: srun is not on the PATH")
 
 
 @pytest.mark.parametrize("launcher", ["srun", "sbatch"])
 def test_every_node_runs_one_launcher(user: User, launcher: str) -> None:
-    """Two nodes give two launchers with the same folder, address and port, by sbatch as well."""
+    """Two nodes give two launchers with the same folder, address and port, also with sbatch."""
     script = user.program("who.py", WHO)
     options = ("--script", str(script), "--torchrun-arg=--bogus", "--env", "M=geheim1234", "--single")
     line = ("--output", str(user.run_dir), "slurm", launcher, "-N", "1", "--", "direct", *options, "--", "x")
@@ -213,8 +213,8 @@ def test_every_node_runs_one_launcher(user: User, launcher: str) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["srun", "sbatch"])
-def test_two_nodes_look_at_themselves(user: User, launcher: str) -> None:
-    """A task with one process a node runs once on each, numbered, in one run folder."""
+def test_a_task_runs_once_on_each_of_two_nodes(user: User, launcher: str) -> None:
+    """A task with one process per node uses one run folder and the node's number."""
     done = user.cli("--output", str(user.run_dir), "slurm", launcher, "-N", "2", "--", "preflight", "--min-free-gib", "0")
     names = sorted(path.name for path in user.run_dir.glob("preflight-*.jsonl"))
 
@@ -223,8 +223,8 @@ def test_two_nodes_look_at_themselves(user: User, launcher: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_leaves_every_node_its_checkpoint(user: User, number: signal.Signals) -> None:
-    """Not srun, which would kill its tasks, but the step is sent SIGTERM: the programs write a checkpoint, and their code comes back."""
+def test_a_signal_gives_every_node_time_for_a_checkpoint(user: User, number: signal.Signals) -> None:
+    """SIGTERM goes to the step, not to srun, which would kill its tasks; the exit code is that of the programs."""
     text = "import os, sys, time, signal\nsignal.signal(15, lambda *_: sys.exit(75))\nopen('ready', 'w').close()\ntime.sleep(60)\n"
     script = user.program("p.py", text)
     child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "direct", "--single", "--script", str(script), "--")
@@ -237,9 +237,9 @@ def test_a_signal_leaves_every_node_its_checkpoint(user: User, number: signal.Si
     assert "forcing job termination" not in output
 
 
-def test_a_signal_ends_srun_where_its_step_has_not_begun(user: User) -> None:
-    """A job that still waits for its nodes has nothing to save; the step of an earlier use of the run folder is left alone."""
-    user.stand_in("srun", "#!/bin/bash\ntrap 'echo revoked; exit 1' TERM\ntouch \"$HOME/waits\"\nsleep 60 & wait\n")
+def test_a_signal_ends_srun_before_the_step_starts(user: User) -> None:
+    """A pending job has nothing to save; the step of an earlier run in the folder is not signalled."""
+    user.fake_program("srun", "#!/bin/bash\ntrap 'echo revoked; exit 1' TERM\ntouch \"$HOME/waits\"\nsleep 60 & wait\n")
     (user.run_dir / "logs").mkdir(parents=True)
     (user.run_dir / "logs" / "slurm-step").write_text("77.0\n")
     child = user.start("--output", str(user.run_dir), "slurm", "srun", "--", "preflight")
@@ -251,8 +251,8 @@ def test_a_signal_ends_srun_where_its_step_has_not_begun(user: User) -> None:
 
 
 @pytest.mark.parametrize("inside", ["", "70"])
-def test_a_job_that_slurm_queues_again_behind_srun_is_cancelled(user: User, inside: str) -> None:
-    """After exit code 75 it would hold its nodes with nobody in it; the job that somebody typed the command in is left alone."""
+def test_a_job_requeued_by_slurm_is_cancelled(user: User, inside: str) -> None:
+    """After exit code 75 it would only occupy its nodes; the user's own allocation is not cancelled."""
     (user.home / "completing").touch()
     script = user.project / "stop.py"
     script.write_text("raise SystemExit(75)")

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot.snapshot_diff: what two runs differ in."""
+"""primus_bootstrap.launch.snapshot.snapshot_diff: the differences between two runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_each_part_is_compared_and_what_matters_comes_first(tmp_path: Path, caps
     assert found[1:4] == [
         "settings: direct.nproc: 2 -> 4",
         "environment: NCCL_DEBUG: WARN -> INFO",
-        "machine: gpu_drivers.amdgpu: (not there) -> 6.12.12",
+        "machine: gpu_drivers.amdgpu: (absent) -> 6.12.12",
     ]
     assert found[4].startswith("packages: PyYAML: ")
     assert len(found) == 5
@@ -82,8 +82,8 @@ def test_a_changed_program_and_a_changed_file_show(tmp_path: Path, capsys: pytes
     }
 
 
-def test_the_last_steps_of_two_runs_stand_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What an A/B run is for."""
+def test_the_last_steps_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For A/B runs."""
     first, second = two(tmp_path)
     (first / "steps.jsonl").write_text('{"step": 9, "loss": 2.0, "tokens_per_s": 1000.0, "mfu": null}\n')
     (second / "steps.jsonl").write_text('{"step": 9, "loss": 2.0, "tokens_per_s": 1100.0, "mfu": 0.4}\n')
@@ -96,8 +96,8 @@ def test_the_last_steps_of_two_runs_stand_beside_each_other(tmp_path: Path, caps
     ]
 
 
-def test_a_program_gets_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each difference with its part, name and both values."""
+def test_json_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each difference has its part, name and both values."""
     code, found = lines(capsys, *two(tmp_path, task="other"), "--json")
 
     assert code == 1
@@ -105,7 +105,7 @@ def test_a_program_gets_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("words", [[], ["A"], ["A", "B", "C"], ["A", "--wrong"]])
-def test_anything_but_two_folders_is_wrong_use(words: list[str]) -> None:
-    """And says what is right."""
-    with pytest.raises(UsageError, match="needs two run folders"):
+def test_two_folders_are_required(words: list[str]) -> None:
+    """The error has the correct usage."""
+    with pytest.raises(UsageError, match="needs exactly two run folders"):
         snapshot_diff.main(words)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot.run_snapshot: what is kept of a run, and what must never be."""
+"""primus_bootstrap.launch.snapshot.run_snapshot: the content of a snapshot, without secrets."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def taken(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Take a snapshot of a project's run and return its main part."""
+    """Take a snapshot of a project's run; return its main part."""
     place = run_snapshot.take(plan(folder, **changes), folder / "A")
     return run_snapshot.read(place, run_snapshot.MAIN)
 
 
 def everything(folder: Path) -> str:
-    """Return all that was written below a folder."""
+    """Return the text of all files below a folder."""
     return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def test_the_command_settings_code_and_machine_are_kept(tmp_path: Path) -> None:
-    """Months later the folder alone says what ran, from which code, where."""
+def test_the_snapshot_has_command_settings_code_and_machine(tmp_path: Path) -> None:
+    """The folder alone shows what ran, from which code, on which machine."""
     folder = project(tmp_path / "job")
     data = taken(folder)
     machine = run_snapshot.read(folder / "A/snapshot", run_snapshot.machine_name(0))
@@ -44,8 +44,8 @@ def test_the_command_settings_code_and_machine_are_kept(tmp_path: Path) -> None:
     assert (folder / "A/snapshot/files/01-x.yaml").read_text() == "train: {steps: 4}\n"
 
 
-def test_no_secret_value_lands_in_any_file(tmp_path: Path) -> None:
-    """Neither from the environment, nor from the command line, a configuration file, a patch, a remote's address or a hook's result."""
+def test_no_file_contains_a_secret(tmp_path: Path) -> None:
+    """From the environment, the command line, a configuration file, a patch, a remote's address or a hook."""
     folder = project(tmp_path / "job")
     git(folder, "remote", "add", "origin", "https://mia:hunter2hunter2@git.example/x.git")
     (folder / "train.py").write_text(f"token = '{SECRETS['HF_TOKEN']}'\napi_key = 'only-in-the-patch'\n")
@@ -69,8 +69,8 @@ def test_no_secret_value_lands_in_any_file(tmp_path: Path) -> None:
     assert [secret for secret in (*secrets, "hunter2", "only-in", "only-behind", "in-a-url") if secret in written] == []
 
 
-def test_the_difference_to_the_commit_is_kept_and_can_be_applied(tmp_path: Path) -> None:
-    """Code that was never committed is the usual reason why a result cannot be had again."""
+def test_the_patch_against_the_commit_can_be_applied(tmp_path: Path) -> None:
+    """Uncommitted code is the usual reason why a result cannot be reproduced."""
     folder = project(tmp_path / "job")
     (folder / "train.py").write_text("print('training differently')\n")
     data = taken(folder)
@@ -81,8 +81,8 @@ def test_the_difference_to_the_commit_is_kept_and_can_be_applied(tmp_path: Path)
     assert (folder / "train.py").read_text() == "print('training differently')\n"
 
 
-def test_a_patch_beyond_the_bound_is_named_and_left_out(tmp_path: Path) -> None:
-    """A data file that was added by mistake must not fill every run folder."""
+def test_a_large_patch_is_omitted(tmp_path: Path) -> None:
+    """A data file added by mistake must not fill every run folder; size and digest are recorded."""
     folder = project(tmp_path / "job")
     (folder / "train.py").write_text("x = 1\n" * (code_state.PATCH_BYTES // 6 + 1))
     data = taken(folder)["git"][0]
@@ -92,8 +92,8 @@ def test_a_patch_beyond_the_bound_is_named_and_left_out(tmp_path: Path) -> None:
     assert "x = 1" not in everything(folder / "A/snapshot").replace((folder / "train.py").read_text(), "")
 
 
-def test_a_file_beyond_the_bound_is_named_with_its_digest(tmp_path: Path) -> None:
-    """Data are not copied, and still a changed one can be told."""
+def test_a_large_file_is_recorded_by_its_digest(tmp_path: Path) -> None:
+    """Data are not copied, but a change is detected."""
     folder = project(tmp_path / "job")
     (folder / "tokens.bin").write_bytes(b"\0" * (code_state.COPY_BYTES + 1))
     kept = {item["path"]: item for item in taken(folder, program_arguments=("data.files=tokens.bin",))["files"]}
@@ -102,8 +102,8 @@ def test_a_file_beyond_the_bound_is_named_with_its_digest(tmp_path: Path) -> Non
     assert kept[str(folder / "tokens.bin")]["sha256"] == code_state.file_sha256(folder / "tokens.bin")
 
 
-def test_a_folder_outside_of_git_has_a_digest_of_its_code(tmp_path: Path) -> None:
-    """A change of the program shows also where nobody keeps versions."""
+def test_a_folder_outside_git_has_a_digest_of_its_code(tmp_path: Path) -> None:
+    """A change of the program is detected without git."""
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "train.py").write_text("x = 1\n")
@@ -115,8 +115,8 @@ def test_a_folder_outside_of_git_has_a_digest_of_its_code(tmp_path: Path) -> Non
     assert first["files"] == 1
 
 
-def test_nodes_write_their_machines_and_the_first_one_the_rest(tmp_path: Path) -> None:
-    """All nodes of a run share one folder, and none overwrites another's file."""
+def test_each_node_writes_its_machine_and_node_0_the_rest(tmp_path: Path) -> None:
+    """All nodes share one folder and do not overwrite each other's files."""
     folder = project(tmp_path / "job")
     made = plan(folder)
     run_snapshot.take(replace(made, topology=replace(made.topology, nnodes=2, node_rank=1)), folder / "A")
@@ -128,8 +128,8 @@ def test_nodes_write_their_machines_and_the_first_one_the_rest(tmp_path: Path) -
     assert (folder / "A/snapshot/snapshot.json").is_file()
 
 
-def test_a_run_that_goes_on_keeps_how_it_was_started_before(tmp_path: Path) -> None:
-    """A resumed run may have other settings; both stay known."""
+def test_a_resumed_run_keeps_the_earlier_snapshot(tmp_path: Path) -> None:
+    """A resumed run may have other settings."""
     folder = project(tmp_path / "job")
     taken(folder)
     taken(folder, program_arguments=("--config", "x.yaml", "steps=9"))
@@ -139,10 +139,10 @@ def test_a_run_that_goes_on_keeps_how_it_was_started_before(tmp_path: Path) -> N
     assert run_snapshot.read(folder / "A/snapshot", run_snapshot.MAIN)["program_arguments"][-1] == "steps=9"
 
 
-def test_an_interpreter_that_does_not_answer_is_unknown_with_its_reason(tmp_path: Path) -> None:
-    """Packages that could not be asked for are not the same as none."""
+def test_an_interpreter_that_fails_has_a_reason(tmp_path: Path) -> None:
+    """A failed query is not an empty list of packages."""
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\nexit 3\n")
     broken.chmod(0o755)
 
-    assert "exit code 3; it printed nothing" in machine_state.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]
+    assert "exit code 3; no output" in machine_state.describe(sysfs.Host(tmp_path), str(broken), {})["python"]["problem"]

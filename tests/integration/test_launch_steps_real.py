@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.hooks.discovery and steps: which hooks there are, what they may change, and how they end."""
+"""primus_bootstrap.launch.hooks.steps: the changes, the end and the output of hooks and patches."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Rig:
         return self.runner.run(PlannedStep(phase, str(path), "project"), {"PATH": os.environ["PATH"], **environment})
 
 
-def test_a_shell_hook_changes_variables_and_arguments_by_its_output(tmp_path: Path) -> None:
-    """Only whole lines of the contract count; everything is shown and kept."""
+def test_a_shell_hook_changes_variables_and_arguments(tmp_path: Path) -> None:
+    """Only complete lines of the format count; all output is shown and logged."""
     rig = Rig(tmp_path)
     text = 'echo "env.A=1 2=3"\necho "extra.optimizer.lr=3e-4"\necho "see env.B=2"\necho "$PRIMUS_PHASE $1 $3" >&2\n'
     result = rig.step("10_a.sh", text)
@@ -52,7 +52,7 @@ def test_a_shell_hook_changes_variables_and_arguments_by_its_output(tmp_path: Pa
 
 
 def test_a_python_hook_gets_the_plan_and_returns_its_changes(tmp_path: Path) -> None:
-    """hook(plan) is a function from data to data; a module beside the hook can be imported."""
+    """hook(plan) takes and returns plain data; it can import a module in its folder."""
     (tmp_path / "plan.json").write_text(json.dumps({"topology": {"nnodes": 4}}))
     (tmp_path / "site_rules.py").write_text("FACTOR = 2\n")
     changes = "{'env': {'N': plan['topology']['nnodes'] * FACTOR}, 'extra': {'a.b': 1}}"
@@ -62,42 +62,42 @@ def test_a_python_hook_gets_the_plan_and_returns_its_changes(tmp_path: Path) -> 
     assert (result.variables, result.extras, result.code) == ({"N": "8"}, {"a.b": "1"}, 0)
 
 
-def test_a_python_script_without_the_function_is_run_as_it_is(tmp_path: Path) -> None:
-    """The contract of lines holds for it as for the shell; it sees the task's words."""
+def test_a_python_script_without_the_function_is_run(tmp_path: Path) -> None:
+    """It prints its changes like a shell hook, and gets the task's words."""
     result = Rig(tmp_path).step("10_a.py", "import sys\nprint('env.W=' + '-'.join(sys.argv[1:]))\nsys.exit(0)\n")
 
     assert result.variables == {"W": "train-pretrain-x=1"}
 
 
-def test_a_hook_that_returns_something_else_is_refused(tmp_path: Path) -> None:
-    """A misspelt key of the changes is no silent loss."""
+def test_unknown_keys_of_a_hook_are_an_error(tmp_path: Path) -> None:
+    """A misspelt key must not be lost."""
     (tmp_path / "plan.json").write_text("{}")
     result = Rig(tmp_path).step("10_a.py", "def hook(plan):\n    return {'enw': {}}\n", PRIMUS_PLAN=str(tmp_path / "plan.json"))
-    with pytest.raises(StepError, match="return env and extra only"):
+    with pytest.raises(StepError, match="return only the keys env and extra"):
         check(result)
 
 
 @pytest.mark.parametrize(("code", "outcome"), [(0, "applied"), (2, "skipped"), (1, "failed"), (3, "failed")])
 def test_a_patch_is_applied_skipped_or_stops_the_run(tmp_path: Path, code: int, outcome: str) -> None:
-    """Exit 0 and 2 go on, everything else ends the run with the patch's last words."""
+    """0 is applied, 2 is skipped; another code stops the run with the patch's last lines."""
     result = Rig(tmp_path).step("fix.sh", f"echo why\nexit {code}\n", phase="patch")
 
     assert result.outcome == outcome
     if outcome == "failed":
-        with pytest.raises(StepError, match=f"it ended with {code}\n  . why"):
+        with pytest.raises(StepError, match=f"exit code {code}\n  . why"):
             check(result)
     else:
         check(result)
 
 
-def test_exit_2_of_a_hook_is_a_failure(tmp_path: Path) -> None:
-    """Only patches may be skipped."""
-    with pytest.raises(StepError, match="it ended with 2"):
+def test_exit_code_2_of_a_hook_is_a_failure(tmp_path: Path) -> None:
+    """Only patches can be skipped."""
+    with pytest.raises(StepError, match="exit code 2"):
         check(Rig(tmp_path).step("10_a.sh", "exit 2\n"))
 
 
-def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    """The time limit ends a hook that ignores SIGTERM, and its children."""
+def test_a_hook_that_exceeds_its_time_limit_is_killed_with_its_children(tmp_path: Path) -> None:
+    """Also if it ignores SIGTERM."""
     started = time.monotonic()
     rig = Rig(tmp_path, timeout_s=3)
     with pytest.raises(StepError, match="timed out") as raised:
@@ -110,7 +110,7 @@ def test_a_hook_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: 
 
 
 def test_a_signal_ends_a_hook(tmp_path: Path) -> None:
-    """SIGTERM during a hook does not wait for it."""
+    """SIGTERM does not wait for the hook."""
     signals = StopSignals()
     with signals:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -119,8 +119,8 @@ def test_a_signal_ends_a_hook(tmp_path: Path) -> None:
     assert result.outcome == "stopped"
 
 
-def test_secrets_of_a_hook_are_in_the_environment_and_in_no_file(tmp_path: Path) -> None:
-    """A hook may fetch a token: it is set, and neither shown nor written."""
+def test_secrets_of_a_hook_are_set_and_masked(tmp_path: Path) -> None:
+    """A hook may fetch a token; it is neither shown nor written."""
     rig = Rig(tmp_path)
     result = rig.step("10_a.sh", 'echo "env.HF_TOKEN=topsecret1"\necho "old $OLD_TOKEN and topsecret1"\n', OLD_TOKEN="oldsecret1")
     everything = "".join(path.read_text() for path in (tmp_path / "logs").iterdir()) + "\n".join(rig.shown)
@@ -130,14 +130,14 @@ def test_secrets_of_a_hook_are_in_the_environment_and_in_no_file(tmp_path: Path)
     assert "env.HF_TOKEN=***" in everything
 
 
-def test_a_name_that_is_no_variable_is_refused(tmp_path: Path) -> None:
-    """env.a.b=c is a slip for extra.a.b=c."""
+def test_an_invalid_variable_name_is_an_error(tmp_path: Path) -> None:
+    """env.a.b=c is a typing error for extra.a.b=c."""
     with pytest.raises(StepError, match=r"'a\.b' is not a valid variable name"):
         check(Rig(tmp_path).step("10_a.sh", "echo env.a.b=c\n"))
 
 
-def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:
-    """Half of it would be set, and the rest lost in the log."""
+def test_a_value_with_a_line_break_is_an_error(tmp_path: Path) -> None:
+    """Only the first line would be set."""
     user = User(tmp_path)
     user.program("hooks/10_two.py", "def hook(plan):\n    return {'env': {'CERT': 'a\\nb'}}\n")
     done = user.run(user.program("p.py", "print('started')\n"))
@@ -146,8 +146,8 @@ def test_a_value_with_a_line_break_is_refused(tmp_path: Path) -> None:
     assert "hook() returned env.CERT with a line break" in done.stdout
 
 
-def test_of_a_hook_that_prints_much_only_the_end_is_kept_in_memory(tmp_path: Path) -> None:
-    """60 MB of output cost 120 MB before. All of it is in the log, also a line that never ends, and changes before and after it count."""
+def test_only_the_end_of_a_hooks_output_is_kept_in_memory(tmp_path: Path) -> None:
+    """The log has 60 MB, including a line without end; changes before and after it count."""
     rig = Rig(tmp_path, timeout_s=120)
     rig.runner = replace(rig.runner, show=lambda _line: None)
     text = (

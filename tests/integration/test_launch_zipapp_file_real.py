@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.zipapp_file: the one file that goes to hosts."""
+"""primus_bootstrap.launch.zipapp_file: the zipapp for hosts, with real processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
-def test_it_runs_with_nothing_but_python(version: str, tmp_path: Path) -> None:
-    """No package of the controller is needed; -I keeps them out."""
+def test_it_runs_with_only_python(version: str, tmp_path: Path) -> None:
+    """-I excludes the controller's packages."""
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "--version"], capture_output=True, check=False, timeout=120).returncode:
         pytest.skip(f"this machine has no python{version}")
@@ -32,8 +32,8 @@ def test_it_runs_with_nothing_but_python(version: str, tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_an_unknown_program_is_refused_with_the_choices(tmp_path: Path) -> None:
-    """A word that is no program names those that are."""
+def test_an_unknown_program_is_an_error_with_the_choices(tmp_path: Path) -> None:
+    """The fix lists the programs."""
     program = tmp_path / "launch.pyz"
     zipapp_file.write_zipapp(program)
     python = shutil.which("python3") or "python3"
@@ -43,8 +43,8 @@ def test_an_unknown_program_is_refused_with_the_choices(tmp_path: Path) -> None:
     assert "host-env" in done.stderr
 
 
-def test_every_module_imports_without_the_rest_of_the_package(tmp_path: Path) -> None:
-    """The file holds all that its modules import: no other package of primus_bootstrap, and nothing that pip installs."""
+def test_every_module_imports_from_the_zipapp(tmp_path: Path) -> None:
+    """The zipapp contains all imported modules, without pip packages."""
     program = tmp_path / "launch.pyz"
     zipapp_file.write_zipapp(program)
     code = (

@@ -1,4 +1,4 @@
-"""`safe_files`: what root's programs may open, read, write and make on paths that users can change, and how long they wait."""
+"""primus_bootstrap.launch.safe_files: calls in a child process with a time limit."""
 
 from __future__ import annotations
 
@@ -12,20 +12,9 @@ from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.safe_files import UnsafePathError, trusted_folder, within
 from tests.unit.test_safe_files import OTHER, root_only
 
-# --- Opening ---
 
-
-# --- Reading ---
-
-
-# --- Writing ---
-
-
-# --- Time ---
-
-
-def test_a_call_within_its_time_returns_or_raises() -> None:
-    """Values and errors come back from the child as they are, also large ones."""
+def test_a_call_returns_or_raises() -> None:
+    """Values and errors of the child are returned unchanged, also large ones."""
 
     def refuse() -> None:
         raise UnsafePathError("/x", "is a socket")
@@ -36,8 +25,8 @@ def test_a_call_within_its_time_returns_or_raises() -> None:
     assert error.value.path == "/x"
 
 
-def test_a_call_that_hangs_is_given_up() -> None:
-    """The child is killed and collected; the caller goes on."""
+def test_a_call_that_exceeds_its_time_limit_is_killed() -> None:
+    """The child is reaped, and the caller continues."""
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before, started = children.read_text(), time.monotonic()
     with pytest.raises(TimeoutError, match="no answer"):
@@ -47,14 +36,14 @@ def test_a_call_that_hangs_is_given_up() -> None:
     assert children.read_text() == before
 
 
-def test_a_child_that_dies_is_no_answer() -> None:
-    """A crash is told apart from a value."""
+def test_a_child_that_crashes_is_a_timeout() -> None:
+    """A crash is not a value."""
     with pytest.raises(TimeoutError):
         within(30, lambda: os._exit(3))
 
 
-def test_an_error_that_cannot_travel_is_told_in_words() -> None:
-    """Its text comes back as an OSError."""
+def test_an_error_that_cannot_be_pickled_becomes_an_oserror() -> None:
+    """With the same text."""
 
     class LocalError(Exception):
         """A class that the parent could not find again."""
@@ -67,8 +56,8 @@ def test_an_error_that_cannot_travel_is_told_in_words() -> None:
 
 
 @root_only
-def test_a_call_can_be_made_with_the_rights_of_an_account(tmp_path: Path) -> None:
-    """Without supplementary groups; what only root may read stays closed."""
+def test_a_call_can_run_as_another_account(tmp_path: Path) -> None:
+    """Without supplementary groups; files of root are not readable."""
     (tmp_path / "secret").write_text("x")
     (tmp_path / "secret").chmod(0o600)
 
@@ -78,8 +67,8 @@ def test_a_call_can_be_made_with_the_rights_of_an_account(tmp_path: Path) -> Non
     assert os.geteuid() == 0
 
 
-def test_a_trusted_folder_is_opened_once_it_has_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Storage that hangs is found in the child; the caller itself is not held."""
+def test_a_trusted_folder_is_opened_after_its_storage_has_responded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child detects hanging storage; the caller does not block."""
     with trusted_folder(tmp_path) as opened:
         assert opened.path == str(tmp_path)
     monkeypatch.setattr(safe_files, "open_folder", lambda *_, **__: time.sleep(60))

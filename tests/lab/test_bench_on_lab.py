@@ -86,7 +86,7 @@ def test_a_failing_node_goes_and_comes_back_by_a_bench(gate: RunningLab) -> None
 
     assert codes == [4, 4]
     assert "DRAIN" in gone[0]
-    assert gone[1] == "primus quarantine: primus-bench: bench: preflight_gpus failed: another number of GPUs"
+    assert gone[1] == "primus quarantine: primus-bench: bench: preflight_gpus failed: unexpected number of GPUs"
     assert (applied.returncode, still) == (0, gone)
     assert back == [0, 0]
     assert state(gate)[0] == "IDLE"

@@ -1,4 +1,4 @@
-"""Runs primus-cli as a user does: a process with an environment and a working folder of its own."""
+"""Run primus-cli as a user, in a process with its own environment and working folder."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class User:
         path.chmod(0o755)
         return path
 
-    def stand_in(self, name: str, text: str) -> Path:
+    def fake_program(self, name: str, text: str) -> Path:
         """Write a program that comes first on the PATH."""
         path = self.programs / name
         path.write_text(text)
@@ -101,7 +101,7 @@ class User:
         )
 
     def run(self, script: Path, *options: str, arguments: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-        """Run one program in one process, in `run_dir`."""
+        """Run primus-cli until it ends."""
         words = ("--output", str(self.run_dir), "direct", "--single", "--script", str(script), *options, "--", *arguments)
         return self.cli(*words, **more)
 

@@ -18,7 +18,7 @@ SECRETS = {"HF_TOKEN": "plain-word-of-a-secret", "PRIVATE_KEY": "first line of i
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git as somebody, without the user's own settings."""
+    """Run git without the user's own settings."""
     command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "-C", str(folder), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 

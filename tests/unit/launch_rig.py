@@ -1,4 +1,4 @@
-"""Machines for the tests of primus_bootstrap.launch: descriptions under tests/data/sysfs, expanded into trees."""
+"""Machines for the tests of primus_bootstrap.launch: descriptions in tests/data/sysfs, expanded into folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.main: the verbs of primus-cli, their help, and what is suggested for a word that is none."""
+"""primus_bootstrap.launch.commandline.main: the verbs of primus-cli, their help, and suggestions for unknown words."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def run(*words: str) -> int:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("words", ["{} --help", "{} -h", "--help {}"])
-def test_help_of_a_verb_is_that_verbs_own(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It goes to stdout, names the verb, and nothing is run."""
+def test_each_verb_has_its_own_help(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The help is printed on stdout and names the verb; nothing runs."""
     code = run(*words.format(verb).split())
-    said = capsys.readouterr()
+    output = capsys.readouterr()
 
-    assert (code, said.err) == (0, "")
-    assert re.match(rf"(usage: )?primus-cli {verb}\b", said.out)
+    assert (code, output.err) == (0, "")
+    assert re.match(rf"(usage: )?primus-cli {verb}\b", output.out)
 
 
 def test_the_general_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    """A verb that is not named there is found by nobody."""
+    """Users find the verbs there."""
     run("--help")
     text = capsys.readouterr().out
 
@@ -39,8 +39,8 @@ def test_the_general_help_names_every_verb(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("word", ["verifyenv", "host-nv", "prefligt", "confg", "diagnos", "snapsot", "tsks", "envv", "nothing-like-it"])
-def test_a_word_that_is_no_verb_gets_only_verbs_that_exist(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every name in the fix can be typed, and is not the refused word itself."""
+def test_an_unknown_word_gets_only_existing_verbs_as_suggestions(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every suggested name is a verb and differs from the unknown word."""
     code = run(word)
     fix = capsys.readouterr().err.partition("fix: ")[2]
     offered = re.findall(r"[a-z]+(?:-[a-z]+)?", fix.removeprefix("did you mean").removeprefix("choose from"))
@@ -51,8 +51,8 @@ def test_a_word_that_is_no_verb_gets_only_verbs_that_exist(word: str, capsys: py
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_no_verb_that_exists_is_refused_as_unknown(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """`verify-env; did you mean verify-env?` was the answer of the installed program: what is suggested, it runs."""
+def test_no_existing_verb_is_unknown(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every suggested verb runs; `verify-env; did you mean verify-env?` was an error of the installed program."""
     code = run(verb, "--no-such-option") if verb != "tasks" else 2
     text = capsys.readouterr().err
 

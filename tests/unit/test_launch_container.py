@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.container: the words of the engines, and a run by a stand-in that executes what it gets."""
+"""primus_bootstrap.launch.runtimes.container: the engine options, and a run with a fake engine that executes the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.launch_cli_rig import User
 if TYPE_CHECKING:
     from pathlib import Path
 
-# Does with a container's command what an engine does, without the container: keeps its words, writes the id, runs the command.
+# A fake engine: records its arguments, writes the container's id, and runs the command on this host.
 ENGINE = """#!/usr/bin/env python3
 import os, subprocess, sys
 words = sys.argv[1:]
@@ -40,8 +40,8 @@ def card(vendor: str) -> Gpu:
     return Gpu("a", vendor, "", "", ("X",), "", 1, "module", virtual=False, numa_node=0)
 
 
-def test_devices_follow_the_vendor_and_what_is_there(tmp_path: Path) -> None:
-    """A host without /dev/infiniband or /dev/kfd gets no word of it."""
+def test_devices_depend_on_vendor_and_host(tmp_path: Path) -> None:
+    """Devices that do not exist on the host get no option."""
     bare = container_devices.words("docker", "amd", tmp_path)
     for name in ("dev/kfd", "dev/dri/renderD128"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +63,8 @@ def test_devices_follow_the_vendor_and_what_is_there(tmp_path: Path) -> None:
     assert [container_devices.words("apptainer", vendor, tmp_path) for vendor in ("amd", "nvidia", "none")] == [("--rocm",), ("--nv",), ()]
 
 
-def test_the_vendor_is_never_guessed() -> None:
-    """Where the bus is unclear, the user says whose devices go in."""
+def test_an_unknown_vendor_is_an_error() -> None:
+    """If the vendor is unknown, the user must pass --gpus."""
     clear = [GpuFindings(OK, "", (card("amd"),)), GpuFindings(OK, "", (card("nvidia"),)), GpuFindings(NONE, "no GPU")]
     unclear = [GpuFindings(UNKNOWN, "unreadable"), GpuFindings(MIXED, "two", (card("amd"), card("nvidia")))]
 
@@ -76,10 +76,10 @@ def test_the_vendor_is_never_guessed() -> None:
 
 
 @pytest.mark.parametrize(("enforced", "words"), [(True, ["--security-opt=label=disable"]), (False, [])])
-def test_selinux_does_not_deny_the_mounts(tmp_path: Path, *, enforced: bool, words: list[str]) -> None:
-    """Relabelling shared storage for one container is no way: where the host has a policy, the container is not confined by it."""
+def test_selinux_does_not_block_the_mounts(tmp_path: Path, *, enforced: bool, words: list[str]) -> None:
+    """With an SELinux policy on the host, labels are disabled for the container: shared storage cannot be relabelled."""
     user = User(tmp_path)
-    user.stand_in("docker", ENGINE)
+    user.fake_program("docker", ENGINE)
     if enforced:
         (tmp_path / "root/sys/fs/selinux/class").mkdir(parents=True)
     settings = resolve(SettingsFiles(), {}, [Given("container.image", "i", "flag"), Given("container.gpus", "none", "flag")])

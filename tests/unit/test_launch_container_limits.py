@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.container_limits: limits that can be had, on hosts that may raise theirs and on those that may not."""
+"""primus_bootstrap.launch.runtimes.container_limits: limits on hosts with and without the right to raise them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY_RIGHT, WITHOUT_RAISING = "000001ffffffffff", "000001fffeffffff"
 
 
 def host(root: Path, rights: str, namespace: str = FIRST_NAMESPACE, limits: str = LIMITS) -> Path:
-    """Write what the kernel says of a process."""
+    """Write the files of /proc for a process."""
     folder = root / "proc/self"
     folder.mkdir(parents=True)
     (folder / "status").write_text(f"Name:\tpython3\nCapEff:\t{rights}\n")
@@ -36,14 +36,14 @@ def host(root: Path, rights: str, namespace: str = FIRST_NAMESPACE, limits: str 
     return root
 
 
-def test_who_may_raise_limits_gets_what_runs_want(tmp_path: Path) -> None:
-    """On a server, root's container may pin all memory."""
+def test_a_process_that_may_raise_limits_gets_the_defaults(tmp_path: Path) -> None:
+    """On a server, a container of root can lock unlimited memory."""
     assert container_limits.words("podman", BUILT_IN, BUILT_IN, host(tmp_path, EVERY_RIGHT)) == (AS_THEY_ARE, ())
 
 
 @pytest.mark.parametrize(("rights", "namespace"), [(WITHOUT_RAISING, FIRST_NAMESPACE), (EVERY_RIGHT, "0 100000 65536\n")])
-def test_podman_gives_no_more_than_this_process_has(tmp_path: Path, rights: str, namespace: str) -> None:
-    """Without the right, or with it in a namespace of one's own only, a container with higher limits does not start at all."""
+def test_podman_does_not_exceed_the_hard_limits(tmp_path: Path, rights: str, namespace: str) -> None:
+    """Without CAP_SYS_RESOURCE in the initial namespace, a container with higher limits does not start."""
     words, notes = container_limits.words("podman", BUILT_IN, BUILT_IN, host(tmp_path, rights, namespace))
 
     assert set(words) == {
@@ -55,17 +55,17 @@ def test_podman_gives_no_more_than_this_process_has(tmp_path: Path, rights: str,
     assert [note.split()[1] for note in notes] == ["memlock=8388608", "nofile=20000", "nproc=32768"]
 
 
-def test_what_somebody_asks_for_stays(tmp_path: Path) -> None:
-    """A wish that cannot be met is an error of the engine, not something else in silence."""
-    wanted = (*BUILT_IN, "memlock=99999999", "nofile=1048576:1048576")
-    words, notes = container_limits.words("podman", wanted, BUILT_IN, host(tmp_path, WITHOUT_RAISING))
+def test_limits_of_the_user_are_unchanged(tmp_path: Path) -> None:
+    """If such a limit is not possible, the engine reports the error."""
+    setting = (*BUILT_IN, "memlock=99999999", "nofile=1048576:1048576")
+    words, notes = container_limits.words("podman", setting, BUILT_IN, host(tmp_path, WITHOUT_RAISING))
 
     assert {"--ulimit=memlock=99999999", "--ulimit=nofile=1048576:1048576"} <= set(words)
     assert [note.split()[1] for note in notes] == ["nproc=32768"]
 
 
-def test_docker_gets_the_limits_of_its_own_daemon(tmp_path: Path) -> None:
-    """It is not this process that starts the container; and Apptainer's is this process, with its limits as they are."""
+def test_docker_and_apptainer_are_not_limited(tmp_path: Path) -> None:
+    """The daemon of docker starts the container; Apptainer keeps the limits of this process."""
     root = host(tmp_path, WITHOUT_RAISING)
 
     assert container_limits.words("docker", BUILT_IN, BUILT_IN, root) == (AS_THEY_ARE, ())
@@ -73,8 +73,8 @@ def test_docker_gets_the_limits_of_its_own_daemon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["self/status", "self/uid_map", "self/limits", "sys/kernel/pid_max"])
-def test_nothing_is_lowered_where_nobody_can_tell(tmp_path: Path, missing: str) -> None:
-    """No /proc (macOS, where podman runs in a machine of its own) is no proof of low limits."""
+def test_unknown_limits_are_not_lowered(tmp_path: Path, missing: str) -> None:
+    """Without /proc (macOS, where podman uses a virtual machine) the hard limits are unknown."""
     root = host(tmp_path, WITHOUT_RAISING)
     (root / "proc" / missing).unlink()
 

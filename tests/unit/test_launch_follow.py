@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.ranks.follow: what people see while ranks run."""
+"""primus_bootstrap.launch.ranks.follow: the output of ranks on the terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def log(run_dir: Path, rank: int) -> Path:
-    """Return a rank's log, its folder made."""
+    """Create the folder of a rank's log; return the log."""
     path = rank_log.log_path(run_dir, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def test_what_a_log_holds_from_before_is_not_shown_again(tmp_path: Path) -> None:
-    """A run folder that is used again has logs already."""
+def test_earlier_lines_of_a_log_are_not_shown(tmp_path: Path) -> None:
+    """A run folder that is used again already has logs."""
     log(tmp_path, 0).write_text("of yesterday\n")
     shown: list[str] = []
     follower = follow.Follower(tmp_path, "n1", (0,), shown.append)
@@ -30,8 +30,8 @@ def test_what_a_log_holds_from_before_is_not_shown_again(tmp_path: Path) -> None
     assert shown == ["[n1/0] of today"]
 
 
-def test_stopping_shows_everything_that_a_burst_left(tmp_path: Path) -> None:
-    """The last megabytes before a crash are the ones that matter."""
+def test_stopping_shows_all_remaining_lines(tmp_path: Path) -> None:
+    """The last megabytes before a crash matter most."""
     shown: list[str] = []
     follower = follow.Follower(tmp_path, "n1", (0,), shown.append)
     follower.start()

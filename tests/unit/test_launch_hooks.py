@@ -1,4 +1,4 @@
-"""Whose hooks are run."""
+"""primus_bootstrap.launch.hooks.discovery: the owner of hooks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to have fi
 
 
 def project(folder: Path) -> Path:
-    """Make a project with one general hook and one of a task."""
+    """Create a project with one general hook and one hook of a task."""
     for name in ("hooks/10_a.sh", "hooks/train/20_b.sh"):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,15 +26,15 @@ def project(folder: Path) -> Path:
 
 
 def found(folder: Path, *named: str) -> list[tuple[str, str]]:
-    """Return the hooks that are not built in: name and origin."""
+    """Return name and origin of the hooks that are not built-in."""
     steps = find_hooks("train/pretrain", folder, named, folder / "run")
     return [(step.path.rpartition("/")[2], step.origin) for step in steps if step.origin != "built-in"]
 
 
 @ROOT_ONLY
 @pytest.mark.parametrize("foreign", ["hooks", "hooks/train", "hooks/train/20_b.sh"])
-def test_hooks_of_another_account_are_refused(tmp_path: Path, foreign: str) -> None:
-    """Whoever owns a folder or a file of them could run code as whoever starts a run there; what the user names is trusted."""
+def test_hooks_of_another_account_are_an_error(tmp_path: Path, foreign: str) -> None:
+    """Their owner could run code as the user who starts a run; a folder named with --hooks is trusted."""
     folder = project(tmp_path)
     assert found(folder) == [("10_a.sh", "project"), ("20_b.sh", "project")]
     os.chown(folder / foreign, 4999, 4999)
@@ -45,8 +45,8 @@ def test_hooks_of_another_account_are_refused(tmp_path: Path, foreign: str) -> N
 
 
 @ROOT_ONLY
-def test_a_link_to_a_hook_of_another_account_is_refused(tmp_path: Path) -> None:
-    """A link of one's own leads to a file that its owner can change at any time."""
+def test_a_link_to_a_hook_of_another_account_is_an_error(tmp_path: Path) -> None:
+    """The owner of the target could change it at any time."""
     folder = project(tmp_path)
     theirs = tmp_path / "theirs.sh"
     theirs.write_text("")

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, kinds, and hints."""
+"""primus_bootstrap.launch.commandline.layered_settings: layers, origins, types and suggestions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from primus_bootstrap.launch.commandline.layered_settings import Given, Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-NOWHERE = SettingsFiles()
+NO_FILES = SettingsFiles()
 
 
-def places(folder: Path, **texts: str) -> SettingsFiles:
-    """Write one file a layer."""
+def settings_files(folder: Path, **texts: str) -> SettingsFiles:
+    """Write one file per layer."""
     paths: dict[str, Path | None] = dict.fromkeys(("system", "user", "project", "config"))
     for layer, text in texts.items():
         paths[layer] = folder / f"{layer}.yaml"
@@ -25,48 +25,48 @@ def places(folder: Path, **texts: str) -> SettingsFiles:
     return SettingsFiles(**paths)
 
 
-def test_every_layer_wins_over_those_below_it(tmp_path: Path) -> None:
-    """The order is built-in, system, user, project, --config, environment, flags, for each key on its own."""
+def test_each_layer_replaces_the_layers_below(tmp_path: Path) -> None:
+    """The order is built-in, system, user, project, --config, environment, flags."""
     layers = ("system", "user", "project", "config")
     texts = {layer: f"direct: {{nproc: {number}}}\n" for number, layer in enumerate(layers, 1)}
-    found = [resolve(NOWHERE, {})["direct.nproc"]]
-    found += [resolve(places(tmp_path, **dict(list(texts.items())[:count])), {})["direct.nproc"] for count in range(1, 5)]
-    everywhere = places(tmp_path, **texts)
-    found.append(resolve(everywhere, {"PRIMUS_CLI_DIRECT_NPROC": "5"})["direct.nproc"])
-    found.append(resolve(everywhere, {"PRIMUS_CLI_DIRECT_NPROC": "5"}, [Given("direct.nproc", 6, "flag")])["direct.nproc"])
+    found = [resolve(NO_FILES, {})["direct.nproc"]]
+    found += [resolve(settings_files(tmp_path, **dict(list(texts.items())[:count])), {})["direct.nproc"] for count in range(1, 5)]
+    all_files = settings_files(tmp_path, **texts)
+    found.append(resolve(all_files, {"PRIMUS_CLI_DIRECT_NPROC": "5"})["direct.nproc"])
+    found.append(resolve(all_files, {"PRIMUS_CLI_DIRECT_NPROC": "5"}, [Given("direct.nproc", 6, "flag")])["direct.nproc"])
 
     assert found == ["auto", 1, 2, 3, 4, 5, 6]
 
 
-def test_a_file_with_one_key_keeps_all_others(tmp_path: Path) -> None:
-    """Files are merged key by key: a user's partition does not lose the image of the system's file."""
-    settings = resolve(places(tmp_path, system="container: {image: a}\n", user="slurm:\n  options: {partition: gpu}\n"), {})
+def test_files_are_merged_key_by_key(tmp_path: Path) -> None:
+    """A user's partition does not remove the image of the system file."""
+    settings = resolve(settings_files(tmp_path, system="container: {image: a}\n", user="slurm:\n  options: {partition: gpu}\n"), {})
 
     assert settings["container.image"] == "a"
     assert settings["slurm.options"] == {"partition": "gpu"}
 
 
-def test_lists_grow_and_an_empty_one_clears(tmp_path: Path) -> None:
-    """A layer adds to a list; an empty list takes everything below away, built-in values too."""
-    grown = resolve(places(tmp_path, user="container: {device: [a]}\n", project="container: {device: [b]}\n"), {})
-    cleared = resolve(places(tmp_path, user="container: {ulimit: []}\n"), {})
+def test_layers_append_to_lists_and_an_empty_list_clears(tmp_path: Path) -> None:
+    """An empty list also removes the built-in values."""
+    grown = resolve(settings_files(tmp_path, user="container: {device: [a]}\n", project="container: {device: [b]}\n"), {})
+    cleared = resolve(settings_files(tmp_path, user="container: {ulimit: []}\n"), {})
 
     assert grown["container.device"] == ["a", "b"]
     assert cleared["container.ulimit"] == []
 
 
-def test_maps_are_merged_and_null_removes(tmp_path: Path) -> None:
-    """Variables of several layers come together; null takes one away."""
-    settings = resolve(places(tmp_path, user="direct: {env: {A: 1, B: 2}}\n", project="direct: {env: {B: null, C: x}}\n"), {})
+def test_maps_are_merged_and_null_removes_a_key(tmp_path: Path) -> None:
+    """Variables of several layers are merged."""
+    settings = resolve(settings_files(tmp_path, user="direct: {env: {A: 1, B: 2}}\n", project="direct: {env: {B: null, C: x}}\n"), {})
 
     assert settings["direct.env"] == {"A": "1", "C": "x"}
     assert settings.items["direct.env"].origins["C"].endswith("project.yaml:1")
 
 
-def test_every_value_says_where_it_comes_from(tmp_path: Path) -> None:
-    """The origin of a file's value has its line."""
+def test_every_value_has_its_origin(tmp_path: Path) -> None:
+    """The origin of a value in a file has the line."""
     text = "# mine\ndirect:\n  grace: 5 # with a comment\n"
-    settings = resolve(places(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_SILENT": "yes"})
+    settings = resolve(settings_files(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_SILENT": "yes"})
 
     assert settings["direct.grace"] == 5
     assert settings.origin("direct.grace") == f"project {tmp_path / 'project.yaml'}:3"
@@ -74,11 +74,11 @@ def test_every_value_says_where_it_comes_from(tmp_path: Path) -> None:
     assert settings.origin("direct.nnodes") == "built-in"
 
 
-def test_all_problems_come_at_once_each_with_its_line_and_a_fix(tmp_path: Path) -> None:
-    """Unknown sections and keys get the nearest name; values of another kind say what is expected."""
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
+    """Each has its line and a fix; unknown names get the most similar one."""
     text = "direkt: {}\ndirect:\n  nprocs: 2\n  grace: soon\n  numa: maybe\n  grace: 3\ncontainer: 5\n"
     with pytest.raises(UsageError) as raised:
-        resolve(places(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_NPROK": "1", "PRIMUS_CLI_DIRECT_SINGLE": "maybe"})
+        resolve(settings_files(tmp_path, project=text), {"PRIMUS_CLI_DIRECT_NPROK": "1", "PRIMUS_CLI_DIRECT_SINGLE": "maybe"})
     lines = str(raised.value).replace(f"{tmp_path}/project.yaml", "FILE").splitlines()
 
     assert [line for line in lines if "fix" not in line] == [
@@ -100,34 +100,34 @@ def test_all_problems_come_at_once_each_with_its_line_and_a_fix(tmp_path: Path) 
     ("value", "message"),
     [("5.5", "expected a number or auto"), ("true", "expected a number or auto"), ("-1", "below 0"), ("fast", "a number or auto")],
 )
-def test_a_number_is_a_number(tmp_path: Path, value: str, message: str) -> None:
-    """Fractions, booleans, words and negative numbers are refused."""
+def test_invalid_numbers_are_errors(tmp_path: Path, value: str, message: str) -> None:
+    """Fractions, booleans, words and negative numbers."""
     with pytest.raises(UsageError, match=message):
-        resolve(places(tmp_path, project=f"direct: {{nproc: {value}}}\n"), {})
+        resolve(settings_files(tmp_path, project=f"direct: {{nproc: {value}}}\n"), {})
 
 
 @pytest.mark.parametrize(
     "text", ["- a\n", "direct: [\n", "direct: {env: {A: [1]}}\n", "direct: {hooks: hooks}\n", "direct: {python: 3.1}\n"]
 )
-def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
-    """No file is half read: lists, broken YAML, nested values and unquoted versions end in a message."""
+def test_invalid_files_are_errors(tmp_path: Path, text: str) -> None:
+    """Lists, invalid YAML, nested values and unquoted versions."""
     with pytest.raises(UsageError, match="fix: "):
-        resolve(places(tmp_path, project=text), {})
+        resolve(settings_files(tmp_path, project=text), {})
 
 
-def test_yaml_reads_on_and_off_as_booleans(tmp_path: Path) -> None:
-    """`numa: on` without quotes means on."""
-    assert resolve(places(tmp_path, project="direct: {numa: on}\n"), {})["direct.numa"] == "on"
-    assert resolve(places(tmp_path, project="direct: {numa: off}\n"), {})["direct.numa"] == "off"
+def test_unquoted_on_and_off_are_accepted(tmp_path: Path) -> None:
+    """YAML reads them as booleans."""
+    assert resolve(settings_files(tmp_path, project="direct: {numa: on}\n"), {})["direct.numa"] == "on"
+    assert resolve(settings_files(tmp_path, project="direct: {numa: off}\n"), {})["direct.numa"] == "off"
 
 
 def test_an_empty_file_and_an_empty_section_change_nothing(tmp_path: Path) -> None:
-    """A file that is being written says nothing wrong."""
-    assert resolve(places(tmp_path, user="", project="direct:\n"), {}).items == resolve(NOWHERE, {}).items
+    """They are not errors."""
+    assert resolve(settings_files(tmp_path, user="", project="direct:\n"), {}).items == resolve(NO_FILES, {}).items
 
 
-def test_the_project_file_is_found_from_below(tmp_path: Path) -> None:
-    """The nearest .primus.yaml of the folders above counts, the user's own is not taken twice."""
+def test_the_project_file_is_found_from_a_subfolder(tmp_path: Path) -> None:
+    """The nearest .primus.yaml counts, and the user's file is not used twice."""
     home = tmp_path / "home"
     below = home / "project" / "deep"
     below.mkdir(parents=True)
@@ -142,9 +142,9 @@ def test_the_project_file_is_found_from_below(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another account")
 @pytest.mark.parametrize("layer", ["user", "project"])
-def test_settings_of_another_account_are_refused(tmp_path: Path, layer: str) -> None:
-    """A .primus.yaml that another account has put into /tmp or a home does not decide what root runs; the message names file and owner."""
-    found = places(tmp_path, **{layer: "direct: {env: {LD_PRELOAD: /home/ada/x.so}}\n"})
+def test_settings_of_another_account_are_an_error(tmp_path: Path, layer: str) -> None:
+    """A .primus.yaml that another account created in /tmp must not control root's runs; the message names file and owner."""
+    found = settings_files(tmp_path, **{layer: "direct: {env: {LD_PRELOAD: /home/ada/x.so}}\n"})
     os.chown(tmp_path / f"{layer}.yaml", 1000, 1000)
 
     with pytest.raises(UsageError, match="uid 1000") as refused:
@@ -153,37 +153,37 @@ def test_settings_of_another_account_are_refused(tmp_path: Path, layer: str) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another account")
-def test_settings_of_another_account_are_taken_by_name(tmp_path: Path) -> None:
-    """`--config FILE` is a decision of the caller: the owner of the file does not matter."""
-    found = places(tmp_path, config="direct: {grace: 7}\n")
+def test_settings_of_another_account_are_used_with_config(tmp_path: Path) -> None:
+    """The user has named the file."""
+    found = settings_files(tmp_path, config="direct: {grace: 7}\n")
     os.chown(tmp_path / "config.yaml", 1000, 1000)
 
     assert resolve(found, {})["direct.grace"] == 7
 
 
-def test_a_named_pipe_in_place_of_settings_does_not_hold_the_program(tmp_path: Path) -> None:
-    """Reading ends at once, also where a pipe replaces the file after it was found."""
+def test_a_named_pipe_does_not_block(tmp_path: Path) -> None:
+    """Also if it replaces the file after the search."""
     os.mkfifo(tmp_path / ".primus.yaml")
 
-    assert resolve(SettingsFiles(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NOWHERE, {}).items
+    assert resolve(SettingsFiles(None, None, tmp_path / ".primus.yaml", None), {}).items == resolve(NO_FILES, {}).items
 
 
-def test_a_section_that_is_there_twice_is_an_error(tmp_path: Path) -> None:
-    """YAML would forget the first one in silence."""
+def test_a_duplicate_section_is_an_error(tmp_path: Path) -> None:
+    """YAML would silently ignore the first one."""
     with pytest.raises(UsageError, match=r"user\.yaml:2: duplicate section direct"):
-        resolve(places(tmp_path, user="direct: {grace: 1}\ndirect: {silent: true}\n"), {})
+        resolve(settings_files(tmp_path, user="direct: {grace: 1}\ndirect: {silent: true}\n"), {})
 
 
 @pytest.mark.parametrize(("name", "text"), [("ENV", '{"a": "b"'), ("HOOKS", "[a")])
-def test_a_variable_that_is_no_yaml_is_an_error(name: str, text: str) -> None:
-    """It names the variable and how to write it."""
+def test_a_variable_with_invalid_yaml_is_an_error(name: str, text: str) -> None:
+    """The message names the variable."""
     with pytest.raises(UsageError, match=f"environment PRIMUS_CLI_DIRECT_{name}: not valid YAML"):
-        resolve(NOWHERE, {f"PRIMUS_CLI_DIRECT_{name}": text})
+        resolve(NO_FILES, {f"PRIMUS_CLI_DIRECT_{name}": text})
 
 
-def test_variables_are_taken_as_they_are_written(tmp_path: Path) -> None:
-    """010 is no octal number and 1.30 not 1.3: a variable is a text. Null still takes one away, and a bare true is still judged."""
+def test_variables_keep_the_text_of_the_file(tmp_path: Path) -> None:
+    """010 is not an octal number, and 1.30 is not 1.3; null removes a variable."""
     text = "direct:\n  env: {A: 010, B: 1.30, C: 1e-4, D: 2026-11-22, E: null, F: true, G: '07'}\n"
-    found = resolve(places(tmp_path, user=text), {})["direct.env"]
+    found = resolve(settings_files(tmp_path, user=text), {})["direct.env"]
 
     assert found == {"A": "010", "B": "1.30", "C": "1e-4", "D": "2026-11-22", "F": True, "G": "07"}

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.commandline.parser: the words of a command line."""
+"""primus_bootstrap.launch.commandline.parser: parsing of the command line."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def words(line: str, **environment: str) -> CommandLine:
-    """Parse the words of a line."""
+    """Parse a command line."""
     return parse(line.split(), environment)
 
 
 def flags(line: CommandLine) -> list[tuple[str, object]]:
-    """Return the settings of a line."""
+    """Return the settings given as flags."""
     return [(item.path, item.value) for item in line.flags]
 
 
 def test_a_direct_run() -> None:
-    """Global options, the runtime's, and the task's words after --."""
+    """Global options, options of the runtime, and the task's words after --."""
     line = words("--config x.yaml --dry-run direct --nproc 2 --single --grace=5 -- train pretrain --config y.yaml --nproc 3")
 
     assert (line.runtimes, line.words) == (("direct",), ("train", "pretrain", "--config", "y.yaml", "--nproc", "3"))
@@ -33,7 +33,7 @@ def test_a_direct_run() -> None:
 
 
 def test_runtimes_nest() -> None:
-    """Slurm holds a container, and a container holds a direct run; each takes its own options."""
+    """The runtime slurm contains container, container contains direct; each takes its own options."""
     line = words("slurm srun -N 8 -p gpu --exclusive -- container --image i --volume /d -- direct --numa -- benchmark gemm")
 
     assert line.runtimes == ("slurm", "container", "direct")
@@ -42,15 +42,15 @@ def test_runtimes_nest() -> None:
     assert line.words == ("benchmark", "gemm")
 
 
-def test_a_container_takes_the_options_of_the_run_inside() -> None:
-    """--log_file and --env belong to the run inside and never to the engine."""
+def test_a_container_accepts_the_options_of_direct() -> None:
+    """--log_file and --env apply to the run in the container, not to the engine."""
     line = words("container --image i --log_file l.txt --env A=b=c --no-numa -- train pretrain")
 
     assert flags(line) == [("container.image", "i"), ("direct.log_file", "l.txt"), ("direct.env", {"A": "b=c"}), ("direct.numa", "off")]
 
 
-def test_slurm_takes_dry_run_wherever_it_stands() -> None:
-    """--dry-run and --debug are ours also among Slurm's options; everything else passes through as it is."""
+def test_slurm_accepts_dry_run_among_its_options() -> None:
+    """--dry-run and --debug belong to primus-cli; all other options are passed to Slurm unchanged."""
     line = words("slurm --dry-run sbatch -N2 --debug --output=o.txt --test-only -- train pretrain")
 
     assert line.slurm_words == ("-N2", "--output=o.txt", "--test-only")
@@ -58,8 +58,8 @@ def test_slurm_takes_dry_run_wherever_it_stands() -> None:
     assert flags(line) == [("main.debug", True)]
 
 
-def test_a_file_of_variables_stands_below_named_ones(tmp_path: Path) -> None:
-    """NAME=VALUE wins over a file, also where the file comes later; a name alone takes its value from here."""
+def test_a_named_variable_takes_precedence_over_a_file(tmp_path: Path) -> None:
+    """NAME=VALUE wins, even if the file comes later; a name alone takes its value from the environment."""
     file = tmp_path / "my.env"
     file.write_text("# mine\nexport A='1 2'\n\nB=$HOME\n")
     line = words(f"direct --env A=9 --env {file} --env C -- x", C="here")
@@ -67,8 +67,8 @@ def test_a_file_of_variables_stands_below_named_ones(tmp_path: Path) -> None:
     assert [item.value for item in line.flags] == [{"A": "1 2", "B": "$HOME"}, {"A": "9"}, {"C": "here"}]
 
 
-def test_a_list_is_cleared_by_empty_brackets() -> None:
-    """--ulimit=[] takes the built-in values away."""
+def test_empty_brackets_clear_a_list() -> None:
+    """--ulimit=[] removes the built-in values."""
     assert flags(words("container --ulimit=[] --ulimit nofile=9 -- x")) == [("container.ulimit", []), ("container.ulimit", ["nofile=9"])]
 
 
@@ -88,16 +88,16 @@ def test_a_list_is_cleared_by_empty_brackets() -> None:
         ("direct -- container -- x", "container cannot follow direct"),
     ],
 )
-def test_what_is_wrong_is_said_with_a_fix(line: str, message: str) -> None:
-    """Misspelt options get the nearest one, a missing -- its place."""
+def test_errors_have_a_fix(line: str, message: str) -> None:
+    """A misspelt option gets the most similar one; a missing -- gets an example."""
     with pytest.raises(UsageError) as raised:
         words(line)
 
     assert message in str(raised.value)
 
 
-def test_a_line_that_is_no_assignment_is_refused_and_nothing_is_executed(tmp_path: Path) -> None:
-    """A file of variables is data: a command in it is an error with its line."""
+def test_another_line_in_a_file_of_variables_is_an_error(tmp_path: Path) -> None:
+    """The file is data: a command in it is an error with its line, and is not executed."""
     file = tmp_path / "my.env"
     file.write_text("A=1\nrm -rf x\n")
     with pytest.raises(UsageError, match=r"my\.env:2: not a NAME=VALUE line"):
@@ -105,6 +105,6 @@ def test_a_line_that_is_no_assignment_is_refused_and_nothing_is_executed(tmp_pat
 
 
 @pytest.mark.parametrize("line", ["slurm srun --help", "slurm --help", "slurm sbatch -N 2 -h"])
-def test_help_of_slurm_needs_no_dashes(line: str) -> None:
-    """Somebody who asks for help has no task yet."""
+def test_the_help_of_slurm_needs_no_separator(line: str) -> None:
+    """A user who wants help has no task yet."""
     assert ("--help" in words(line).given, words(line).runtime) == (True, "slurm")

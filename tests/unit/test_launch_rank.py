@@ -1,4 +1,4 @@
-"""The rank supervisor: output files, signals and exit records."""
+"""primus_bootstrap.launch.ranks: output files, signals and exit records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def words(run_dir: Path, *program: str) -> list[str]:
 
 
 def run(run_dir: Path, *program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one rank to its end."""
+    """Run one rank until it ends."""
     return subprocess.run(
         words(run_dir, *program), env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
@@ -44,7 +44,7 @@ def ended(run_dir: Path) -> rank_log.RankRecord:
 
 
 def stored(run_dir: Path, number: int, code: int | None, **changes: object) -> None:
-    """Write the record of a rank that ended `ended` seconds after 1000."""
+    """Write the record of a rank that started at 1000."""
     data = {
         "node": "n1",
         "rank": number,
@@ -60,8 +60,8 @@ def stored(run_dir: Path, number: int, code: int | None, **changes: object) -> N
     path.write_text(json.dumps({**data, "schema": rank_log.SCHEMA, **changes}))
 
 
-def test_the_exit_code_is_that_of_the_rank_that_failed_first_and_not_of_the_lowest(tmp_path: Path) -> None:
-    """By time, on this node; a rank that was stopped because of it does not count."""
+def test_the_exit_code_is_that_of_the_rank_that_failed_first(tmp_path: Path) -> None:
+    """The first by time on this node; a rank that was stopped afterwards does not count."""
     stored(tmp_path, 0, 1, ended=1009.0)
     stored(tmp_path, 1, 143, ended=1001.0, signal=TERM, stopped_at=1000.9)
     stored(tmp_path, 2, 66, ended=1002.0)
@@ -74,8 +74,8 @@ def test_the_exit_code_is_that_of_the_rank_that_failed_first_and_not_of_the_lowe
     ("codes", "expected"),
     [((0, 0), None), ((75, 75), 75), ((75, 143), 75), ((75, 1), 1), ((143, 143), 143), ((None, 0), None)],
 )
-def test_75_is_kept_where_nothing_failed(tmp_path: Path, codes: tuple[int | None, ...], expected: int | None) -> None:
-    """Unfinished with a good checkpoint is said only where it is true."""
+def test_75_counts_only_if_no_rank_failed(tmp_path: Path, codes: tuple[int | None, ...], expected: int | None) -> None:
+    """75 means stopped early with a complete checkpoint."""
     for number, code in enumerate(codes):
         stopped = {"signal": TERM, "stopped_at": 1000.5} if code == 128 + TERM else {}
         stored(tmp_path, number, code, ended=None if code is None else 1001.0 + number, **stopped)
@@ -83,8 +83,8 @@ def test_75_is_kept_where_nothing_failed(tmp_path: Path, codes: tuple[int | None
     assert rank_log.first_failure_code(tmp_path, "n1") == expected
 
 
-def test_records_of_an_earlier_and_larger_start_are_left_out(tmp_path: Path) -> None:
-    """A run that goes on with fewer ranks must not be judged by what the missing ones once did."""
+def test_records_of_an_earlier_larger_run_are_ignored(tmp_path: Path) -> None:
+    """A run resumed with fewer ranks must not use the records of the missing ranks."""
     stored(tmp_path, 0, 0, started=9000.0, world_size=2)
     stored(tmp_path, 1, 0, started=100.0)
     stored(tmp_path, 3, 1, started=9000.0)
@@ -93,12 +93,12 @@ def test_records_of_an_earlier_and_larger_start_are_left_out(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"schema": "other"}', '{"node": "n1", "schema": "primus.rank/1"}'])
-def test_a_record_that_was_cut_off_is_none(text: str) -> None:
-    """A node that lost its power leaves such files."""
+def test_a_truncated_record_is_none(text: str) -> None:
+    """A node that lost power leaves such files."""
     assert rank_log.parse_record(text) is None
 
 
 @pytest.mark.parametrize("arguments", [[], ["--run-dir", "x"], ["--run-dir", "x", "--"], ["x", "y", "--", "z"]])
-def test_wrong_arguments_end_with_2(arguments: list[str]) -> None:
-    """The words are a contract with the launcher."""
+def test_wrong_arguments_exit_with_2(arguments: list[str]) -> None:
+    """Only the launcher writes these arguments."""
     assert rank.main(arguments) == 2

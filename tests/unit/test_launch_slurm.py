@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.slurm: the words of srun and sbatch, and runs by stand-ins that execute what they get."""
+"""primus_bootstrap.launch.runtimes.slurm: the options of srun and sbatch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from primus_bootstrap.launch.runtimes.slurm_options import option_words
     ],
 )
 def test_names_of_images_for_pyxis(image: str, taken: str) -> None:
-    """Only a registry is set apart; names of the hub and files stay."""
+    """Only a registry is separated by #; names of Docker Hub and of files are unchanged."""
     assert pyxis_image(image) == taken
 
 
-def test_options_of_the_settings_stand_below_typed_ones() -> None:
-    """A true value is a flag of its own, false and null are none, and what was typed is not said twice in either spelling."""
+def test_typed_options_take_precedence_over_settings() -> None:
+    """A true value is a flag, false and null are omitted, and a typed option is not repeated in either spelling."""
     settings = {"partition": "gpu", "exclusive": True, "time": None, "requeue": False, "N": 4, "cpus_per_task": 8}
 
     assert option_words(settings, ("-p", "big", "--nodes=2")) == ("--exclusive", "--cpus-per-task=8", "-p", "big", "--nodes=2")

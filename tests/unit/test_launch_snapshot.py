@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.snapshot.run_snapshot: what is kept of a run, and what must never be."""
+"""primus_bootstrap.launch.snapshot: content of a snapshot, masking, and errors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_no_secret_is_kept_as_it_is() -> None:
-    """Masking must leave a configuration that can be used again: numbers, paths and marks of tokenizers are no secrets."""
+def test_values_that_are_not_secret_are_not_masked() -> None:
+    """Numbers, paths and token marks must stay, so that the configuration can be used again."""
     text = "tokenizer: gpt2\neos_token_id: 50256\npad_token: <pad>\nkey_path: /etc/key\nmonkey: bananas-and-more\nnum_key_value_heads: 8\n"
 
     assert code_state.mask_settings(text, ()) == text
 
 
-def test_gpus_drivers_and_ports_are_read_from_the_machine(tmp_path: Path) -> None:
-    """What decides about numbers and speed: model, driver, firmware of each port."""
+def test_gpus_drivers_and_ports_are_read_from_sysfs(tmp_path: Path) -> None:
+    """Model, driver, and the firmware of each port."""
     root = expand("mi300x-roce", tmp_path / "root")
     (root / "sys/module/amdgpu").mkdir(parents=True, exist_ok=True)
     (root / "sys/module/amdgpu/version").write_text("6.12.12\n")
@@ -38,8 +38,8 @@ def test_gpus_drivers_and_ports_are_read_from_the_machine(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("content", "reason"), [(None, "has no snapshot"), ("{", "is not JSON"), ('{"schema": "x/9"}', "does not have the schema")]
 )
-def test_a_folder_without_a_usable_snapshot_is_refused(tmp_path: Path, content: str | None, reason: str) -> None:
-    """The message says what is wrong with which file."""
+def test_a_folder_without_a_usable_snapshot_is_an_error(tmp_path: Path, content: str | None, reason: str) -> None:
+    """The message names the file and the problem."""
     if content is not None:
         (tmp_path / "snapshot.json").write_text(content)
     with pytest.raises(UsageError, match=reason):

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.hooks.discovery and steps: which hooks there are, what they may change, and how they end."""
+"""primus_bootstrap.launch.hooks.discovery: which hooks run, and in which order."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch.hooks.discovery import find_hooks
 
 
-def test_hooks_run_general_ones_first_and_by_name(tmp_path: Path) -> None:
-    """Each source has the levels all, group, task; a phase folder and the plain folder are one; files without a number are none."""
+def test_general_hooks_run_first_then_by_name(tmp_path: Path) -> None:
+    """Each source has the levels all, group and task. before/ equals the folder itself; files without a number are not hooks."""
     hooks = tmp_path / "hooks"
     names = ("train/pretrain/20_b.sh", "train/pretrain/before/10_a.py", "train/pretrain/after/10_z.sh", "train/05_t.sh", "90_all.sh")
     others = ("train/pretrain/notes.sh", "train/posttrain/10_no.sh", "train/pretrain/on_failure/10_f.sh", "train/pretrain/30_x.txt")
@@ -36,7 +36,7 @@ def test_hooks_run_general_ones_first_and_by_name(tmp_path: Path) -> None:
     assert found[0].origin == "built-in"
 
 
-def test_a_folder_of_hooks_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    """A mistyped --hooks does not run without them."""
+def test_a_missing_folder_of_hooks_is_an_error(tmp_path: Path) -> None:
+    """A mistyped --hooks must not start the run without hooks."""
     with pytest.raises(UsageError, match="--hooks nowhere"):
         find_hooks("x", tmp_path, ["nowhere"], tmp_path)

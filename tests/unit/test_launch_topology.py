@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.runtimes.topology: nodes, processes, and where they meet."""
+"""primus_bootstrap.launch.runtimes.topology: nodes, processes and the rendezvous address."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ STEP = {"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "2", "SLURM_NODEID": "1", "SLUR
 
 
 def gpus(count: int, vendor: str = "amd") -> GpuFindings:
-    """Return findings of a host with GPUs."""
+    """Return the findings of a host with GPUs."""
     card = Gpu("a", vendor, "", "", ("MI300X",), "", 192, "module", virtual=False, numa_node=0)
     return GpuFindings(OK, "", (card,) * count)
 
 
 def shape(found: GpuFindings = CPU, environment: dict[str, str] | None = None, **values: Any) -> Topology:
-    """Resolve settings that were given as flags."""
+    """Compute the topology from flags."""
     given = [Given(f"direct.{name}", value, "flag") for name, value in values.items()]
     return make_topology(resolve(SettingsFiles(), {}, given), environment or {}, found)
 
 
 def test_a_laptop_runs_one_process() -> None:
-    """Nothing said and no GPU: one process on one node."""
+    """Without settings and GPUs: one process on one node."""
     assert (shape().nnodes, shape().nproc, shape().master_addr) == (1, 1, "")
 
 
-def test_one_process_a_gpu_that_the_user_left_visible() -> None:
-    """All GPUs, or those of a variable that is never overwritten; a variable of the other vendor changes nothing."""
+def test_one_process_per_visible_gpu() -> None:
+    """All GPUs, or those of the vendor's variable; the variable of the other vendor has no effect."""
     found = [
         shape(gpus(8)).nproc,
         shape(gpus(8), {"HIP_VISIBLE_DEVICES": "0,1,5"}).nproc,
@@ -47,8 +47,8 @@ def test_one_process_a_gpu_that_the_user_left_visible() -> None:
     assert found == [8, 3, 8, 1, 8, 2, 4]
 
 
-def test_an_unknown_number_of_gpus_is_asked_for() -> None:
-    """What cannot be read is no number; a user's word is enough."""
+def test_an_unknown_number_of_gpus_is_an_error() -> None:
+    """The user must pass --nproc."""
     unreadable = GpuFindings(UNKNOWN, "0000:01:00.0: its vendor id cannot be read")
     with pytest.raises(PlanError, match=r"unknown: 0000:01:00\.0"):
         shape(unreadable)
@@ -56,13 +56,13 @@ def test_an_unknown_number_of_gpus_is_asked_for() -> None:
     assert shape(unreadable, nproc=8).nproc == 8
 
 
-def test_mixed_models_still_run_one_process_each() -> None:
-    """Whether that is wise is another check's matter."""
+def test_mixed_models_run_one_process_each() -> None:
+    """A node check reports mixed models."""
     assert shape(GpuFindings(MIXED, "two", gpus(2).gpus)).nproc == 2
 
 
-def test_nodes_come_from_flags_before_the_variables_that_launchers_share() -> None:
-    """NNODES, NODE_RANK and MASTER_ADDR count where nothing else is said."""
+def test_flags_take_precedence_over_the_variables_of_launchers() -> None:
+    """NNODES, NODE_RANK and MASTER_ADDR count if there is no flag."""
     shared = {"NNODES": "4", "NODE_RANK": "3", "MASTER_ADDR": "n0", "MASTER_PORT": "1234"}
     plain, flagged = shape(environment=shared), shape(environment=shared, node_rank=2, master_addr="m0")
 
@@ -72,7 +72,7 @@ def test_nodes_come_from_flags_before_the_variables_that_launchers_share() -> No
 
 
 def test_slurm_numbers_the_nodes_of_a_step() -> None:
-    """The first host is node 0's; the port follows from job and step, below the range of outgoing connections."""
+    """Node 0 is the first host; the port depends on job and step and is below the range of outgoing connections."""
     found = shape(gpus(8), STEP, nodes_from="slurm")
 
     assert (found.nnodes, found.node_rank, found.nproc, found.master_addr) == (3, 1, 4, "gpu08")
@@ -80,8 +80,8 @@ def test_slurm_numbers_the_nodes_of_a_step() -> None:
     assert found.ranks == (4, 5, 6, 7)
 
 
-def test_variables_of_slurm_mean_nothing_to_a_run_that_slurm_did_not_start() -> None:
-    """A shell inside an allocation runs on its own node, and does not wait for the others."""
+def test_variables_of_slurm_are_ignored_unless_nodes_from_is_slurm() -> None:
+    """A run in a shell of an allocation uses one node and does not wait for others."""
     assert shape(environment=STEP).nnodes == 1
 
 
@@ -95,22 +95,22 @@ def test_variables_of_slurm_mean_nothing_to_a_run_that_slurm_did_not_start() -> 
         ({"nodes_from": "slurm"}, "not a Slurm step"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, Any], message: str) -> None:
-    """Contradictions end before anything is started."""
+def test_contradictions_are_errors(values: dict[str, Any], message: str) -> None:
+    """They are reported before anything is started."""
     with pytest.raises(PlanError, match=message):
         shape(**values)
 
 
-def test_a_node_of_several_has_to_know_which_one_it_is() -> None:
-    """Two that both take themselves for node 0 would wait for each other."""
+def test_several_nodes_need_the_number_of_this_node() -> None:
+    """Two nodes with the number 0 would wait for each other."""
     with pytest.raises(PlanError, match="nnodes is 2, but the number of this node is not set"):
         shape(nnodes=2, master_addr="n0")
 
     assert shape(environment={"NODE_RANK": "0"}, nnodes=2, master_addr="n0").node_rank == 0
 
 
-def test_a_variable_that_is_no_number_is_named() -> None:
-    """NNODES=two does not become one node."""
+def test_a_variable_that_is_not_a_number_is_an_error() -> None:
+    """NNODES=two must not become one node."""
     with pytest.raises(PlanError, match=r"nnodes: 'two' is not a number \(environment NNODES\)"):
         shape(environment={"NNODES": "two"})
 
@@ -124,5 +124,5 @@ def test_a_variable_that_is_no_number_is_named() -> None:
     ],
 )
 def test_node_lists(text: str, hosts: tuple[str, ...]) -> None:
-    """Ranges keep their leading zeros and their order."""
+    """Ranges keep leading zeros and order."""
     assert expand_nodes(text) == hosts

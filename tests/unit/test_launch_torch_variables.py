@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.ranks.torch_variables: what newer versions of torch call the profile's variables."""
+"""primus_bootstrap.launch.ranks.torch_variables: the profile's variables under the names of newer versions of torch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def renamed(version: str, *variables: Variable, **inherited: str) -> dict[str, s
 @pytest.mark.parametrize(
     ("version", "name"), [("2.8.1", OLD), ("2.9.0", NEW), ("2.13.0+cpu", NEW), ("3.0.0a0+git1", NEW), ("", OLD), ("unknown", OLD)]
 )
-def test_the_name_follows_the_version(version: str, name: str) -> None:
-    """An older torch does not know the new name, a newer one warns of the old; of an unknown one nothing is changed."""
+def test_the_name_depends_on_the_version(version: str, name: str) -> None:
+    """An older torch does not read the new name, and a newer one warns about the old; an unknown version changes nothing."""
     assert renamed(version, Variable(OLD, "2000", "profile base")) == {name: "2000"}
-    assert renamed(version, **{OLD: "2000"}) == {name: "2000"}  # by way of a login shell
+    assert renamed(version, **{OLD: "2000"}) == {name: "2000"}  # set by a login shell
 
 
-def test_what_the_user_chose_stays() -> None:
-    """A value of the user's keeps its name, and one under the new name is never replaced."""
+def test_variables_of_the_user_are_unchanged() -> None:
+    """The user's variable keeps its name, and the new name is not overwritten."""
     assert renamed("2.13", Variable(OLD, "2000", "user flag --env")) == {OLD: "2000"}
     assert renamed("2.13", **{OLD: "64"}) == {OLD: "64"}
     assert renamed("2.13", Variable(OLD, "2000", "profile base"), **{NEW: "64"}) == {NEW: "64"}

@@ -1,4 +1,4 @@
-"""Text and JSON of users."""
+"""primus_bootstrap.launch.untrusted: text and JSON written by users."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from primus_bootstrap.launch.untrusted import parse_json, printable, printable_d
         ("\x9b31m\u202egnp", "\ufffd31m\ufffdgnp"),
     ],
 )
-def test_one_line_has_nothing_that_a_terminal_acts_on(text: str, shown: str) -> None:
-    """No escape sequence, no second line, no change of direction; letters of every script stay."""
+def test_a_line_has_no_terminal_control_characters(text: str, shown: str) -> None:
+    """No escape sequence, line break or direction change; letters of all scripts stay."""
     assert printable(text) == shown
 
 
@@ -29,18 +29,18 @@ def test_one_line_has_nothing_that_a_terminal_acts_on(text: str, shown: str) -> 
         ("\x1b]0;title\x07 \x1b[2J\x1b[8m", "\ufffd]0;title\ufffd \ufffd[2J\x1b[8m"),
     ],
 )
-def test_a_log_keeps_its_lines_and_colours_only(text: str, shown: str) -> None:
-    """A progress bar becomes lines; the title, the screen and the keyboard are not reached."""
+def test_a_log_keeps_only_lines_and_colours(text: str, shown: str) -> None:
+    """A progress bar becomes lines; sequences for title, screen and keyboard are removed."""
     assert printable_log(text) == shown
 
 
 def test_data_is_made_printable_at_every_depth() -> None:
-    """Keys and values, in lists and objects; numbers stay numbers."""
+    """Keys and values in lists and objects; numbers stay numbers."""
     assert printable_data({"a\n": ["\x1b", {"b": 1, "c": None}]}) == {"a\ufffd": ["\ufffd", {"b": 1, "c": None}]}
 
 
-def test_json_without_end_is_an_error_like_any_other() -> None:
-    """Three million brackets end no program."""
+def test_deeply_nested_json_is_an_error() -> None:
+    """Three million brackets must not crash the program."""
     for depth in (51, 900, 3_000_000):
         with pytest.raises(ValueError, match="nested too deeply"):
             parse_json("[" * depth + "]" * depth)

@@ -1,4 +1,4 @@
-"""primus_bootstrap.launch.zipapp_file: the one file that goes to hosts."""
+"""primus_bootstrap.launch.zipapp_file: the zipapp for hosts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SHIPPED = ("core", "launch")
 OLDEST = (3, 9)
 
 
-def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Hosts compare the file by its digest, so a second one must not differ; nor does it depend on zlib."""
+def test_the_build_is_reproducible(tmp_path: Path) -> None:
+    """Hosts compare the file by its digest; the bytes do not depend on zlib."""
     first, second = zipapp_file.write_zipapp(tmp_path / "a.pyz"), zipapp_file.write_zipapp(tmp_path / "b.pyz")
     with zipfile.ZipFile(tmp_path / "a.pyz") as archive:
         entries = archive.infolist()
@@ -27,8 +27,8 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     assert {(entry.date_time, entry.compress_type) for entry in entries} == {((1980, 1, 1, 0, 0, 0), zipfile.ZIP_STORED)}
 
 
-def test_the_bundle_carries_the_data_and_the_licence_of_what_is_vendored(tmp_path: Path) -> None:
-    """PyYAML's licence asks for its text to go along."""
+def test_the_zipapp_contains_data_files_and_the_licence_of_pyyaml(tmp_path: Path) -> None:
+    """PyYAML's licence requires its text."""
     zipapp_file.write_zipapp(tmp_path / "a.pyz")
     names = set(zipfile.ZipFile(tmp_path / "a.pyz").namelist())
 
@@ -39,6 +39,6 @@ def test_the_bundle_carries_the_data_and_the_licence_of_what_is_vendored(tmp_pat
 @pytest.mark.parametrize(
     "module", sorted(str(path.relative_to(PACKAGE)) for folder in SHIPPED for path in (PACKAGE / folder).rglob("*.py"))
 )
-def test_every_module_is_grammar_of_python_3_9(module: str) -> None:
-    """RHEL 9's own Python is 3.9."""
+def test_every_module_parses_with_python_3_9(module: str) -> None:
+    """RHEL 9 has Python 3.9."""
     ast.parse((PACKAGE / module).read_text(), feature_version=OLDEST)

@@ -1,4 +1,4 @@
-"""`safe_files`: what root's programs may open, read, write and make on paths that users can change, and how long they wait."""
+"""primus_bootstrap.launch.safe_files: opening, reading and writing paths that users can change."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def test_a_folder_is_opened_by_its_absolute_path(tmp_path: Path) -> None:
-    """Its path, owner and mode are told."""
+    """It has path, owner and mode."""
     tmp_path.chmod(0o750)
     with open_folder(tmp_path, owner=ME) as opened:
         assert (opened.path, opened.owner, opened.mode) == (str(tmp_path), ME, 0o750)
 
 
 @pytest.mark.parametrize("path", ["relative", "/srv/../etc", ""])
-def test_a_path_that_is_not_plain_is_refused(path: str) -> None:
-    """Only absolute paths without a way up."""
+def test_relative_paths_are_errors(path: str) -> None:
+    """Also paths with `..`."""
     with pytest.raises(UnsafePathError, match="is not an absolute path"):
         open_folder(path)
 
 
-def test_a_link_on_the_way_or_at_the_end_is_refused_by_name(tmp_path: Path) -> None:
-    """Also where it leads to a folder of the same owner."""
+def test_a_link_in_a_path_is_an_error(tmp_path: Path) -> None:
+    """Also if its target has the same owner; the message names the link."""
     (tmp_path / "real" / "below").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for path in (tmp_path / "link", tmp_path / "link" / "below"):
@@ -53,8 +53,8 @@ def test_a_link_on_the_way_or_at_the_end_is_refused_by_name(tmp_path: Path) -> N
         assert error.value.path == str(tmp_path / "link")
 
 
-def test_what_is_no_folder_or_not_there_is_told_apart(tmp_path: Path) -> None:
-    """A file is refused by what it is; nothing is FileNotFoundError, which a caller may wait for."""
+def test_a_file_and_a_missing_folder_give_different_errors(tmp_path: Path) -> None:
+    """A missing folder is a FileNotFoundError, so that a caller can wait for it."""
     (tmp_path / "file").touch()
     with pytest.raises(UnsafePathError, match="is a regular file"):
         open_folder(tmp_path / "file" / "x")
@@ -62,8 +62,8 @@ def test_what_is_no_folder_or_not_there_is_told_apart(tmp_path: Path) -> None:
         open_folder(tmp_path / "nothing" / "x")
 
 
-def test_what_is_missing_is_made_only_where_that_is_asked(tmp_path: Path) -> None:
-    """An existing folder on the way keeps its mode."""
+def test_missing_folders_are_created_only_on_request(tmp_path: Path) -> None:
+    """Existing folders keep their mode."""
     (tmp_path / "a").mkdir(mode=0o700)
     with open_folder(tmp_path / "a" / "b" / "c", create=True) as opened:
         assert opened.path == str(tmp_path / "a" / "b" / "c")
@@ -72,8 +72,8 @@ def test_what_is_missing_is_made_only_where_that_is_asked(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("mode", "refused"), [(0o777, True), (0o775, True), (0o1777, False), (0o755, False)])
-def test_others_must_not_be_able_to_replace_what_is_opened(tmp_path: Path, mode: int, *, refused: bool) -> None:
-    """A parent that others may write is refused unless it is sticky."""
+def test_a_parent_writable_for_others_is_an_error(tmp_path: Path, mode: int, *, refused: bool) -> None:
+    """Unless it is sticky."""
     (tmp_path / "parent" / "here").mkdir(parents=True)
     (tmp_path / "parent").chmod(mode)
     try:
@@ -86,8 +86,8 @@ def test_others_must_not_be_able_to_replace_what_is_opened(tmp_path: Path, mode:
 
 
 @root_only
-def test_a_parent_of_another_account_is_refused_unless_it_is_the_stated_one(tmp_path: Path) -> None:
-    """A user's own folder lies below folders of that user or of root."""
+def test_a_parent_of_another_account_is_an_error(tmp_path: Path) -> None:
+    """Folders above must belong to root or to the given owner."""
     (tmp_path / "user" / "job").mkdir(parents=True)
     os.chown(tmp_path / "user", OTHER, -1)
     os.chown(tmp_path / "user" / "job", OTHER, -1)
@@ -100,8 +100,8 @@ def test_a_parent_of_another_account_is_refused_unless_it_is_the_stated_one(tmp_
         open_folder(tmp_path / "user" / "job", owner=OTHER)
 
 
-def test_no_descriptor_is_left_open_where_it_is_refused(tmp_path: Path) -> None:
-    """A service that looks every few seconds must not run out of them."""
+def test_errors_leave_no_open_descriptor(tmp_path: Path) -> None:
+    """A service that polls must not run out of descriptors."""
     (tmp_path / "link").symlink_to("/")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for path in (tmp_path / "link" / "x", tmp_path / "no" / "x"):
@@ -120,27 +120,27 @@ def test_no_descriptor_is_left_open_where_it_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_regular_file_is_read(folder: Folder) -> None:
-    """As a whole, whoever of the stated accounts owns it."""
+    """Any of the given owners is accepted."""
     assert folder.read("file") == b"content"
     assert folder.read("file", owner=ME) == b"content"
     assert folder.read("file", owner=(OTHER, ME)) == b"content"
 
 
-def test_a_file_of_another_account_is_refused(folder: Folder) -> None:
-    """Both numbers are named."""
+def test_a_file_of_another_account_is_an_error(folder: Folder) -> None:
+    """The message has both uids."""
     with pytest.raises(UnsafePathError, match=f"uid {ME}, not by 4242 or 4243"):
         folder.read("file", owner=(OTHER, OTHER + 1))
 
 
-def test_a_file_that_is_too_large_is_refused_not_cut(folder: Folder) -> None:
+def test_a_file_above_the_limit_is_an_error(folder: Folder) -> None:
     """The limit itself is allowed."""
     assert folder.read("file", max_bytes=7) == b"content"
     with pytest.raises(UnsafePathError, match="larger than 6 bytes"):
         folder.read("file", max_bytes=6)
 
 
-def test_what_is_no_regular_file_is_refused_at_once(folder: Folder, tmp_path: Path) -> None:
-    """A link, a folder, a named pipe without a writer and a socket; none is opened for long, and none followed."""
+def test_other_file_types_are_errors(folder: Folder, tmp_path: Path) -> None:
+    """Links, folders, named pipes and sockets; none blocks or is followed."""
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "pipe")
@@ -164,7 +164,7 @@ def test_what_is_no_regular_file_is_refused_at_once(folder: Folder, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/etc/passwd", "a\0b"])
 def test_a_name_is_one_component(folder: Folder, name: str) -> None:
-    """Nothing that leads out of the folder, for any method."""
+    """No method can leave the folder."""
     for act in (folder.read, folder.folder, folder.stat, folder.remove):
         with pytest.raises(UnsafePathError, match="is not a file name"):
             act(name)
@@ -174,8 +174,8 @@ def test_a_name_is_one_component(folder: Folder, name: str) -> None:
         folder.make_folder(name, owner=ME, group=MY_GROUP, mode=0o700)
 
 
-def test_names_are_sorted_and_bounded(folder: Folder, tmp_path: Path) -> None:
-    """A folder with more entries than the limit is refused."""
+def test_names_are_sorted_and_limited(folder: Folder, tmp_path: Path) -> None:
+    """A folder with more entries than the limit is an error."""
     (tmp_path / "a").touch()
 
     assert folder.names() == ["a", "file"]
@@ -183,8 +183,8 @@ def test_names_are_sorted_and_bounded(folder: Folder, tmp_path: Path) -> None:
         folder.names(limit=1)
 
 
-def test_files_by_path_are_read_only_where_they_are_regular(tmp_path: Path) -> None:
-    """A whole file, and the end of one; a link and a pipe are refused."""
+def test_only_regular_files_are_read_by_path(tmp_path: Path) -> None:
+    """The whole file or its end; links and pipes are errors."""
     path = tmp_path / "file"
     path.write_bytes(b"0123456789")
     (tmp_path / "link").symlink_to(path)
@@ -202,8 +202,8 @@ def test_files_by_path_are_read_only_where_they_are_regular(tmp_path: Path) -> N
 # --- Writing ---
 
 
-def test_a_write_replaces_what_lies_there(folder: Folder, tmp_path: Path) -> None:
-    """A link is replaced, not followed; no temporary file is left."""
+def test_a_write_replaces_a_file_or_link(folder: Folder, tmp_path: Path) -> None:
+    """A link is not followed; no temporary file remains."""
     (tmp_path / "link").symlink_to(tmp_path / "file")
     folder.write("link", b"fresh", mode=0o640)
 
@@ -213,8 +213,8 @@ def test_a_write_replaces_what_lies_there(folder: Folder, tmp_path: Path) -> Non
     assert folder.names() == ["file", "link"]
 
 
-def test_a_write_that_fails_leaves_nothing(folder: Folder, tmp_path: Path) -> None:
-    """A folder of that name cannot be replaced: the temporary file goes, the folder stays."""
+def test_a_failed_write_leaves_no_temporary_file(folder: Folder, tmp_path: Path) -> None:
+    """A folder of that name cannot be replaced."""
     (tmp_path / "sub").mkdir()
     with pytest.raises(OSError, match="directory"):
         folder.write("sub", b"x", mode=0o600)
@@ -222,8 +222,8 @@ def test_a_write_that_fails_leaves_nothing(folder: Folder, tmp_path: Path) -> No
     assert folder.names() == ["file", "sub"]
 
 
-def test_a_link_is_removed_itself(folder: Folder, tmp_path: Path) -> None:
-    """Its target stays, and a second removal is no error."""
+def test_a_link_is_removed_without_its_target(folder: Folder, tmp_path: Path) -> None:
+    """A second removal is not an error."""
     (tmp_path / "link").symlink_to(tmp_path / "file")
     folder.remove("link")
     folder.remove("link")
@@ -231,16 +231,16 @@ def test_a_link_is_removed_itself(folder: Folder, tmp_path: Path) -> None:
     assert folder.names() == ["file"]
 
 
-def test_a_folder_is_made_with_all_its_bits_and_then_left_alone(folder: Folder, tmp_path: Path) -> None:
-    """Whatever the umask is; the second time nothing differs."""
+def test_a_folder_is_created_once_with_its_mode(folder: Folder, tmp_path: Path) -> None:
+    """The umask has no effect; the second call changes nothing."""
     made = [folder.make_folder("shared", owner=ME, group=MY_GROUP, mode=0o3775) for _ in range(2)]
 
     assert made == [True, False]
     assert stat.S_IMODE((tmp_path / "shared").stat().st_mode) == 0o3775
 
 
-def test_a_look_makes_and_changes_nothing(folder: Folder, tmp_path: Path) -> None:
-    """It tells what differs."""
+def test_check_changes_nothing(folder: Folder, tmp_path: Path) -> None:
+    """It returns whether anything differs."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     found = [folder.make_folder(name, owner=ME, group=MY_GROUP, mode=0o700, check=True) for name in ("new", "open")]
@@ -251,8 +251,8 @@ def test_a_look_makes_and_changes_nothing(folder: Folder, tmp_path: Path) -> Non
 
 
 @root_only
-def test_a_folder_of_another_account_is_taken_over_only_where_that_is_asked(folder: Folder, tmp_path: Path) -> None:
-    """It is refused by name otherwise, and keeps its owner."""
+def test_a_folder_of_another_account_is_adopted_only_on_request(folder: Folder, tmp_path: Path) -> None:
+    """Otherwise it is an error, and the owner stays."""
     (tmp_path / "theirs").mkdir()
     os.chown(tmp_path / "theirs", OTHER, -1)
     with pytest.raises(UnsafePathError, match="uid 4242, not by 0"):
@@ -263,8 +263,8 @@ def test_a_folder_of_another_account_is_taken_over_only_where_that_is_asked(fold
     assert (refused, (tmp_path / "theirs").stat().st_uid) == (OTHER, 0)
 
 
-def test_a_link_is_never_given_a_mode(folder: Folder, tmp_path: Path) -> None:
-    """Attack 1: the folder that it leads to keeps its own, also where one may be adopted."""
+def test_a_link_does_not_change_its_target(folder: Folder, tmp_path: Path) -> None:
+    """Attack 1: the target folder keeps its mode, also with adopt."""
     (tmp_path / "target").mkdir(mode=0o700)
     (tmp_path / "jobs").symlink_to(tmp_path / "target")
     with pytest.raises(UnsafePathError, match="a symbolic link"):
@@ -276,21 +276,21 @@ def test_a_link_is_never_given_a_mode(folder: Folder, tmp_path: Path) -> None:
 # --- Time ---
 
 
-def test_a_refusal_can_be_pickled() -> None:
-    """`within` hands it from the child to the parent."""
+def test_the_error_can_be_pickled() -> None:
+    """`within` passes it from the child to the parent."""
     again = pickle.loads(pickle.dumps(UnsafePathError("/x", "is a link")))  # noqa: S301 - made here
 
     assert (again.path, again.problem, str(again)) == ("/x", "is a link", "/x: is a link")
 
 
-def test_every_kind_has_a_name() -> None:
-    """What is refused is named."""
+def test_every_file_type_has_a_name() -> None:
+    """For messages."""
     assert safe_files.kind(stat.S_IFBLK) == "a device"
     assert safe_files.kind(0) == "of an unknown kind"
 
 
-def test_a_lock_is_only_for_those_who_own_it(tmp_path: Path) -> None:
-    """Whoever can open it may hold it: one that an earlier release left readable is closed, and no link is followed."""
+def test_only_the_owner_can_open_a_lock(tmp_path: Path) -> None:
+    """Another account could hold the lock. The mode of an older lock file is corrected, and links are not followed."""
     lock, other = tmp_path / "lock", tmp_path / "other"
     lock.write_text("")
     lock.chmod(0o644)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check
-from primus_bootstrap.launch.runtimes import node_preflight
+from primus_bootstrap.launch.checks.model import Check, pass_or_fail, passed, skipped
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 
 def _check(node: Node) -> list[Verdict]:
-    return [node_preflight.way_to_node_0(node.environment)]
+    address = node.environment.get("MASTER_ADDR", "")
+    if not address:
+        return [skipped("a run on one node")]
+    try:
+        found = socket.getaddrinfo(address, None)[0][4][0]
+    except OSError as error:
+        fix = "correct /etc/hosts or the name service of this node"
+        return [pass_or_fail(good=False, reason=f"the name cannot be resolved: {error}", fix=fix, found=address)]
+    return [passed(found=f"{address} is {found}")]
 
 
 CHECK = Check("node_0", "The name of node 0 can be resolved.", "MASTER_ADDR and the name service", _check)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from importlib import metadata
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.checks.model import Check
-from primus_bootstrap.launch.runtimes import node_preflight
+from primus_bootstrap.launch.checks.model import Check, pass_or_fail, passed
 
 if TYPE_CHECKING:
     from primus_bootstrap.core.verdicts import Verdict
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
 
 
 def _check(_node: Node) -> list[Verdict]:
-    return [node_preflight.torch_version()]
+    try:
+        return [passed(found=metadata.version("torch"))]
+    except metadata.PackageNotFoundError:
+        fix = "pass --venv or --python with the Python that has torch"
+        return [pass_or_fail(good=False, reason=f"{sys.executable} has no torch", fix=fix, found="none")]
 
 
 CHECK = Check("torch", "torch is installed in the run's Python.", "the packages of this Python", _check)
