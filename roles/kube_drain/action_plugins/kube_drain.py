@@ -45,5 +45,5 @@ class ActionModule(ActionBase):
                 changed = drain.Drain(api, node, options).run(record, dry_run=check)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
-            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
+            return {**result, "failed": True, "msg": f"{problem.what}. Fix: {problem.fix}"}
         return {**result, "changed": changed}

@@ -37,7 +37,7 @@ class ActionModule(ActionBase):
             changed = managed_objects.apply_objects(api, objects, dry_run=check)
             token = "" if check else self._token(api, managed_objects.path_of(objects[-1]))
         except PrimusError as problem:
-            raise AnsibleActionFail(f"{problem}. Fix: {problem.fix}") from problem
+            raise AnsibleActionFail(f"{problem.what}. Fix: {problem.fix}") from problem
         return {**result, "changed": changed, "token": token}
 
     @staticmethod

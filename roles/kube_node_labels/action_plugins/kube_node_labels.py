@@ -44,7 +44,7 @@ class ActionModule(ActionBase):
             outcome = node_label_run.update_nodes(Server(Path(args["kubeconfig"])), wishes, dry_run=check, differences=diff)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
-            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
+            return {**result, "failed": True, "msg": f"{problem.what}. Fix: {problem.fix}"}
         told = f"{len(outcome.changed)} of {len(wishes)} Nodes differ{' and were changed' if outcome.changed and not check else ''}"
         if outcome.absent:
             more = ", …" if len(outcome.absent) > NAMED else ""

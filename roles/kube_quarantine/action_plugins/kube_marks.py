@@ -48,5 +48,5 @@ class ActionModule(ActionBase):
                 changed = node_quarantine.lift_all(api, hosts, dry_run=check)
         except PrimusError as problem:
             # Returned: of an exception Ansible evaluates no failed_when and no until.
-            return {**result, "failed": True, "msg": f"{problem}. Fix: {problem.fix}"}
+            return {**result, "failed": True, "msg": f"{problem.what}. Fix: {problem.fix}"}
         return {**result, "changed": bool(changed), "nodes": changed}
