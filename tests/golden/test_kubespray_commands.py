@@ -5,7 +5,6 @@
 rewrites the files. With `PRIMUS_KUBESPRAY_DIR` (a checkout of the pinned release) and `PRIMUS_KUBESPRAY_BIN` (the `bin` of an
 environment with its Ansible; the user's cache by default) the release itself confirms the hosts (`--list-hosts`) and
 tasks (`--list-tasks`) of the commands.
-
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A real Kubernetes API server for tests: etcd, the API server, its controllers and its scheduler as plain processes on loopback.
+"""Run a real Kubernetes API server for tests: etcd, the API server, controllers and the scheduler as processes on loopback.
 
-There is no kubelet, so nothing runs: `fake_nodes` and `fake_kubelet` say what nodes and pods would say.
+There is no kubelet: `fake_nodes` and `fake_kubelet` report the state of nodes and pods.
 By hand: `python -m tests.kubernetes.api_server up|down FOLDER`.
 """
 
@@ -36,7 +36,7 @@ _GATES = "--feature-gates=TTLAfterFinished=true"
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """A server that is up; everything of it lies in one folder."""
+    """A running API server with all its files in one folder."""
 
     folder: Path
     programs: Path
@@ -44,11 +44,11 @@ class ApiServer:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The administrator's kubeconfig."""
         return self.folder / "admin.conf"
 
     def kubectl(self, *arguments: str, stdin: str = "", check: bool = True) -> str:
-        """Run kubectl and return what it printed."""
+        """Run kubectl and return its output."""
         argv: list[str | Path] = [self.programs / "kubectl", "--kubeconfig", self.kubeconfig, *arguments]
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, timeout=120, check=False)
         if check and done.returncode:
@@ -57,12 +57,12 @@ class ApiServer:
 
 
 def up(folder: Path, *, outlive_us: bool = False, more: Mapping[str, Sequence[str]] | None = None) -> ApiServer:
-    """Start a server in a folder of its own and wait until it serves; one that is up there already is returned as it is.
+    """Start a server in a folder and wait until it answers; return a server that already runs there.
 
     Args:
-        folder: Its certificates, data, logs and process ids.
-        outlive_us: Whether it stays when this process ends; otherwise the kernel ends it then, however we end.
-        more: Further arguments of the API server and the controllers, by the program's name.
+        folder: The folder for certificates, data, logs and process IDs.
+        outlive_us: Whether it keeps running after this process ends; otherwise the kernel ends it.
+        more: Further arguments of the API server and the controllers, by program.
     """
     extra = more or {}
     folder = folder.absolute()
@@ -92,7 +92,7 @@ def up(folder: Path, *, outlive_us: bool = False, more: Mapping[str, Sequence[st
 
 
 def restart_scheduler(server: ApiServer, *, score_percent: int) -> None:
-    """Have the scheduler weigh so many percent of the nodes for each pod, which it reads when it starts; it ends with this process."""
+    """Restart the scheduler with another percentage of nodes to score; it ends with this process."""
     for process in _running(server.folder):
         if Path(f"/proc/{process}/cmdline").read_bytes().partition(b"\0")[0].endswith(b"/kube-scheduler"):
             os.kill(process, signal.SIGTERM)
@@ -107,7 +107,7 @@ def restart_scheduler(server: ApiServer, *, score_percent: int) -> None:
 
 
 def down(folder: Path) -> None:
-    """Stop the server of a folder, by the processes noted there; nothing where there is none."""
+    """Stop the server of a folder by its recorded processes."""
     running = _running(folder.absolute())
     for process in reversed(running):
         os.kill(process, signal.SIGTERM)
@@ -122,7 +122,7 @@ def down(folder: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody has; all are held until all are known, so that they differ."""
+    """Return distinct free ports on loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [int(taken.getsockname()[1]) for taken in sockets]
     for taken in sockets:
@@ -131,7 +131,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class _Starter:
-    """Starts the server's processes and notes each with the time at which it began: a number alone may be somebody else's later."""
+    """Starts the server's processes and records their IDs and start times, because IDs are reused."""
 
     def __init__(self, folder: Path, *, outlive_us: bool) -> None:
         self._folder = folder
@@ -151,7 +151,7 @@ class _Starter:
 
 
 def _began(process: int) -> str:
-    """Return when a process began, in clock ticks since the machine did; empty where there is none, or only what is left of one."""
+    """Return the start time of a process in clock ticks since boot, or an empty string without a process."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -181,7 +181,7 @@ def _recorded(folder: Path, programs: Path) -> ApiServer:
 
 
 def _wait(start: _Starter, url: str, folder: Path) -> None:
-    """Wait until an address answers well, and fail as soon as one of the processes has ended."""
+    """Wait until a URL answers, and fail if one of the processes ends."""
     trust = ssl.create_default_context(cafile=folder / "pki/ca.crt")
     trust.load_cert_chain(folder / "pki/admin.crt", folder / "pki/admin.key")
     if url.endswith("/healthz"):
@@ -276,7 +276,7 @@ def _scheduler(programs: Path, folder: Path, port: int) -> list[str | Path]:
 
 
 def _scheduler_config(folder: Path, score_percent: int, plain_port: int) -> Path:
-    """Write a configuration; what it says, the scheduler's arguments cannot say beside it."""
+    """Write the scheduler's configuration, because these settings have no arguments."""
     file = folder / "scheduler.json"
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
@@ -306,7 +306,7 @@ def _client_of_the_server(folder: Path, name: str, port: int) -> list[str]:
 
 
 def main() -> int:
-    """Bring one up or take it down, by hand."""
+    """Start or stop a server by hand."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["up", "down"])
     parser.add_argument("folder", type=Path)

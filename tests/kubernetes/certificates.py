@@ -1,4 +1,4 @@
-"""Keys, certificates and kubeconfigs of a test's API server; valid for a day unless asked for otherwise."""
+"""Create keys, certificates and kubeconfigs for a test's API server, valid for a day by default."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class _Pair(NamedTuple):
 
 
 def write(folder: Path, url: str, ends: dt.timedelta = _A_DAY) -> None:
-    """Write `pki/` and one kubeconfig a client into a folder; what is there already stays.
+    """Write `pki/` and one kubeconfig per client into a folder; existing files stay.
 
     Args:
-        folder: Where to.
-        url: The server's address.
-        ends: In how long the clients' certificates expire; a negative one has expired.
+        folder: The target folder.
+        url: The server's URL.
+        ends: When the clients' certificates expire; a negative value is expired.
     """
     pki = folder / "pki"
     if pki.is_dir():
@@ -68,7 +68,7 @@ def _authority() -> _Pair:
 
 
 def _issue(authority: _Pair, user: str, group: str = "", ends: dt.timedelta = _A_DAY) -> _Pair:
-    """Issue a certificate that serves loopback and asks as a user."""
+    """Issue a certificate for loopback and a user."""
     key = ec.generate_private_key(ec.SECP256R1())
     addresses = [x509.IPAddress(ipaddress.ip_address(address)) for address in ("127.0.0.1", "10.96.0.1")]
     builder = (

@@ -1,6 +1,6 @@
-"""Real etcd members as processes on loopback, each described as a host's would be, and the role's playbooks run against them.
+"""Run real etcd members as processes on loopback, and the playbooks of the role against them.
 
-A `systemctl` of our own starts and stops the processes: it is all that these hosts lack of a real one.
+A fake `systemctl` starts and stops the processes.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if sys.argv[1] == "start" and (not pid or gone(pid)):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody uses now."""
+    """Return free ports on loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -63,7 +63,7 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass
 class Etcd:
-    """A cluster of etcd in a folder: member `m1` is host `m1` of its hosts.yaml."""
+    """An etcd cluster in a folder: member `m1` is host `m1` of its hosts.yaml."""
 
     root: Path
     count: int
@@ -71,7 +71,7 @@ class Etcd:
     ports: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Write what describes the members, hosts.yaml, and the systemctl."""
+        """Write the members' configuration, hosts.yaml, and the systemctl."""
         self.ports = free_ports(2 * self.count)
         scheme = "https" if self.tls else "http"
         peers = [f"m{n}={scheme}://127.0.0.1:{self.ports[2 * n - 1]}" for n in self.numbers]
@@ -96,7 +96,7 @@ class Etcd:
         self.write_hosts({})
 
     def _secure(self, n: int) -> dict[str, Any]:
-        """Sign a certificate, and ask clients and peers for one, as Kubespray does."""
+        """Sign a certificate, and require client and peer certificates, like Kubespray."""
         ca = self.root / "ca"
         authority.bring(ca, "demo", authority.Wish(f"m{n}", ("127.0.0.1",), 30, 1), look_only=False)
         files = {
@@ -117,18 +117,18 @@ class Etcd:
         return self.root / f"m{n}"
 
     def url(self, n: int) -> str:
-        """Return the address of a member for clients."""
+        """Return the client URL of a member."""
         return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.ports[2 * n - 2]}"
 
     def program(self, name: str, text: str) -> Path:
-        """Write a program that is found before the machine's own."""
+        """Write a program that comes first on the PATH."""
         path = self.root / "bin" / name
         path.write_text(text, encoding="utf-8")
         path.chmod(0o755)
         return path
 
     def write_hosts(self, more: Mapping[str, Any], *, without: Sequence[int] = (), lost: Sequence[int] = ()) -> None:
-        """Write hosts.yaml, with further variables; a host that is lost answers to nobody."""
+        """Write hosts.yaml with further variables; a lost host does not answer."""
         hosts = {f"m{n}": self._variables(n) for n in self.numbers if n not in without}
         for n in lost:
             hosts[f"m{n}"] |= {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
@@ -167,12 +167,12 @@ class Etcd:
             self.wait(n)
 
     def wait(self, n: int) -> None:
-        """Wait until a member answers with a leader."""
+        """Wait until a member answers and has a leader."""
         log = self.home(n) / "log"
         until(lambda: not self.ctl(n, "endpoint", "health", check=False).returncode, lambda: log.read_text(encoding="utf-8")[-2000:])
 
     def ctl(self, n: int, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Ask a member."""
+        """Run etcdctl for a member."""
         ca = self.root / "ca"
         secure = ["--cacert", ca / "ca.crt", "--cert", ca / f"hosts/m{n}.crt", "--key", ca / f"hosts/m{n}.key"] if self.tls else []
         argv = ["etcdctl", "--endpoints", self.url(n), *map(str, secure), *words]
@@ -183,7 +183,7 @@ class Etcd:
         self.ctl(1, "put", key, value)
 
     def get(self, n: int, key: str) -> str:
-        """Return a key's value as one member knows it, empty where there is none."""
+        """Return a key's value from one member, or an empty string."""
         return self.ctl(n, "get", key, "--print-value-only").stdout.strip()
 
     def argv(self, playbook: str, *words: str) -> list[str]:
@@ -192,17 +192,17 @@ class Etcd:
         return [program, "-i", str(self.root / "hosts.yaml"), str(content.playbooks_dir() / "day2" / playbook), *words]
 
     def environment(self) -> dict[str, str]:
-        """Return the environment in which it runs."""
+        """Return the environment of the playbook."""
         path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_FORCE_COLOR": "0"}
 
     def play(self, playbook: str, *words: str) -> tuple[int, str]:
-        """Run a day-2 playbook; return its status and what it says, with single spaces."""
+        """Run a day-2 playbook; return its exit code and its output with single spaces."""
         done = subprocess.run(self.argv(playbook, *words), env=self.environment(), capture_output=True, text=True, timeout=400, check=False)
         return done.returncode, " ".join((done.stdout + done.stderr).split())
 
     def end(self) -> None:
-        """Kill what was started."""
+        """Kill all processes."""
         for n in self.numbers:
             with suppress(OSError, ValueError):
                 os.kill(int((self.home(n) / "pid").read_text(encoding="ascii")), signal.SIGKILL)

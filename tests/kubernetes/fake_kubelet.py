@@ -1,6 +1,6 @@
-"""What kubelets would say of the pods of nodes that have none: a bound pod runs, a Job's pod succeeds, a deleted one goes.
+"""Report the states of pods without a kubelet: a bound pod runs, a Job's pod succeeds, a deleted pod is removed.
 
-By hand, until it is interrupted: `python -m tests.kubernetes.fake_kubelet KUBECONFIG`.
+By hand, until interrupted: `python -m tests.kubernetes.fake_kubelet KUBECONFIG`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUND_S = 0.2
 
 @contextmanager
 def running_pods(api: Api) -> Iterator[None]:
-    """Say what the kubelets would, in a thread of its own, as long as the block lasts."""
+    """Report the states in a thread during the block."""
     over = threading.Event()
     thread = threading.Thread(target=_serve, args=(api, over), name="fake-kubelet", daemon=True)
     thread.start()
@@ -42,7 +42,7 @@ def _serve(api: Api, over: threading.Event) -> None:
 
 
 def one_round(api: Api) -> None:
-    """Look at every pod once."""
+    """Update every pod once."""
     for pod in api.items("/api/v1/pods"):
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
         try:
@@ -57,7 +57,7 @@ def one_round(api: Api) -> None:
 
 
 def next_status(pod: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what a kubelet would say next of a pod; None where there is nothing new."""
+    """Return the next status of a pod, or None."""
     phase = pod["status"].get("phase", "Pending")
     if not pod["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}:
         return None

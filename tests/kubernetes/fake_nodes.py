@@ -1,4 +1,4 @@
-"""Nodes that are registered and nothing more: what the scheduler, and whoever reads nodes, gets to see of real ones.
+"""Register Nodes without machines, for the scheduler and other readers of Nodes.
 
 By hand: `python -m tests.kubernetes.fake_nodes KUBECONFIG NAME...`.
 """
@@ -26,14 +26,14 @@ def register_nodes(
     resource: str = "amd.com/gpu",
     conditions: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Register nodes that are Ready.
+    """Register Nodes that are Ready.
 
     Args:
         api: The server.
-        labels_of: The labels of each node, by its name.
-        gpus: How many each offers; none at 0.
-        resource: The name under which it offers them.
-        conditions: What each reports beside that it is Ready.
+        labels_of: The labels of each Node by name.
+        gpus: The number of GPUs of each Node.
+        resource: The resource name of the GPUs.
+        conditions: Further conditions of each Node.
     """
     devices = {resource: str(gpus)} if gpus else {}
     in_parallel(lambda name: api.create("/api/v1/nodes", _node(name, labels_of[name], devices, conditions)), labels_of)

@@ -1,6 +1,6 @@
-"""The part of the `helm` command that the modules of kubernetes.core call, on Helm's own library (helm_python, of Helm 4).
+"""Implement the part of the `helm` command that kubernetes.core uses, with Helm's library (helm_python, Helm 4).
 
-Sub-commands and flags are those of kubernetes.core 6.2; any other flag is refused, as helm refuses what it does not know.
+Sub-commands and flags are those of kubernetes.core 6.2; other flags are rejected, like helm rejects unknown flags.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _KINDS_OF_SET: dict[str, Callable[[str], dict[str, Any]]] = {
 
 
 class _RefusedError(Exception):
-    """What helm prints behind `Error: `."""
+    """The message after `Error: `."""
 
 
 class _Wanted:
@@ -91,7 +91,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _plain(argument: str) -> str:
-    """Turn `--flag=True` of a flag without a value into the flag, and `--flag=False` into nothing."""
+    """Convert `--flag=True` of a flag without a value to the flag, and remove `--flag=False`."""
     flag, _, value = argument.partition("=")
     if flag not in _ALONE or not value:
         return argument
@@ -106,7 +106,7 @@ def _deep(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(wanted: _Wanted) -> dict[str, Any]:
-    """Merge the files, then what is set on the command line over them."""
+    """Merge the values files, then the values of the command line."""
     merged: dict[str, Any] = {}
     for file in wanted.every("--values"):
         merged = _deep(merged, yaml.safe_load(Path(file).read_text()) or {})
@@ -117,7 +117,7 @@ def _values(wanted: _Wanted) -> dict[str, Any]:
 
 
 def _seconds(text: str | None) -> int | None:
-    """Turn a duration as Go writes it, `5m0s`, into seconds."""
+    """Convert a Go duration such as `5m0s` to seconds."""
     if text is None:
         return None
     parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
@@ -128,7 +128,7 @@ def _seconds(text: str | None) -> int | None:
 
 
 def _config(wanted: _Wanted) -> helm_python.Config:
-    """Reach the cluster as the environment says: the modules hand everything over in variables."""
+    """Return the connection settings from the environment, in which the modules pass them."""
     env = os.environ
     return helm_python.Config(
         kubeconfig_path=wanted.last("--kubeconfig") or env.get("KUBECONFIG"),
@@ -165,7 +165,7 @@ def _list(wanted: _Wanted) -> str:
 
 
 def _row(release: dict[str, Any]) -> dict[str, str]:
-    """Name what the library says of a release as `helm list` does."""
+    """Return a release in the format of `helm list`."""
     return {
         "name": release["name"],
         "namespace": release["namespace"],
@@ -178,7 +178,7 @@ def _row(release: dict[str, Any]) -> dict[str, str]:
 
 
 def _deploy(wanted: _Wanted) -> str:
-    """Install or upgrade: `upgrade --install` finds out which."""
+    """Install or upgrade a release, as `upgrade --install` does."""
     name, chart = wanted.words[1:]
     common: dict[str, Any] = {
         "timeout": _seconds(wanted.last("--timeout")),
@@ -290,7 +290,7 @@ def _template(wanted: _Wanted) -> str:
 
 
 def _local(wanted: _Wanted, chart: str, folder: Path) -> Path:
-    """Return a chart's folder or archive, fetched where it is not on this machine."""
+    """Return the path of a chart, downloaded if necessary."""
     if Path(chart).exists():
         return Path(chart)
     version, plain = wanted.last("--version"), wanted.has("--plain-http")
@@ -324,7 +324,7 @@ def _dependency(wanted: _Wanted) -> str:
 
 
 def _plugin(_: _Wanted) -> str:
-    """No plug-in is installed; the modules want the table's head."""
+    """Print the header of an empty table of plug-ins."""
     return "NAME\tVERSION\tDESCRIPTION\n"
 
 
@@ -352,7 +352,7 @@ _EVERY_VERB = ("--output", "--namespace", "--kubeconfig")
 
 
 def _done(wanted: _Wanted) -> str:
-    """Do what the command line says, and return what it prints."""
+    """Execute the command line, and return its output."""
     if not wanted.words or wanted.words[0] not in _VERBS:
         raise _RefusedError(f'unknown command "{" ".join(wanted.words[:1])}" for "helm"')
     verb, flags = _VERBS[wanted.words[0]]
@@ -363,7 +363,7 @@ def _done(wanted: _Wanted) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Do what the command line says; print it as helm does."""
+    """Execute the command line and print its output like helm."""
     try:
         sys.stdout.write(_done(_Wanted(argv)))
     except (_RefusedError, helm_python.HelmError, OSError, yaml.YAMLError) as error:

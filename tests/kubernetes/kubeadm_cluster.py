@@ -1,6 +1,6 @@
-"""A real cluster for tests: nodes in podman containers with systemd, containerd and kubelet, formed by kubeadm.
+"""Run a real cluster for tests: nodes in podman containers with systemd, containerd and kubelet, created with kubeadm.
 
-By hand: `python -m tests.kubernetes.kubeadm_cluster up|down FOLDER [--nodes 3] [--mount HOST:NODE]`. No cluster DNS: nothing here has it.
+By hand: `python -m tests.kubernetes.kubeadm_cluster up|down FOLDER [--nodes 3] [--mount HOST:NODE]`. There is no cluster DNS.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _CPU_GROUPS, _SHARES = Path("/sys/fs/cgroup/cpu"), 4096
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A cluster of nodes, of which the first one is the control plane; everything of it on this machine lies in one folder."""
+    """A cluster whose first node is the control plane, with all its files in one folder."""
 
     folder: Path
     machine: Machine
@@ -59,12 +59,12 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's; it reaches the API server from this machine."""
+        """The administrator's kubeconfig for this machine."""
         return self.folder / "admin.conf"
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes' names, which are those of their containers too."""
+        """The names of the nodes, which are those of the containers."""
         return [f"{_name(self.folder)}-{number}" for number in range(1, self.count + 1)]
 
     def address(self, node: str) -> IPv4Address:
@@ -86,7 +86,7 @@ class Cluster:
         return run([*argv, *arguments], timeout_s=_LIMIT_S, stdin=stdin.encode(), check=check).stdout
 
     def ready(self) -> dict[str, bool]:
-        """Return which nodes are Ready."""
+        """Return the Nodes that are Ready."""
         items = json.loads(self.kubectl("get", "nodes", "--output=json"))["items"]
         return {
             node["metadata"]["name"]: any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"]["conditions"])
@@ -94,22 +94,22 @@ class Cluster:
         }
 
     def kill(self, node: str) -> None:
-        """End everything on a node at once, as a power cut would."""
+        """Kill every process of a node, like a power failure."""
         run([*self.machine.engine_argv, "kill", "--signal=KILL", node], timeout_s=60)
 
     def start(self, node: str) -> None:
-        """Start a node that was killed; what it knew of the way to the other nodes' pods went with it."""
+        """Start a killed node, and restore its routes to the pods of other nodes."""
         run([*self.machine.engine_argv, "start", node], timeout_s=60)
         _route(self)
 
 
 def up(folder: Path, *, nodes: int = 3, mounts: Sequence[str] = ()) -> Cluster:
-    """Form a cluster, and say on stderr how long each step took.
+    """Create a cluster, and print the duration of each step to stderr.
 
     Args:
-        folder: Its name comes from this, and its kubeconfig lies here.
-        nodes: How many, the control plane among them.
-        mounts: What of this machine each node sees, `HOST:NODE[:ro]`.
+        folder: Determines its name and contains its kubeconfig.
+        nodes: The number of nodes, including the control plane.
+        mounts: Folders of this machine for each node, `HOST:NODE[:ro]`.
     """
     began = time.monotonic()
 
@@ -145,7 +145,7 @@ def up(folder: Path, *, nodes: int = 3, mounts: Sequence[str] = ()) -> Cluster:
 
 
 def formed(folder: Path) -> Cluster | None:
-    """Return the cluster that `up` formed for a folder, if there is one."""
+    """Return the cluster that `up` created for a folder, or None."""
     try:
         kept = json.loads((folder / "cluster.json").read_text())
     except OSError:
@@ -154,7 +154,7 @@ def formed(folder: Path) -> Cluster | None:
 
 
 def down(folder: Path) -> None:
-    """Remove a folder's cluster, by the names that come from it."""
+    """Remove the cluster of a folder."""
     machine = inspect_machine()
     name = _name(folder.absolute())
     listed = run([*machine.engine_argv, "ps", "--all", "--quiet", f"--filter=label=primus.kubernetes={name}"], timeout_s=60).stdout.split()
@@ -169,7 +169,7 @@ def down(folder: Path) -> None:
 
 
 def wait_for(holds: Callable[[], bool], otherwise: str, limit_s: float = _LIMIT_S) -> None:
-    """Wait until something is so; a question that fails meanwhile is asked again."""
+    """Wait until a condition is true; errors count as false."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         with contextlib.suppress(PrimusError, json.JSONDecodeError):
@@ -299,7 +299,7 @@ def _pod_subnets(cluster: Cluster) -> dict[str, str]:
 
 
 def _connect_pods(cluster: Cluster) -> None:
-    """Give each node's pods a bridge of their own, and each node the way to the others' pods."""
+    """Create a bridge for the pods of each node, and routes between the nodes."""
     wait_for(lambda: len(_pod_subnets(cluster)) == cluster.count, "not every node has addresses for pods")
     for node, subnet in _pod_subnets(cluster).items():
         addresses = {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}
@@ -318,7 +318,7 @@ def _route(cluster: Cluster) -> None:
 
 
 def main() -> int:
-    """Bring one up or take it down, by hand."""
+    """Create or remove a cluster by hand."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["up", "down"])
     parser.add_argument("folder", type=Path)

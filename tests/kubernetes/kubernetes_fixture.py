@@ -1,4 +1,4 @@
-"""What tests of Kubernetes share: an API server for the session, a namespace for each test, and a cluster of real nodes."""
+"""Fixtures of the Kubernetes tests: an API server per session, a namespace per test, and a cluster of real nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KEPT_NODES = "PRIMUS_TEST_KUBERNETES_NODES"
 
 @pytest.fixture(scope="session")
 def api_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A real API server with its controllers and scheduler, once for the session; no kubelets."""
+    """A real API server with controllers and scheduler, without kubelets, once per session."""
     kept = os.environ.get(_KEPT)
     folder = Path(kept) if kept else tmp_path_factory.mktemp("kubernetes")
     capture = request.config.pluginmanager.getplugin("capturemanager")
@@ -55,7 +55,7 @@ def api(api_server: ApiServer) -> Api:
 
 @pytest.fixture
 def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
-    """A namespace of the test's own; what is in it goes with it."""
+    """A namespace for one test, deleted afterwards."""
     name = f"{re.sub('[^a-z0-9]+', '-', request.node.name.lower()).strip('-')[:40]}-{uuid.uuid4().hex[:6]}"
     api.create("/api/v1/namespaces", {"metadata": {"name": name}})
     accounts = f"/api/v1/namespaces/{name}/serviceaccounts"
@@ -68,7 +68,7 @@ def namespace(request: pytest.FixtureRequest, api: Api) -> Iterator[str]:
 
 
 def _mounts(folder: Path) -> list[str]:
-    """Return what the nodes see of this machine: shared storage, and torch where it is installed for their Python."""
+    """Return the mounts of the nodes: shared storage, and torch if it is installed for their Python."""
     shared = folder.absolute() / "shared"
     shared.mkdir(parents=True, exist_ok=True)
     mounts = [f"{shared}:{STORAGE}"]
@@ -80,7 +80,7 @@ def _mounts(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def kubeadm_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three real nodes that kubeadm formed a cluster of; its tests are faults, since it takes a minute and all of the machine."""
+    """Three real nodes of a kubeadm cluster. Tests with it have the marker `fault`, because it takes a minute."""
     kept = os.environ.get(_KEPT_NODES)
     folder = Path(kept) if kept else tmp_path_factory.mktemp("kubeadm")
     capture = request.config.pluginmanager.getplugin("capturemanager")

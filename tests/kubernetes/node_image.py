@@ -1,7 +1,4 @@
-"""What nodes of a real cluster are made of: the image of a node, and the images of the programs that run on it, as archives.
-
-All from the distribution's packages and the programs of `binaries`; nothing comes from a registry.
-"""
+"""Build the image of a node and the archives of the images that run on it, from Debian's packages and the programs of `binaries`."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ _SUITE = "bookworm"
 
 @dataclass(frozen=True, slots=True)
 class NodeImage:
-    """`reference` is the node's image in the engine, `images` the folder of the archives that nodes load, `programs` what they run."""
+    """`reference` is the node's image in the engine, `images` the folder of archives for the nodes, `programs` their programs."""
 
     reference: str
     images: Path
@@ -50,7 +47,7 @@ class NodeImage:
 
 
 def node_image(machine: Machine) -> NodeImage:
-    """Return the image of a node and those for it, made where they are not there yet (a minute)."""
+    """Return the image of a node and the archives, built if they are missing (about a minute)."""
     programs = kubernetes_programs(PROGRAMS)
     parts = [
         file
@@ -86,7 +83,7 @@ def _build_node(machine: Machine, archive: Path) -> None:
 
 
 def _write_images(programs: Path, folder: Path) -> None:
-    """Write one archive an image, in docker's form, which ctr loads."""
+    """Write one archive per image in docker's format, which ctr imports."""
     for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler"):
         _write(folder, f"{_REGISTRY}/{name}:v{VERSION}", [f"/usr/local/bin/{name}"], _program(programs / name))
     _write(folder, f"{_REGISTRY}/pause:3.2", ["/pause"], _program(programs / "pause", "pause"))
@@ -107,7 +104,7 @@ def _program(path: Path, target: str = "") -> list[tuple[tarfile.TarInfo, bytes]
 
 
 def _gathered(node: Path, name: str) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield what customize_node.sh gathered for an image, from the node's own archive."""
+    """Yield the files of an image that customize_node.sh collected in the node's archive."""
     root = f"./opt/roots/{name}/"
     with tarfile.open(node) as archive:
         for entry in archive:

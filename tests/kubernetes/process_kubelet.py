@@ -1,4 +1,4 @@
-"""Kubelets whose containers are plain processes of this machine: what a pod's command does is done for real, on nodes that can be lost."""
+"""Run containers of pods as processes of this machine, on Nodes that can be lost."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ROUND_S = 0.2
 
 @dataclass
 class Container:
-    """One pod's process; `asked_at` is when it was told to end, by the monotonic clock."""
+    """The process of a pod; `asked_at` is the monotonic time of its deletion."""
 
     child: subprocess.Popen[bytes]
     log: Path
     asked_at: float = 0.0
 
     def kill(self) -> None:
-        """End it as a node's end would: nobody has time to say so."""
+        """Kill the process without a report, like the loss of its node."""
         pids = (self.child.pid, *descendants(self.child.pid))
         _send((self.child.pid,), signal.SIGSTOP)
         _send(pids, signal.SIGKILL)
@@ -40,7 +40,7 @@ class Container:
 
 @dataclass
 class Kubelets:
-    """The kubelets of some nodes, for one namespace. A node that is `lost` says nothing any more."""
+    """The kubelets of some Nodes for one namespace. A lost Node does not report."""
 
     api: Api
     namespace: str
@@ -53,12 +53,12 @@ class Kubelets:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Serve until `end`."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._serve, name="kubelets", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """End what runs."""
+        """End the thread and all processes."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(10)
@@ -66,11 +66,11 @@ class Kubelets:
             container.kill()
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return the namespace's pods."""
+        """Return the pods of the namespace."""
         return self.api.items(f"/api/v1/namespaces/{self.namespace}/pods")
 
     def lose(self, node: str) -> None:
-        """Cut a node's power, and say of it what the cluster's controllers do once its kubelet is silent."""
+        """Lose a Node, and report its pods like the cluster's controllers do after its kubelet is silent."""
         self.lost.add(node)
         for pod in self.pods():
             container = self.containers.get(pod["metadata"]["uid"])
@@ -79,7 +79,7 @@ class Kubelets:
         self.condition(node, "Unknown")
 
     def condition(self, node: str, status: str) -> None:
-        """Say whether a node is Ready, of it and of its pods."""
+        """Set whether a Node and its pods are Ready."""
         ready = [{"type": "Ready", "status": status, "reason": "Test", "lastHeartbeatTime": _now(), "lastTransitionTime": _now()}]
         self.api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": ready}}, "strategic")
         for pod in self.pods():

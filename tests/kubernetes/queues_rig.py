@@ -1,4 +1,4 @@
-"""A cluster with queues for tests: a small chart in the place of Kueue's, with Kueue's kinds, and an inventory that states queues."""
+"""Create a cluster with queues: a small chart with Kueue's kinds replaces Kueue, and an inventory defines queues."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ STATED: dict[str, Any] = {
 
 
 def definition(kind: str) -> dict[str, Any]:
-    """Return a definition of one of Kueue's kinds that takes every field."""
+    """Return a definition of one of Kueue's kinds that accepts every field."""
     free = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     names = {"kind": kind, "listKind": f"{kind}List", "plural": PLURALS[kind], "singular": kind.lower()}
     version = {"name": "v1beta2", "served": True, "storage": True, "schema": free, "subresources": {"status": {}}}
@@ -79,7 +79,7 @@ def definition(kind: str) -> dict[str, Any]:
 
 
 def real_definition(kind: str) -> dict[str, Any]:
-    """Return Kueue's own definition, from the chart in PRIMUS_CHARTS_DIR, less what Kubernetes 1.20 does not know."""
+    """Return Kueue's definition from the chart in PRIMUS_CHARTS_DIR, without features that Kubernetes 1.20 lacks."""
     rendered = subprocess.run([_HELM, "template", "kueue", f"{CHARTS}/kueue"], capture_output=True, text=True, check=True).stdout
     name = f"{PLURALS[kind]}.{GROUP}"
     found = next(one for one in yaml.safe_load_all(rendered) if one and one["metadata"]["name"] == name)
@@ -93,7 +93,7 @@ def _less(value: Any) -> Any:
 
 
 def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **changed: Any) -> None:
-    """Write chart and hosts.yaml into a folder."""
+    """Write the chart and hosts.yaml into a folder."""
     chart = folder / "chart"
     (chart / "crds").mkdir(parents=True, exist_ok=True)
     (chart / "templates").mkdir(exist_ok=True)
@@ -116,7 +116,7 @@ def write(folder: Path, kubeconfig: Path, definitions: list[dict[str, Any]], **c
 
 
 def play(folder: Path, playbook: str, tags: str, *flags: str) -> subprocess.CompletedProcess[str]:
-    """Run a playbook of ours; the server is older than what the charts ask for, which is not what is tested."""
+    """Run a playbook without the check of the server's version."""
     old = "{_kueue_least_version: '1.20', _gpu_operator_least_version: '1.20', _jobset_least_version: '1.20'}"
     command: list[str | Path] = [Path(sys.executable).with_name("ansible-playbook"), "-i", folder / "hosts.yaml", "-e", old, *flags]
     command += ["--tags", tags] if tags else []

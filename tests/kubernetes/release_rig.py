@@ -1,4 +1,4 @@
-"""A cluster with one chart of ours for tests: the role jobset with a small chart in the place of JobSet's, and its hosts.yaml."""
+"""Create a cluster with one chart: a small chart replaces JobSet in the role jobset, with a hosts.yaml."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEFINITION = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/jobsets.jo
 
 
 def helm(*arguments: str | Path, env: dict[str, str], code: int = 0) -> str:
-    """Run the command; return what it printed, or its complaint where one is expected."""
+    """Run Helm in the release's namespace."""
     environment = {**os.environ, "PRIMUS_TEST_PYTHON": sys.executable, **env}
     done = subprocess.run([HELM, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stderr
@@ -35,14 +35,14 @@ def helm(*arguments: str | Path, env: dict[str, str], code: int = 0) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A folder with hosts.yaml and a chart, whose release lies in a namespace of its own."""
+    """A folder with hosts.yaml and a chart, whose release has its own namespace."""
 
     folder: Path
     kubeconfig: Path
     namespace: str
 
     def write(self, **changed: Any) -> None:
-        """Write hosts.yaml: what every test states, then what is changed."""
+        """Write hosts.yaml with the common variables and the given changes."""
         variables = {
             "cluster_name": "releases",
             "kubernetes_provider": "existing",
@@ -61,7 +61,7 @@ class Site:
         (self.folder / "hosts.yaml").write_text(yaml.safe_dump({"all": {"vars": variables, "children": children}}))
 
     def play(self, *flags: str, playbook: str = "scheduling/jobs.yml") -> Played:
-        """Run a playbook of ours for the role."""
+        """Run a playbook of the role."""
         command: list[str | Path] = [
             Path(sys.executable).with_name("ansible-playbook"),
             "-i",
@@ -85,7 +85,7 @@ class Site:
         return Played(done.returncode, done.stdout + done.stderr)
 
     def applied(self, *flags: str) -> Played:
-        """Run the playbook, which has to end well."""
+        """Run the playbook, which must succeed."""
         done = self.play(*flags)
         assert done.code == 0, done.said[-3000:]
         return done
@@ -97,19 +97,19 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """How a playbook ended, and what it said."""
+    """The exit code and output of a playbook."""
 
     code: int
     said: str
 
     @property
     def changed(self) -> int:
-        """How many tasks changed something."""
+        """The number of changed tasks."""
         return sum(int(number) for number in re.findall(r"changed=(\d+)", self.said))
 
 
 def new_site(folder: Path, kubeconfig: Path, namespace: str, **changed: Any) -> Site:
-    """Write chart and hosts.yaml into a folder."""
+    """Write the chart and hosts.yaml into a folder."""
     shutil.copytree(HERE / "charts/jobset", folder / "chart")
     site = Site(folder, kubeconfig, namespace)
     site.write(**changed)
@@ -117,7 +117,7 @@ def new_site(folder: Path, kubeconfig: Path, namespace: str, **changed: Any) -> 
 
 
 def everything(api: Api, namespace: str) -> dict[str, str]:
-    """Return the version of each object of the kinds that the chart has: what a look must not change."""
+    """Return the version of each object of the chart's kinds, to detect changes."""
     paths = [DEFINITION.rpartition("/")[0]] + [
         f"{group}/namespaces/{namespace}/{kind}"
         for group, kind in (("/api/v1", "configmaps"), ("/api/v1", "secrets"), ("/apis/apps/v1", "deployments"))

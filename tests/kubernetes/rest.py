@@ -1,4 +1,4 @@
-"""A Kubernetes API server by its plain HTTPS interface: quick enough for thousands of nodes, and free of anybody's model of an object."""
+"""A minimal HTTPS client for the API server, fast enough for thousands of Nodes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _PATCHES = {
 
 
 class ApiError(Exception):
-    """The server refused; `status` is HTTP's."""
+    """The server rejected a request with the HTTP status `status`."""
 
     def __init__(self, status: int, message: str) -> None:
-        """Keep the status apart from the words."""
+        """Read a kubeconfig with embedded certificates."""
         super().__init__(f"{status}: {message}")
         self.status = status
 
 
 class _Connection(http.client.HTTPSConnection):
-    """Closes itself when nobody holds it any longer: a thread ends without saying so."""
+    """A connection that closes when its thread ends."""
 
     def __del__(self) -> None:
         self.close()
 
 
 class Api:
-    """A server, asked as a kubeconfig's user; one connection a thread, kept open."""
+    """A client with the user of a kubeconfig and one open connection per thread."""
 
     def __init__(self, kubeconfig: Path) -> None:
         """Read a kubeconfig that carries its certificates in itself."""
@@ -62,12 +62,12 @@ class Api:
         return self._ask("GET", path, query)
 
     def items(self, path: str, **query: str) -> list[dict[str, Any]]:
-        """Read a list's members."""
+        """Read the items of a list."""
         found: list[dict[str, Any]] = self.get(path, **query)["items"]
         return found
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Make an object in a list."""
+        """Create an object in a list."""
         return self._ask("POST", path, {}, body)
 
     def patch(self, path: str, body: dict[str, Any], kind: str = "merge", **query: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Api:
         return self._ask("PATCH", path, query, body, _PATCHES[kind])
 
     def delete(self, path: str, **query: str) -> dict[str, Any]:
-        """Remove an object, or all of a list."""
+        """Delete an object, or all of a list."""
         return self._ask("DELETE", path, query)
 
     def _ask(
@@ -105,7 +105,7 @@ class Api:
 
 
 def in_parallel(act: Callable[[Any], object], over: Iterable[object], threads: int = 8) -> None:
-    """Do one thing to each, several at a time; the first error is raised."""
+    """Call a function for each item in parallel; raise the first error."""
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(act, over):
             pass

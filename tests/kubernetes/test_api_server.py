@@ -1,4 +1,4 @@
-"""The tests' API server is a real one: it schedules, its controllers work, and it forgets what it does not know."""
+"""Test that the API server of the tests schedules pods, runs controllers, and drops unknown fields."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def node(api: Api, namespace: str) -> Iterator[str]:
-    """A node with eight GPUs that only pods of this test ask for, by its label."""
+    """A Node with eight GPUs and a label for the pods of this test."""
     register_nodes(api, {namespace: {"for": namespace}})
     yield namespace
     api.delete(f"/api/v1/nodes/{namespace}")
 
 
 def pod(node: str, gpus: int = 8, **metadata: Any) -> dict[str, Any]:
-    """A pod that wants GPUs of one node."""
+    """Return a pod that requests GPUs of one Node."""
     container = {"name": "main", "image": "localhost/none:1", "resources": {"limits": {"amd.com/gpu": str(gpus)}}}
     spec = {"nodeSelector": {"for": node}, "containers": [container], "restartPolicy": "Never"}
     return {"metadata": metadata, "spec": spec}
 
 
-def test_says_its_version(api_server: ApiServer) -> None:
-    """A version that was not stamped in would be v0.0.0-master."""
+def test_version(api_server: ApiServer) -> None:
+    """The version is stamped into the build."""
     assert json.loads(api_server.kubectl("version", "--output=json"))["serverVersion"]["gitVersion"] == "v1.20.2"
 
 
 def test_schedules_by_gpus(api: Api, namespace: str, node: str) -> None:
-    """The scheduler binds the first pod to the node with GPUs, and says of the second what lacks."""
+    """The scheduler binds the first pod, and reports missing GPUs for the second."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     api.create(pods, pod(node, name="first"))
     assert until(lambda: api.get(f"{pods}/first")["spec"].get("nodeName")) == node
@@ -48,8 +48,8 @@ def test_schedules_by_gpus(api: Api, namespace: str, node: str) -> None:
     assert (reason["reason"], "Insufficient amd.com/gpu" in reason["message"]) == ("Unschedulable", True)
 
 
-def test_pods_live_and_end_as_asked(api: Api, namespace: str, node: str) -> None:
-    """The kubelets' stand-in has pods run, fail where they say so, and go when they are deleted."""
+def test_fake_kubelet_runs_pods(api: Api, namespace: str, node: str) -> None:
+    """Pods run, fail if they request it, and are removed after deletion."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     with running_pods(api):
         api.create(pods, pod(node, 4, name="stays"))
@@ -60,23 +60,23 @@ def test_pods_live_and_end_as_asked(api: Api, namespace: str, node: str) -> None
         until(lambda: [one["metadata"]["name"] for one in api.items(pods)] == ["fails"])
 
 
-def test_a_job_completes(api: Api, namespace: str, node: str) -> None:
-    """The Job controller makes pods, the stand-in ends them well, and the Job is complete."""
+def test_job_completes(api: Api, namespace: str, node: str) -> None:
+    """The Job controller creates pods, the fake kubelet completes them, and the Job is complete."""
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     with running_pods(api):
         api.create(jobs, {"metadata": {"name": "job"}, "spec": {"completions": 2, "template": {"spec": pod(node, 1)["spec"]}}})
         assert until(lambda: api.get(f"{jobs}/job")["status"].get("succeeded", 0) == 2)
 
 
-def test_drops_what_it_does_not_know(api: Api, namespace: str, node: str) -> None:
-    """A field of a later version is accepted and gone: whoever writes one must read it back."""
+def test_unknown_field_is_dropped(api: Api, namespace: str, node: str) -> None:
+    """A field of a later version is accepted and not stored."""
     jobs = f"/apis/batch/v1/namespaces/{namespace}/jobs"
     spec = {"suspend": True, "template": {"spec": pod(node, 1)["spec"]}}
     assert "suspend" not in api.create(jobs, {"metadata": {"name": "job"}, "spec": spec})["spec"]
 
 
-def test_applies_server_side(api: Api, namespace: str) -> None:
-    """Two owners of one field are a conflict, unless the second one insists."""
+def test_server_side_apply_conflicts(api: Api, namespace: str) -> None:
+    """A field with two managers is a conflict, unless the second one forces it."""
     path = f"/api/v1/namespaces/{namespace}/configmaps/shared"
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "shared"}}
     api.patch(path, {**body, "data": {"key": "1"}}, "apply", fieldManager="one")
@@ -86,8 +86,8 @@ def test_applies_server_side(api: Api, namespace: str) -> None:
 
 
 @pytest.mark.usefixtures("api_server")
-def test_two_stand_beside_each_other(api: Api, namespace: str, tmp_path: Path) -> None:
-    """A second server has ports and data of its own; taken down, nothing of it runs, and the first serves on."""
+def test_two_servers_run_in_parallel(api: Api, namespace: str, tmp_path: Path) -> None:
+    """A second server has its own ports and data; stopping it leaves no process, and the first keeps running."""
     second = up(tmp_path / "second")
     try:
         names = {one["metadata"]["name"] for one in Api(second.kubeconfig).items("/api/v1/namespaces")}

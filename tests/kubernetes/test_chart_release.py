@@ -1,4 +1,4 @@
-"""A Helm release by a chart's role on a real API server: brought, brought again, healed, looked at, and refused."""
+"""Test a chart's role on a real API server: install, upgrade, repair, check mode and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG = pytest.mark.long("roles/kube_common", "roles/kube_helm")
 
 @pytest.fixture
 def site(api: Api, api_server: ApiServer, tmp_path: Path, namespace: str) -> Iterator[Site]:
-    """A site whose pods run; the chart's definition goes with the test."""
+    """A site whose pods run; the chart's definition is removed after the test."""
     register_nodes(api, {"chart1": {}}, gpus=0)
     with running_pods(api):
         yield new_site(tmp_path, api_server.kubeconfig, namespace)
@@ -44,7 +44,7 @@ def site(api: Api, api_server: ApiServer, tmp_path: Path, namespace: str) -> Ite
 
 
 def settings(api: Api, site: Site) -> dict[str, str]:
-    """Return what the chart's ConfigMap says."""
+    """Return the data of the chart's ConfigMap."""
     found: dict[str, str] = api.get(f"/api/v1/namespaces/{site.namespace}/configmaps/jobset-settings")["data"]
     return found
 
@@ -54,8 +54,8 @@ def states(site: Site) -> list[str]:
     return [one["status"] for one in json.loads(site.helm("history", "jobset", "-o", "json"))]
 
 
-def test_a_release_is_brought_once_and_follows_its_values(api: Api, site: Site) -> None:
-    """A second run changes nothing, a look shows what would change and changes nothing, and a changed value is an upgrade."""
+def test_release_is_installed_once_and_upgraded(api: Api, site: Site) -> None:
+    """A second run changes nothing, check mode shows changes without making them, and changed values upgrade the release."""
     assert site.applied().changed > 0
     assert site.applied().changed == 0
     site.write(jobset_chart_values={"greeting": "good day"})
@@ -70,8 +70,8 @@ def test_a_release_is_brought_once_and_follows_its_values(api: Api, site: Site) 
 
 
 @pytest.mark.fault
-def test_what_a_hand_deleted_or_changed_is_put_back(api: Api, api_server: ApiServer, site: Site) -> None:
-    """Each is named and as the chart has it; what a program of the cluster writes stays, and the run after changes nothing."""
+def test_manual_changes_are_reverted(api: Api, api_server: ApiServer, site: Site) -> None:
+    """Deleted and changed objects are named and restored; changes of controllers stay."""
     site.applied()
     where = ("--namespace", site.namespace)
     api_server.kubectl("delete", "deployment", "jobset-controller", *where)
@@ -103,8 +103,8 @@ def test_what_a_hand_deleted_or_changed_is_put_back(api: Api, api_server: ApiSer
 
 @pytest.mark.fault
 @pytest.mark.parametrize("state", ["pending-install", "failed"])
-def test_a_first_install_that_was_left_half_done_is_followed_by_a_good_one(api: Api, site: Site, state: str) -> None:
-    """Helm alone would refuse to go on, or leave out what it did not get to."""
+def test_interrupted_install_is_repeated(api: Api, site: Site, state: str) -> None:
+    """A failed or pending first revision is replaced."""
     site.write(jobset_chart_values={"broken": state == "failed"})
     if state == "failed":
         refused = site.play()
@@ -123,8 +123,8 @@ def test_a_first_install_that_was_left_half_done_is_followed_by_a_good_one(api: 
 
 
 @pytest.mark.fault
-def test_an_upgrade_that_was_left_half_done_goes_back_and_on(api: Api, site: Site) -> None:
-    """A Helm that is killed in an upgrade leaves its revision pending; the last good one comes back, then the new one."""
+def test_interrupted_upgrade_is_repeated(api: Api, site: Site) -> None:
+    """After a pending revision the last good one is restored, then upgraded."""
     site.helm("install", "jobset", str(site.folder / "chart"))
     site.helm("upgrade", "jobset", str(site.folder / "chart"), "--set", "greeting=second")
     leave_pending(api, site, 2, "pending-upgrade")
@@ -135,7 +135,7 @@ def test_an_upgrade_that_was_left_half_done_goes_back_and_on(api: Api, site: Sit
 
 
 def leave_pending(api: Api, site: Site, revision: int, state: str) -> None:
-    """Leave a revision as a Helm does that is killed: its record says that it is under way."""
+    """Set a revision to pending, like a killed Helm."""
     path = f"/api/v1/namespaces/{site.namespace}/secrets/sh.helm.release.v1.jobset.v{revision}"
     record = json.loads(gzip.decompress(base64.b64decode(base64.b64decode(api.get(path)["data"]["release"]))))
     record["info"]["status"] = state
@@ -143,8 +143,8 @@ def leave_pending(api: Api, site: Site, revision: int, state: str) -> None:
     api.patch(path, {"data": {"release": data}, "metadata": {"labels": {"status": state}}})
 
 
-def test_a_chart_with_another_sum_is_refused_before_anything_changes(api: Api, site: Site) -> None:
-    """The archive is named with both sums."""
+def test_chart_file_with_another_checksum_is_refused(api: Api, site: Site) -> None:
+    """The error has both checksums, and nothing changes."""
     archive = site.folder / "jobset-1.0.0.tgz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(site.folder / "chart", "jobset")
@@ -161,8 +161,8 @@ def test_a_chart_with_another_sum_is_refused_before_anything_changes(api: Api, s
 
 
 @LONG
-def test_a_fetched_chart_with_another_sum_is_refused(api: Api, site: Site) -> None:
-    """What a server hands out in its place is not installed, and the message says what to do."""
+def test_downloaded_chart_with_another_checksum_is_refused(api: Api, site: Site) -> None:
+    """The chart is not installed, and the error has a fix."""
     archive = site.folder / "jobset-1.0.0.tgz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(site.folder / "chart", "jobset")
@@ -178,8 +178,8 @@ def test_a_fetched_chart_with_another_sum_is_refused(api: Api, site: Site) -> No
 
 @LONG
 @pytest.mark.parametrize("what", ["expired", "unreachable", "missing"])
-def test_a_kubeconfig_that_cannot_be_used_is_refused(site: Site, tmp_path: Path, what: str) -> None:
-    """Within seconds, with the reason and what to do."""
+def test_unusable_kubeconfig_is_refused(site: Site, tmp_path: Path, what: str) -> None:
+    """The role fails within seconds, with the reason and a fix."""
     other = tmp_path / "other"
     other.mkdir()
     if what != "missing":
@@ -197,8 +197,8 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused(site: Site, tmp_path: Path,
 
 
 @LONG
-def test_a_group_that_no_server_answers_for_stops_nothing(api: Api, site: Site) -> None:
-    """Metrics, and whatever else another server answers for, may be away."""
+def test_unavailable_api_group_is_ignored(api: Api, site: Site) -> None:
+    """An aggregated API without a server, such as metrics, does not stop the role."""
     groups = "/apis/apiregistration.k8s.io/v1/apiservices"
     away = {"group": "away.tests.primus", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1, "insecureSkipTLSVerify": True}
     where = {"service": {"name": "nobody", "namespace": site.namespace}}

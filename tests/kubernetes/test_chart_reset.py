@@ -1,4 +1,4 @@
-"""A reset of what hosts.yaml brought to a cluster that somebody else made: what is ours goes, in its order, and nothing else."""
+"""Test the reset of an existing cluster: the objects of hosts.yaml are removed in order, and others stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PLAN = "/apis/jobset.x-k8s.io/v1/namespaces/team-a/plans"
 
 
 def is_there(api: Api, path: str) -> bool:
-    """Whether an object is there, and not about to go."""
+    """Return whether an object exists and is not being deleted."""
     try:
         return "deletionTimestamp" not in api.get(path)["metadata"]
     except ApiError as error:
@@ -46,7 +46,7 @@ def is_there(api: Api, path: str) -> bool:
 
 @pytest.fixture
 def folder(api: Api, api_server: ApiServer, tmp_path: Path) -> Iterator[Path]:
-    """Queues and a chart that stand on a cluster beside what somebody else has there."""
+    """A cluster with queues, a chart, and objects of other owners."""
     register_nodes(api, {"gpu1": {"primus-bootstrap.io/gpu-model": "MI300X", "primus-bootstrap.io/rack": "r1"}}, gpus=8)
     # Somebody else's: the namespace that our chart goes to, and a release in it.
     api_server.kubectl("create", "namespace", "jobset-system")
@@ -65,7 +65,7 @@ def folder(api: Api, api_server: ApiServer, tmp_path: Path) -> Iterator[Path]:
 
 
 def clear(api: Api) -> None:
-    """Remove what a test may have left, and wait until it is gone: the next one makes the same."""
+    """Remove all objects of a test, and wait until they are gone."""
     left = [f"{DEFINITIONS}/{PLURALS[kind]}.{GROUP}" for kind in PLURALS] + [DEFINITION, PLANS, VOLUME, "/api/v1/nodes/gpu1"]
     for path in [*left, *(f"/api/v1/namespaces/{name}" for name in NAMESPACES)]:
         if is_there(api, path):
@@ -74,25 +74,25 @@ def clear(api: Api) -> None:
 
 
 def reset(folder: Path, *flags: str, confirm: str = "queues", tags: str = "") -> CompletedProcess[str]:
-    """Run that part of a reset."""
+    """Run the playbook of the reset for Kubernetes."""
     return play(folder, "day2/reset/charts.yml", tags, "-e", f"confirm={confirm}", *flags)
 
 
 def changed(done: CompletedProcess[str]) -> int:
-    """Return how many tasks changed something; a run that failed is an error."""
+    """Return the number of changed tasks; a failed run is an error."""
     assert done.returncode == 0, done.stdout[-3000:]
     return sum(int(number) for number in re.findall(r"changed=(\d+)", done.stdout))
 
 
 def quickly(api_server: ApiServer) -> list[str]:
-    """Return what lets a reset wait for seconds only."""
+    """Return variables with short time limits."""
     told = {"confirm": "queues", "kubeconfig": str(api_server.kubeconfig), "delete_data": False, "timeout_s": 4}
     return ["-e", json.dumps({"kube_common_reset": told})]
 
 
 @pytest.mark.fault
-def test_only_what_hosts_yaml_brought_goes(api: Api, api_server: ApiServer, folder: Path) -> None:
-    """Custom resources, releases, definitions, namespaces, in this order; what others have there stays and is named."""
+def test_only_objects_of_hosts_yaml_are_removed(api: Api, api_server: ApiServer, folder: Path) -> None:
+    """Custom resources, releases, definitions and namespaces are removed in this order; others stay and are named."""
     applied = play(folder, "scheduling/jobs.yml", "kueue,jobset")
     assert applied.returncode == 0, applied.stdout[-3000:]
     mine: dict[str, Any] = {"metadata": {"name": "theirs"}, "spec": {}}
@@ -144,8 +144,8 @@ def test_only_what_hosts_yaml_brought_goes(api: Api, api_server: ApiServer, fold
 
 
 @pytest.mark.fault
-def test_a_release_that_was_there_before_stays(api: Api, api_server: ApiServer, folder: Path) -> None:
-    """Somebody's release of the same name follows hosts.yaml, which is said, and is nobody's to uninstall but theirs."""
+def test_earlier_release_stays(api: Api, api_server: ApiServer, folder: Path) -> None:
+    """An earlier release with the same name is upgraded, reported, and not removed."""
     theirs = {"KUBECONFIG": str(api_server.kubeconfig), "HELM_NAMESPACE": "jobset-system"}
     helm("install", "jobset", HERE / "charts/jobset", env=theirs)
     applied = play(folder, "scheduling/jobs.yml", "jobset")

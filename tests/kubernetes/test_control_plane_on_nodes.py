@@ -1,4 +1,4 @@
-"""Day-2 verbs on a control plane of real static pods: certificates renewed, and etcd put back as it was."""
+"""Test day-2 verbs on a control plane of real static pods: renewing certificates and restoring etcd."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 @pytest.fixture(scope="module")
 def nodes(kubeadm_cluster: Cluster) -> Nodes:
-    """A cluster whose hosts Ansible reaches."""
+    """A cluster with SSH access for Ansible."""
     found = Nodes(kubeadm_cluster, kubeadm_cluster.folder / "site")
     found.reach()
     return found
 
 
 def verb(nodes: Nodes, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a day-2 verb on the cluster, and demand that it succeeds."""
+    """Run a day-2 verb on the cluster, which must succeed."""
     done = run_cli(*words[:2], str(nodes.hosts_file), *words[2:], timeout_s=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 def pids(nodes: Nodes) -> dict[str, str]:
-    """Return the processes of the control plane, by their names."""
+    """Return the process IDs of the control plane's programs."""
     return {name: nodes.cluster.run_on(nodes.service, "pgrep", "--exact", name[:15], check=False).stdout.strip() for name in PROGRAMS}
 
 
 def serial(nodes: Nodes) -> str:
-    """Return the certificate that the API server shows."""
+    """Return the serial number of the API server's certificate."""
     return ssl.get_server_certificate((str(nodes.cluster.address(nodes.service)), 6443), timeout=10)
 
 
 def well(nodes: Nodes) -> bool:
-    """Say whether every node is Ready, and what places pods works."""
+    """Return whether every Node is Ready and the scheduler works."""
     return all(nodes.cluster.ready().values()) and nodes.cluster.kubectl("get", "--raw=/readyz") == "ok"
 
 
-def test_certificates_are_renewed_and_read_anew(nodes: Nodes) -> None:
-    """Every program of the control plane starts anew and shows the new certificate; nodes stay Ready, and the next run changes nothing."""
+def test_certificates_are_renewed(nodes: Nodes) -> None:
+    """Every program of the control plane restarts with the new certificate; Nodes stay Ready, and the next run changes nothing."""
     before, shown = pids(nodes), serial(nodes)
     verb(nodes, "renew", "certificates", "--yes", "--now")
     # A former API server answers what it was asked before it goes.
@@ -66,8 +66,8 @@ def test_certificates_are_renewed_and_read_anew(nodes: Nodes) -> None:
     assert pids(nodes) == after
 
 
-def test_etcd_is_put_back_as_it_was(nodes: Nodes) -> None:
-    """What was there at the backup is there again, what came later is not; kubelets and controllers go on by themselves."""
+def test_etcd_is_restored(nodes: Nodes) -> None:
+    """Objects of the backup exist again, later ones do not; kubelets and controllers continue."""
     nodes.cluster.kubectl("create", "configmap", "kept")
     verb(nodes, "backup", "etcd")
     nodes.cluster.kubectl("delete", "configmap", "kept")

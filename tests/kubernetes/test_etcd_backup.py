@@ -1,4 +1,4 @@
-"""Backup and restore of etcd for real: one member and three as processes, the role's own playbooks, no Kubernetes."""
+"""Test backup and restore of etcd with one and three real members, without Kubernetes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIRM = ("-e", "confirm=demo")
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Etcd]:
-    """Run an etcd of one member that asks clients for a certificate, as Kubespray's does."""
+    """An etcd with one member and client certificates, like Kubespray's."""
     etcd = Etcd(tmp_path, 1, tls=True)
     try:
         etcd.start()
@@ -42,7 +42,7 @@ def one(tmp_path: Path) -> Iterator[Etcd]:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Etcd]:
-    """Run an etcd of three members."""
+    """An etcd with three members."""
     etcd = Etcd(tmp_path, 3)
     try:
         etcd.start()
@@ -57,12 +57,12 @@ def copies(etcd: Etcd) -> list[Path]:
 
 
 def members(etcd: Etcd, n: int) -> list[str]:
-    """Return the members that one member knows."""
+    """Return the members that one member lists."""
     return sorted(one["name"] for one in json.loads(etcd.ctl(n, "member", "list", "--write-out", "json").stdout)["members"])
 
 
-def test_a_backup_is_whole_private_copied_and_restored(one: Etcd) -> None:
-    """Data, PKI and sums; mode 0600 everywhere; a restore brings the data back, sets the others aside, and says where."""
+def test_backup_is_private_and_can_be_restored(one: Etcd) -> None:
+    """The backup has the data, the PKI and checksums with mode 0600; a restore moves the current data aside."""
     one.put("kept", "yes")
     code, said = one.play("backup_etcd.yml")
     assert code == 0, said[-3000:]
@@ -82,8 +82,8 @@ def test_a_backup_is_whole_private_copied_and_restored(one: Etcd) -> None:
 
 
 @LONG
-def test_only_as_many_backups_as_stated_are_kept(one: Etcd) -> None:
-    """On the host and on the controller; one that is half written is never among them."""
+def test_number_of_backups_is_limited(one: Etcd) -> None:
+    """The limit applies to the host and the controller, without incomplete backups."""
     one.write_hosts({"kube_backup_keep": 1, "kube_backup_controller_keep": 2})
     (one.home(1) / "backups/.new").mkdir(parents=True)
     for _ in range(3):
@@ -97,8 +97,8 @@ def test_only_as_many_backups_as_stated_are_kept(one: Etcd) -> None:
 
 
 @pytest.mark.fault
-def test_what_must_not_be_restored_is_refused_and_nothing_is_touched(one: Etcd) -> None:
-    """Without the name, of another cluster, damaged, with another authority, a name that is none: etcd answers throughout."""
+def test_unsuitable_restore_is_refused(one: Etcd) -> None:
+    """Without the cluster's name, and for a backup that is foreign, damaged or unknown, nothing changes."""
     one.put("kept", "yes")
     assert one.play("backup_etcd.yml")[0] == 0
     (copy,) = copies(one)
@@ -122,8 +122,8 @@ def test_what_must_not_be_restored_is_refused_and_nothing_is_touched(one: Etcd) 
 
 
 @pytest.mark.fault
-def test_three_members_come_back_as_one_cluster(three: Etcd) -> None:
-    """After a member lost its disk and the others their data, all three hold the backup, with the members that they had."""
+def test_three_members_are_restored(three: Etcd) -> None:
+    """After lost disks, all three members have the backup and the same members."""
     three.put("kept", "yes")
     code, said = three.play("backup_etcd.yml")
     assert code == 0, said[-3000:]
@@ -142,8 +142,8 @@ def test_three_members_come_back_as_one_cluster(three: Etcd) -> None:
 
 
 @pytest.mark.fault
-def test_a_backup_is_taken_while_a_member_is_down(three: Etcd) -> None:
-    """Its host is lost as well, which the status says; with no majority left it is refused, with the reason of each."""
+def test_backup_works_with_one_member_down(three: Etcd) -> None:
+    """The lost host is reported; without a majority the backup fails with the reasons."""
     three.systemctl("stop", 1)
     three.wait(2)
     three.write_hosts({}, lost=[1])
@@ -159,8 +159,8 @@ def test_a_backup_is_taken_while_a_member_is_down(three: Etcd) -> None:
 
 
 @pytest.mark.fault
-def test_a_restore_that_is_killed_half_way_is_finished_by_the_next(three: Etcd) -> None:
-    """Killed while two members hold the backup and one waits: the same again ends with three that agree, and no data are gone."""
+def test_interrupted_restore_is_finished(three: Etcd) -> None:
+    """A second restore completes the members, without loss of data."""
     three.put("kept", "yes")
     assert three.play("backup_etcd.yml")[0] == 0
     three.put("lost", "yes")
@@ -190,7 +190,7 @@ def test_a_restore_that_is_killed_half_way_is_finished_by_the_next(three: Etcd) 
 
 
 def kill_tree(run: subprocess.Popen[bytes]) -> None:
-    """Kill a run with all that it started, as a controller that loses power does."""
+    """Kill a process with all its descendants, like a power failure of the controller."""
 
     def children(pid: int) -> list[int]:
         path = Path(f"/proc/{pid}/task/{pid}/children")
@@ -203,8 +203,8 @@ def kill_tree(run: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.fault
-def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
-    """With --limit, and with a group of two: the members would be two clusters, or one that cannot keep quorum."""
+def test_restore_of_some_members_is_refused(three: Etcd) -> None:
+    """A --limit, or a group of two, would split or block the cluster."""
     assert three.play("backup_etcd.yml")[0] == 0
     limited = three.play("restore_etcd.yml", *CONFIRM, "--limit", "m1,m2")
     three.write_hosts({}, without=[3])
@@ -216,8 +216,8 @@ def test_a_part_of_the_members_is_refused(three: Etcd) -> None:
 
 
 @LONG
-def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
-    """By Kubespray's name or the host's: one of three may go, and with one dead the other two must stay."""
+def test_removal_needs_a_majority(three: Etcd) -> None:
+    """One of three members may be removed; with one dead, no other may."""
     code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
     assert code == 0, said[-3000:]
 
@@ -237,8 +237,8 @@ def test_the_members_are_asked_before_one_leaves(three: Etcd) -> None:
 
 
 @LONG
-def test_a_member_is_waited_for_and_none_goes_while_another_is_lost(three: Etcd) -> None:
-    """Before and after a reboot: two that answer must be left meanwhile, and one that is back answers through its leader."""
+def test_reboot_needs_a_majority_and_waits(three: Etcd) -> None:
+    """Before a reboot the other two must answer; after it, the member must answer through its leader."""
     code, said = three.play("backup_etcd.yml", "-e", "kube_backup_fetch=false")
     assert code == 0, said[-3000:]
 

@@ -1,4 +1,4 @@
-"""kubernetes.core.helm runs for real, on the tests' own `helm` command and API server."""
+"""Test kubernetes.core.helm with the tests' own `helm` command and a real API server."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NOWHERE = {"KUBECONFIG": "/nonexistent"}
 
 
 class Modules:
-    """The modules of kubernetes.core, run by Ansible on this machine for one release."""
+    """The modules of kubernetes.core for one release, run by Ansible on this machine."""
 
     def __init__(self, server: ApiServer, namespace: str) -> None:
-        """Name the release after nothing: the namespace is the test's own."""
+        """Name the release after the test's namespace."""
         self._where = {"name": "tiny", "namespace": namespace, "kubeconfig": str(server.kubeconfig), "binary_path": str(HELM)}
 
     def run(self, module: str, **arguments: Any) -> dict[str, Any]:
@@ -46,8 +46,8 @@ class Modules:
         return result
 
 
-def test_a_release_from_first_to_last(api_server: ApiServer, api: Api, namespace: str) -> None:
-    """Install, again, change, read, uninstall: the modules see what the API server has."""
+def test_release_is_installed_changed_and_removed(api_server: ApiServer, api: Api, namespace: str) -> None:
+    """The modules report the state of the API server."""
     modules = Modules(api_server, namespace)
     settings = f"/api/v1/namespaces/{namespace}/configmaps/tiny-settings"
     first = modules.run("helm", chart_ref=str(TINY), values={"greeting": "one"})
@@ -69,8 +69,8 @@ def test_a_release_from_first_to_last(api_server: ApiServer, api: Api, namespace
     assert modules.run("helm", state="absent")["changed"] is False
 
 
-def test_makes_the_namespace_and_the_definitions(api_server: ApiServer, api: Api, namespace: str) -> None:
-    """`create_namespace` and a chart's definitions do what they say; a values file counts as values do."""
+def test_namespace_and_definitions_are_created(api_server: ApiServer, api: Api, namespace: str) -> None:
+    """`create_namespace`, a chart's definitions and values files work."""
     modules = Modules(api_server, f"{namespace}-own")
     modules.run("helm", chart_ref=str(TINY), create_namespace=True, values={"replicas": 0}, wait=True, timeout="30s")
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/greetings.tests.primus"
@@ -80,8 +80,8 @@ def test_makes_the_namespace_and_the_definitions(api_server: ApiServer, api: Api
     api.delete(f"/api/v1/namespaces/{namespace}-own")
 
 
-def test_keeps_a_history(api_server: ApiServer, namespace: str) -> None:
-    """Every upgrade is a revision, and one can be brought back."""
+def test_history_and_rollback(api_server: ApiServer, namespace: str) -> None:
+    """Every upgrade is a revision, and one can be restored."""
     env = {"KUBECONFIG": str(api_server.kubeconfig), "HELM_NAMESPACE": namespace}
     for greeting in ("one", "two"):
         helm("upgrade", "-i", "tiny", TINY, "--set", f"greeting={greeting}", env=env)
@@ -93,7 +93,7 @@ def test_keeps_a_history(api_server: ApiServer, namespace: str) -> None:
 
 
 def test_renders_without_a_server() -> None:
-    """`template` needs no cluster: values files in their order, then what is set."""
+    """`template` needs no cluster; values files are merged in order, then the given values."""
     text = helm("template", "name", TINY, "--set", "greeting=set", "--show-only", "templates/settings.yaml", env=NOWHERE)
     assert 'greeting: "set"' in text
     assert "kind: Deployment" not in text
@@ -109,6 +109,6 @@ def test_renders_without_a_server() -> None:
         (("uninstall", "tiny", "--timeout", "soon"), "invalid duration"),
     ],
 )
-def test_refuses_what_it_does_not_know(arguments: tuple[str, ...], complaint: str) -> None:
-    """A flag that it cannot honour is an error, never ignored: a role that gives one would look tested and be not."""
+def test_unknown_flag_is_an_error(arguments: tuple[str, ...], complaint: str) -> None:
+    """An unsupported flag fails, so that a role with it is not tested wrongly."""
     assert complaint in helm(*arguments, env=NOWHERE, code=1)

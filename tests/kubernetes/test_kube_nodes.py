@@ -1,4 +1,4 @@
-"""Labels and taints from hosts.yaml on a real API server: what is read back, that others' stay, and that the second run changes nothing."""
+"""Test labels and taints of hosts.yaml on a real API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TAINT = {"key": "theirs", "value": "x", "effect": "NoExecute"}
 
 @pytest.fixture
 def nodes(api: Api) -> Iterator[None]:
-    """Three Nodes with a label of somebody else's, one of which has somebody else's taint."""
+    """Three Nodes with a label of another owner, one of them with a taint of another owner."""
     register_nodes(api, {name: {"theirs": "x"} for name in NODES})
     # A new Node is tainted as not ready until the controllers have seen it; they would take the whole list back.
     until(lambda: not any(api.get(f"/api/v1/nodes/{name}")["spec"].get("taints") for name in NODES), "the controllers")
@@ -42,7 +42,7 @@ def nodes(api: Api) -> Iterator[None]:
 
 @pytest.fixture
 def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
-    """A hosts.yaml of a cluster that exists: a control plane, two nodes, and one that has not joined."""
+    """A hosts.yaml of an existing cluster with a control plane, two nodes, and one host without a Node."""
     gpu1 = {"rack": "rack01", "slurm_switch": "leaf7", "gpu_env_model": "MI300X", "node_taints": ["gpu=yes:NoSchedule"]}
     groups = {"kube_control_plane": ["kn-cp1"], "kube_node": ["kn-gpu1", "kn-gpu2", "kn-absent"]}
     file = tmp_path / "hosts.yaml"
@@ -55,7 +55,7 @@ def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
 
 
 def play(hosts: Path, *words: str, playbook: str = "kubernetes/nodes.yml") -> str:
-    """Run a playbook with plain Ansible; return what it said."""
+    """Run a playbook with plain Ansible; return its output."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(content.playbooks_dir() / playbook), *words]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=180, check=False)
@@ -64,13 +64,13 @@ def play(hosts: Path, *words: str, playbook: str = "kubernetes/nodes.yml") -> st
 
 
 def changed(output: str) -> int:
-    """Return how many tasks Ansible says have changed something."""
+    """Return the number of changed tasks."""
     return sum(map(int, re.findall(r"changed=(\d+)", output)))
 
 
 @pytest.mark.usefixtures("nodes")
-def test_nodes_have_what_hosts_yaml_says(hosts: Path, api: Api) -> None:
-    """By plain Ansible: check mode changes nothing and shows the difference; then all is there, and the second run changes nothing."""
+def test_labels_and_taints_are_applied(hosts: Path, api: Api) -> None:
+    """Check mode shows the difference and changes nothing; a second run changes nothing."""
     shown = play(hosts, "--check", "--diff")
     before = api.get("/api/v1/nodes/kn-gpu1")["metadata"]["labels"]
     first, second = play(hosts), play(hosts)
@@ -92,8 +92,8 @@ def test_nodes_have_what_hosts_yaml_says(hosts: Path, api: Api) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_what_hosts_yaml_no_longer_says_goes(api_server: ApiServer, api: Api) -> None:
-    """A label and a taint of ours go, also where `kubectl label` had set the label as well; a controller's stays."""
+def test_removed_labels_and_taints_are_deleted(api_server: ApiServer, api: Api) -> None:
+    """Those of the project are deleted, also if `kubectl label` set them; a controller's label stays."""
     server = Server(api_server.kubeconfig)
     api_server.kubectl("label", "node", "kn-gpu1", "example.com/pool=a")
     variables = {"node_labels": {"example.com/pool": "a", "nfd": "yes"}, "node_taints": ["gpu=yes:NoSchedule"]}

@@ -1,4 +1,4 @@
-"""Objects on a real API server: applied, read back, kept, looked at without a change, and removed."""
+"""Test objects on a real API server: apply, check mode and removal."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ module = load_role_module("kube_common", "kube_objects")
 
 
 def config_map(namespace: str, text: str) -> dict[str, Any]:
-    """Return a ConfigMap that says this."""
+    """Return a ConfigMap with this data."""
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one", "namespace": namespace}, "data": {"text": text}}
 
 
-def test_objects_are_brought_once_and_changed_when_asked(api_server: ApiServer, api: Api, namespace: str) -> None:
-    """A second time nothing changes; a look changes nothing and shows the difference; what is kept stays as it is."""
+def test_objects_are_applied_once(api_server: ApiServer, api: Api, namespace: str) -> None:
+    """A second run and check mode change nothing; objects to keep stay unchanged."""
     cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
     look = module.Cluster(str(api_server.kubeconfig), look_only=True)
     path = f"/api/v1/namespaces/{namespace}/configmaps/one"
@@ -40,16 +40,16 @@ def test_objects_are_brought_once_and_changed_when_asked(api_server: ApiServer, 
     assert api.get(path)["data"] == {"text": "b"}
 
 
-def test_what_does_not_come_is_named(api_server: ApiServer, namespace: str) -> None:
-    """An object that is waited for in vain is told with what it lacks."""
+def test_time_limit_of_a_wait_is_reported(api_server: ApiServer, namespace: str) -> None:
+    """The error names the object and the missing state."""
     cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
     want = {"api_version": "v1", "kind": "ConfigMap", "namespace": namespace, "names": ["missing"]}
 
     assert module.wait_for(cluster, [want], 0) == [f"ConfigMap {namespace}/missing: it is not there"]
 
 
-def test_what_is_removed_is_gone(api_server: ApiServer, namespace: str) -> None:
-    """Only what is there is removed, and told."""
+def test_objects_are_removed(api_server: ApiServer, namespace: str) -> None:
+    """Only existing objects are removed and reported."""
     cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
     module.have(cluster, [config_map(namespace, "a")])
     first, again = (module.remove(cluster, [config_map(namespace, "a")])["applied"] for _ in range(2))
@@ -57,10 +57,10 @@ def test_what_is_removed_is_gone(api_server: ApiServer, namespace: str) -> None:
     assert (first, again) == ([f"ConfigMap {namespace}/one"], [])
 
 
-def test_what_is_on_its_way_out_is_waited_for_and_made_anew(
+def test_object_that_is_being_deleted_is_created_again(
     api_server: ApiServer, api: Api, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a namespace that somebody deleted a moment ago; one that something holds is refused, and how to see what."""
+    """The module waits for the deletion; a blocked deletion fails with a fix."""
     cluster = module.Cluster(str(api_server.kubeconfig), look_only=False)
     path = f"/api/v1/namespaces/{namespace}/configmaps/one"
     module.have(cluster, [config_map(namespace, "a")])

@@ -1,4 +1,4 @@
-"""Nodes out of service on a real API server: quarantine and release by the playbooks, health with its breaker, and drain."""
+"""Test quarantine, health breaker and drain of Nodes on a real API server."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def node(api: Api, name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def nodes(api: Api) -> Iterator[None]:
-    """A control plane and two nodes, which the controllers have seen."""
+    """A control plane and two nodes that the controllers have seen."""
     names = ("kq-cp1", "kq-gpu1", "kq-gpu2")
     register_nodes(api, {name: {"kq": "yes"} for name in names})
     until(lambda: not any(node(api, name)["spec"].get("taints") for name in names))
@@ -58,7 +58,7 @@ def nodes(api: Api) -> Iterator[None]:
 
 @pytest.fixture
 def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
-    """A hosts.yaml of a cluster that exists, whose hosts do not answer over SSH."""
+    """A hosts.yaml of an existing cluster whose hosts do not answer over SSH."""
     variables = {
         "cluster_name": "small", "kubernetes_provider": "existing", "kubernetes_kubeconfig": str(api_server.kubeconfig),
         "ansible_host": "127.0.0.1", "ansible_port": 9,
@@ -71,7 +71,7 @@ def hosts(tmp_path: Path, api_server: ApiServer) -> Path:
 
 
 def play(hosts: Path, playbook: Path, *words: str) -> tuple[int, str, int]:
-    """Run a playbook with plain Ansible; return its status, what it said, and how many tasks have changed something."""
+    """Run a playbook with plain Ansible; return its exit code, output and number of changed tasks."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(hosts), str(playbook), *words]
     roles = {"ANSIBLE_ROLES_PATH": str(content.roles_dir())}
     environment = {**os.environ, **roles, "ANSIBLE_CONFIG": str(content.ansible_cfg()), "ANSIBLE_NOCOLOR": "1"}
@@ -81,8 +81,8 @@ def play(hosts: Path, playbook: Path, *words: str) -> tuple[int, str, int]:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_dead_host_is_quarantined_on_its_node(hosts: Path, api: Api) -> None:
-    """Its Node keeps the record; the second run changes nothing, another owner is refused, and a release needs a proof."""
+def test_dead_host_is_quarantined_on_its_node(hosts: Path, api: Api) -> None:
+    """A second run changes nothing, another owner is refused, and a release needs a health record."""
     quarantine, release = (content.playbooks_dir() / "day2" / name for name in ("quarantine_node.yml", "release_node.yml"))
     ours = ("-e", "node=kq-gpu1", "-e", "quarantine_owner=ada", "-e", "quarantine_reason='fan broken'")
     first, again = play(hosts, quarantine, *ours), play(hosts, quarantine, *ours)
@@ -100,8 +100,8 @@ def test_a_dead_host_is_quarantined_on_its_node(hosts: Path, api: Api) -> None:
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_foreign_cordon_is_untouched(api_server: ApiServer, api: Api) -> None:
-    """A Node that a person cordoned waits for its bench and passes it: it stays cordoned. One that nobody had cordoned comes back."""
+def test_foreign_cordon_stays(api_server: ApiServer, api: Api) -> None:
+    """A Node that a person cordoned stays cordoned after its bench; another one is uncordoned."""
     server = Server(api_server.kubeconfig)
     api_server.kubectl("cordon", "kq-gpu2")
     records = {name: {**RECORD, "host": name} for name in ("kq-gpu1", "kq-gpu2")}
@@ -117,7 +117,7 @@ def test_a_foreign_cordon_is_untouched(api_server: ApiServer, api: Api) -> None:
 
 
 def token_of(hosts: Path, api: Api) -> str:
-    """Make the account that judges by the role, twice, and return its token."""
+    """Create the service account with the role twice, and return its token."""
     playbook = hosts.parent / "account.yml"
     entry = {"ansible.builtin.import_role": {"name": "kube_health", "tasks_from": "account"}}
     variables = {"kube_health_kubeconfig": "{{ kubernetes_kubeconfig }}"}
@@ -133,7 +133,7 @@ def token_of(hosts: Path, api: Api) -> str:
 
 
 def say_health(api: Api, names: list[str], verdict: str) -> None:
-    """Let nodes report their health, as their kubelets' credentials do."""
+    """Report the health of Nodes with their kubelets' credentials."""
     with health_programs() as load:
         report = load("report_health")
         reading = load("health_gate").Reading(verdict, "" if verdict == "pass" else "disk: full", time.time())
@@ -141,8 +141,8 @@ def say_health(api: Api, names: list[str], verdict: str) -> None:
     in_parallel(lambda name: api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [condition]}}, "strategic"), names)
 
 
-def test_a_burst_is_stopped_by_the_breaker_and_a_person_resets_it(hosts: Path, api_server: ApiServer, api: Api) -> None:
-    """5 of 100 fail at a limit of 4 %: none goes. With more room all five go, and come back when they pass."""
+def test_breaker_stops_a_burst_of_failures(hosts: Path, api_server: ApiServer, api: Api) -> None:
+    """5 of 100 failures exceed the limit of 4 %: no Node is marked. With a higher limit all five are marked, and recover."""
     names = [f"kh-{number:03d}" for number in range(FLEET)]
     register_nodes(api, {name: {} for name in names}, gpus=0)
     until(lambda: not any(node(api, name)["spec"].get("taints") for name in names))
@@ -182,7 +182,7 @@ def test_a_burst_is_stopped_by_the_breaker_and_a_person_resets_it(hosts: Path, a
 
 
 def start_web(api: Api, namespace: str, least: int) -> None:
-    """Start two replicas and a budget that keeps so many of them."""
+    """Start two replicas with a disruption budget."""
     labels = {"app": "web"}
     spec = {"terminationGracePeriodSeconds": 1, "nodeSelector": {"kq": "yes"}, "containers": [{"name": "x", "image": "x"}]}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -193,13 +193,13 @@ def start_web(api: Api, namespace: str, least: int) -> None:
 
 
 def drain(api_server: ApiServer, *, evict_s: float, force: bool = False) -> bool:
-    """Empty kq-gpu1."""
+    """Drain kq-gpu1."""
     return Drain(Server(api_server.kubeconfig), "kq-gpu1", DrainOptions(0, evict_s, force=force)).run(DRAINED)
 
 
 @pytest.mark.usefixtures("nodes")
-def test_a_drain_respects_budgets_and_refuses_lone_pods(api_server: ApiServer, api: Api, namespace: str) -> None:
-    """A budget that allows nothing is named; with room the pods move one after the other. A lone pod is refused, and goes by force."""
+def test_drain_respects_budgets(api_server: ApiServer, api: Api, namespace: str) -> None:
+    """A blocking budget is reported; otherwise pods move one by one. A pod without a controller needs force."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     api_server.kubectl("cordon", "kq-gpu2")
     api_server.kubectl("cordon", "kq-cp1")

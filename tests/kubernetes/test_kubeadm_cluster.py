@@ -1,4 +1,4 @@
-"""Three real nodes: kubelets run pods, a service reaches them on every node, and a node that died is NotReady until it is back."""
+"""Test the kubeadm cluster of the tests: pods, a service, and a node that dies and returns."""
 
 from __future__ import annotations
 
@@ -38,39 +38,39 @@ def web(kubeadm_cluster: Cluster) -> Cluster:
 
 
 def pods_of(cluster: Cluster) -> dict[str, str]:
-    """Return the web servers' pods, by their node."""
+    """Return the web servers' pods by node."""
     items = json.loads(cluster.kubectl("get", "pods", "--selector=app=web", "--output=json"))["items"]
     return {pod["spec"]["nodeName"]: pod["metadata"]["name"] for pod in items}
 
 
 def seen_from(cluster: Cluster, pod: str) -> set[str]:
-    """Return who answers at the service's address, asked often enough from one pod that each has its turn."""
+    """Return the pods that answer at the service's address, requested from one pod."""
     address = cluster.kubectl("get", "service", "web", "--output=jsonpath={.spec.clusterIP}")
     ask = f"for n in $(seq 40); do wget -q -O - http://{address}/ || true; done"
     return set(cluster.kubectl("exec", pod, "--", "sh", "-c", ask, check=False).split())
 
 
 def test_every_node_is_ready(kubeadm_cluster: Cluster) -> None:
-    """The nodes that the API server lists are the containers, and each says that it is Ready."""
+    """The Nodes are the containers, and all are Ready."""
     assert kubeadm_cluster.ready() == dict.fromkeys(kubeadm_cluster.nodes, True)
 
 
 def test_a_pod_runs_on_every_node(web: Cluster) -> None:
-    """Each pod runs a program, seen by what it prints."""
+    """Each pod's program prints its output."""
     pods = pods_of(web)
     assert sorted(pods) == web.nodes
     assert [web.kubectl("exec", name, "--", "hostname").strip() for name in pods.values()] == list(pods.values())
 
 
 def test_a_service_reaches_the_pods_of_all_nodes(web: Cluster) -> None:
-    """From a pod of each node, since what leads there is each node's own."""
+    """A pod of each node can reach all pods through the service."""
     pods = pods_of(web)
     for pod in pods.values():
         wait_for(lambda pod=pod: seen_from(web, pod) == set(pods.values()), f"{pod} does not reach all of {pods}", 60)  # type: ignore[misc]
 
 
-def test_a_killed_node_is_not_ready_until_it_is_back(web: Cluster) -> None:
-    """A node without power is found out and tainted, and the others stay as they are; back again, its pod serves once more."""
+def test_killed_node_is_not_ready_until_it_returns(web: Cluster) -> None:
+    """A node without power is tainted, and the others stay; after its return its pod answers again."""
     node = web.nodes[2]
     web.kill(node)
     wait_for(lambda: not web.ready()[node], f"{node} is still Ready", LIMIT_S)

@@ -1,4 +1,4 @@
-"""The role kubespray against a real API server that somebody else made: it asks, proves, and takes no machine."""
+"""Test the role kubespray with an existing cluster on a real API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def play(folder: Path, kubeconfig: Path, playbook: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a playbook for an inventory whose cluster is somebody else's."""
+    """Run a playbook for an inventory of an existing cluster."""
     folder.joinpath("hosts.yaml").write_text(
         f"all:\n  vars: {{kubernetes_provider: existing, kubernetes_kubeconfig: {kubeconfig}}}\n"
         "  children:\n    kube_control_plane: {hosts: {cp1: }}\n    kube_node: {hosts: {n1: }}\n",
@@ -32,8 +32,8 @@ def play(folder: Path, kubeconfig: Path, playbook: str, *arguments: str) -> subp
     return subprocess.run(command, env=settings, capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_a_cluster_of_another_only_has_to_answer(api_server: ApiServer, tmp_path: Path) -> None:
-    """Nothing is fetched and nothing changed; hosts that nobody could reach over SSH do not matter."""
+def test_existing_cluster_is_only_checked(api_server: ApiServer, tmp_path: Path) -> None:
+    """Nothing is downloaded or changed, and unreachable hosts do not matter."""
     done = play(tmp_path, api_server.kubeconfig, "kubernetes/cluster.yml")
 
     assert done.returncode == 0, done.stdout
@@ -41,8 +41,8 @@ def test_a_cluster_of_another_only_has_to_answer(api_server: ApiServer, tmp_path
     assert not (tmp_path / ".primus").exists()
 
 
-def test_a_kubeconfig_that_is_not_believed_is_refused(api_server: ApiServer, tmp_path: Path) -> None:
-    """One of another cluster, or one whose time is up, ends here and not in the first chart."""
+def test_rejected_kubeconfig_is_refused(api_server: ApiServer, tmp_path: Path) -> None:
+    """A kubeconfig of another cluster, or an expired one, fails before the first chart."""
     text = api_server.kubeconfig.read_text(encoding="utf-8")
     other = tmp_path / "other.conf"
     other.write_text(
@@ -56,8 +56,8 @@ def test_a_kubeconfig_that_is_not_believed_is_refused(api_server: ApiServer, tmp
     assert "Fix: ask who runs the cluster" in done.stdout
 
 
-def test_its_machines_are_left_alone(api_server: ApiServer, tmp_path: Path) -> None:
-    """A reset takes Kubernetes off none of them."""
+def test_reset_keeps_kubernetes_on_the_hosts(api_server: ApiServer, tmp_path: Path) -> None:
+    """A reset does not remove Kubernetes."""
     done = play(tmp_path, api_server.kubeconfig, "day2/reset/kubernetes.yml", "--tags", "kubespray")
 
     assert done.returncode == 0, done.stdout
@@ -65,8 +65,8 @@ def test_its_machines_are_left_alone(api_server: ApiServer, tmp_path: Path) -> N
 
 
 @pytest.mark.filterwarnings("ignore:HTTPResponse.getheaders:DeprecationWarning")  # the client's own, about its urllib3
-def test_the_proof_says_what_it_found(api_server: ApiServer, api: Api) -> None:
-    """Etcd and certificates are seen; a node that is not there fails by name; a pod that no kubelet takes is unknown, and does not stay."""
+def test_verification_reports_its_results(api_server: ApiServer, api: Api) -> None:
+    """Etcd and certificates pass, a missing Node fails, and a pod without a kubelet is unknown and removed."""
     client = pytest.importorskip("kubernetes.client", reason="the package kubernetes is not installed")
     config = pytest.importorskip("kubernetes.config")
     effects: Any = load_role_module("kubespray", "kubespray_effects")

@@ -1,4 +1,4 @@
-"""Queues of hosts.yaml on a real API server, by the role: applied, read back, left alone, refused, judged."""
+"""Test the queues of hosts.yaml on a real API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def seen(api: Api, kind: str) -> list[dict[str, Any]]:
 
 
 def verdicts(text: str) -> list[dict[str, Any]]:
-    """Return the records that a judgement printed which found something wrong."""
+    """Return the records of a failed check."""
     [said] = re.findall(r'"msg": ("\{\\"verdicts.*")$', text, re.MULTILINE)
     found: list[dict[str, Any]] = json.loads(json.loads(said))["verdicts"]
     return found
@@ -38,7 +38,7 @@ def verdicts(text: str) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def clean(api: Api) -> Iterator[None]:
-    """Take Kueue's kinds, and with them its objects, and the nodes away after a test."""
+    """Remove Kueue's kinds with their objects, and the Nodes, after a test."""
     yield
     for kind in PLURALS:
         api.delete(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{PLURALS[kind]}.{GROUP}")
@@ -59,8 +59,8 @@ def clean(api: Api) -> Iterator[None]:
     ],
 )
 @LONG
-def test_queues_are_applied_once_and_judged(api: Api, api_server: ApiServer, tmp_path: Path, real: bool) -> None:  # noqa: FBT001
-    """Every object comes, each field is kept, a second run changes nothing, what cannot be changed is refused, and nodes are judged."""
+def test_queues_are_applied_once_and_checked(api: Api, api_server: ApiServer, tmp_path: Path, real: bool) -> None:  # noqa: FBT001
+    """Every object and field is stored, a second run changes nothing, immutable changes are refused, and Nodes are checked."""
     # Pods are embedded in workloads, with defaults that this server does not take.
     kinds = [real_definition(kind) if real and kind != "Workload" else definition(kind) for kind in PLURALS]
     labels = {"primus-bootstrap.io/gpu-model": "MI300X", "primus-bootstrap.io/rack": "r1"}

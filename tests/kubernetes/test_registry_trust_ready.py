@@ -1,4 +1,4 @@
-"""After a restart of containerd: a node counts as back only when its kubelet was heard of since, and its Node is Ready."""
+"""Test that a Node counts as ready after a restart of containerd only when its kubelet reports again."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 def now() -> dict[str, Any]:
-    """Return what a kubelet writes into its lease."""
+    """Return the current time in the format of a lease."""
     return {"spec": {"holderIdentity": NODE, "leaseDurationSeconds": 40, "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}}
 
 
 @pytest.fixture
 def node(api: Api) -> Iterator[str]:
-    """A Node with a lease, as one that has been up for a while."""
+    """A Node with a lease."""
     register_nodes(api, {NODE: {}})
     api.create(LEASES, {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": NODE}, **now()})
     yield NODE
@@ -42,7 +42,7 @@ def node(api: Api) -> Iterator[str]:
 
 
 def wait_for_it(folder: Path, server: ApiServer, seconds: int) -> tuple[int, str]:
-    """Run the role's tasks with plain Ansible; return how that ended and what it said."""
+    """Run the role's tasks with plain Ansible; return the exit code and the output."""
     told = {"registry_trust_kubeconfig": str(server.kubeconfig), "registry_trust_node": NODE, "registry_trust_ready_s": seconds}
     task = {"name": "Wait", "ansible.builtin.include_role": {"name": "registry_trust", "tasks_from": "containerd_ready"}}
     play = {"name": "Wait", "hosts": "all", "gather_facts": False, "vars": told, "tasks": [task]}
@@ -64,10 +64,10 @@ def wait_for_it(folder: Path, server: ApiServer, seconds: int) -> tuple[int, str
 @pytest.mark.parametrize(
     ("renews", "ready", "status"), [(True, "True", 0), (False, "True", 2), (True, "False", 2)], ids=["back", "silent", "not ready"]
 )
-def test_a_node_is_back_when_its_kubelet_says_so_anew(
+def test_node_is_ready_after_a_new_report(
     api: Api, api_server: ApiServer, node: str, tmp_path: Path, *, renews: bool, ready: str, status: int
 ) -> None:
-    """An old Ready with a silent kubelet, and a kubelet that says otherwise, both stop the rollout, with the node's name and what to do."""
+    """A silent kubelet, or one that reports NotReady, stops the rollout with the Node's name and a fix."""
     condition = {"type": "Ready", "status": ready, "reason": "Test", "lastHeartbeatTime": now()["spec"]["renewTime"][:19] + "Z"}
     api.patch(f"/api/v1/nodes/{node}/status", {"status": {"conditions": [condition]}})
     over = threading.Event()

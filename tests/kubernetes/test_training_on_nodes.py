@@ -1,4 +1,4 @@
-"""Training jobs on real nodes: two pods on two kubelets, a node whose power is cut, and what is left of a job that is cancelled."""
+"""Test training jobs on real nodes: two pods, a power failure, and a cancelled job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECOVERY_S = 60.0
 
 @pytest.fixture(scope="module")
 def prepared(kubeadm_cluster: Cluster) -> Nodes:
-    """A cluster that takes jobs."""
+    """A cluster that accepts jobs."""
     found = Nodes(kubeadm_cluster, kubeadm_cluster.folder / "site")
     if kubeadm_cluster.run_on(found.service, "test", "-d", f"{PACKAGES}/torch", check=False).code:
         pytest.skip("the nodes see no torch for Python 3.11: pip install '.[workloads]', in a Python 3.11")
@@ -32,7 +32,7 @@ def prepared(kubeadm_cluster: Cluster) -> Nodes:
 
 @pytest.fixture
 def nodes(prepared: Nodes) -> Iterator[Nodes]:
-    """A cluster with no job under way, on which every node comes back afterwards."""
+    """The cluster without a running job; afterwards all nodes are started."""
     prepared.heal()
     yield prepared
     prepared.heal()
@@ -40,7 +40,7 @@ def nodes(prepared: Nodes) -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(prepared: Nodes) -> dict[int, float]:
-    """Return the loss of every step of the job that tests disturb, trained once without a break."""
+    """Return the losses of an uninterrupted run of the same job."""
     prepared.heal()
     job = prepared.submit()
     state = prepared.finish(job)
@@ -48,8 +48,8 @@ def undisturbed(prepared: Nodes) -> dict[int, float]:
     return prepared.losses(job)
 
 
-def test_two_ranks_on_two_nodes_train_over_the_network_of_the_pods(nodes: Nodes, undisturbed: dict[int, float]) -> None:
-    """Each rank runs on a kubelet of its own, and they add gradients up over addresses that pods alone have."""
+def test_two_ranks_train_over_the_pod_network(nodes: Nodes, undisturbed: dict[int, float]) -> None:
+    """Each rank runs on its own kubelet, and they reduce gradients over pod addresses."""
     job = nodes.submit()
     nodes.wait_for_step(job, 3)
     pods = nodes.pods(job)
@@ -64,8 +64,8 @@ def test_two_ranks_on_two_nodes_train_over_the_network_of_the_pods(nodes: Nodes,
     assert sorted(undisturbed) == list(range(1, STEPS + 1))
 
 
-def test_the_power_of_a_node_is_cut(nodes: Nodes, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
-    """Training goes on from the last checkpoint with the spare in the node's place: same losses, and the node is left out."""
+def test_power_failure_of_a_node(nodes: Nodes, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """Training continues from the last checkpoint on the spare with the same losses, and the node is excluded."""
     job = nodes.submit()
     nodes.wait_for_step(job, 12)
     before = nodes.hosts(job)
@@ -90,8 +90,8 @@ def test_the_power_of_a_node_is_cut(nodes: Nodes, undisturbed: dict[int, float],
     assert (state["attempt"], state["restarts"]) == (2, 1)
 
 
-def test_a_node_that_comes_back_does_not_go_on_with_an_old_attempt(nodes: Nodes) -> None:
-    """Its kubelet finds that the pod is not asked for any more, and the node takes jobs again."""
+def test_returning_node_ends_its_old_pod(nodes: Nodes) -> None:
+    """Its kubelet removes the old pod, and the node accepts jobs again."""
     job = nodes.submit()
     nodes.wait_for_step(job, 7)
     victim = nodes.hosts(job)[1]
@@ -107,8 +107,8 @@ def test_a_node_that_comes_back_does_not_go_on_with_an_old_attempt(nodes: Nodes)
     assert victim in nodes.hosts(again)
 
 
-def test_cancel_leaves_a_checkpoint_and_nothing_else(nodes: Nodes) -> None:
-    """No Job, no pod, no process on any node and no watcher; `resume` would go on at the checkpoint."""
+def test_cancel_leaves_only_a_checkpoint(nodes: Nodes) -> None:
+    """No Job, pod, process or watcher remains; `resume` can continue at the checkpoint."""
     job = nodes.submit(UNENDING)
     nodes.wait_for_step(job, 7)
     used = nodes.hosts(job)

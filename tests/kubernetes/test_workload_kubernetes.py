@@ -1,4 +1,4 @@
-"""Jobs of the target `kubernetes` against a real API server and scheduler; the pods' commands run as processes of this machine."""
+"""Test jobs with the target `kubernetes` on a real API server; the pods' commands run as processes of this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from primus_bootstrap.launch.watch.broker_client import Broker
 from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.kube_api import Api as WatchApi
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
-from primus_bootstrap.launch.watch.kube_broker import Brokered
+from primus_bootstrap.launch.watch.kube_broker import BrokeredCluster
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import JOB
 from tests.integration.watch_rig import TRAIN, Site, events, steps
@@ -49,7 +49,7 @@ if os.environ.get("RANK", "0") != "0":
 
 @pytest.fixture
 def nodes(api: Api, namespace: str) -> Iterator[list[str]]:
-    """Three nodes with eight GPUs each, which only this test's jobs ask for."""
+    """Three Nodes with eight GPUs each for the jobs of this test."""
     names = [f"{namespace}-{number}" for number in (1, 2, 3)]
     register_nodes(api, {name: {"for": namespace} for name in names})
     yield names
@@ -59,7 +59,7 @@ def nodes(api: Api, namespace: str) -> Iterator[list[str]]:
 
 @pytest.fixture
 def kubelets(api: Api, namespace: str, nodes: list[str], tmp_path: Path) -> Iterator[Kubelets]:
-    """Kubelets of these nodes."""
+    """The kubelets of these Nodes."""
     made = Kubelets(api, namespace, nodes, tmp_path)
     made.start()
     yield made
@@ -79,7 +79,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.fixture
 def kubeconfig(api_server: ApiServer, api: Api, namespace: str, tmp_path: Path) -> Path:
-    """A kubeconfig with the rights of a watcher and no others, in the test's own namespace, from the very objects that are shipped."""
+    """A kubeconfig with the shipped rights of a watcher, in the test's namespace."""
     text = (
         ACCESS.read_text()
         .replace("primus-jobs", namespace)
@@ -103,7 +103,7 @@ def kubeconfig(api_server: ApiServer, api: Api, namespace: str, tmp_path: Path) 
 
 @pytest.fixture
 def job(site: Site, namespace: str, kubeconfig: Path) -> dict[str, Any]:
-    """job.json of a job on one node with eight GPUs, which makes 30 steps; the broker has the kubeconfig."""
+    """The job.json of a job with 30 steps on one Node with eight GPUs; the broker has the kubeconfig."""
     site.start_broker({"kubeconfig": str(kubeconfig), "namespaces": [namespace], "storage": [str(site.folder)]})
     pods = {
         "image": "localhost/none:1",
@@ -135,7 +135,7 @@ def run(site: Site, job: dict[str, Any]) -> JobFolder:
 
 
 def ended(site: Site) -> int:
-    """Wait for the watcher's end."""
+    """Wait for the end of the watcher."""
     assert site.watcher is not None
     return site.watcher.wait(120)
 
@@ -157,11 +157,11 @@ def target_of(site: Site, job: dict[str, Any]) -> tuple[KubernetesTarget, State]
     folder = site.submit(job)
     known = folder.job()
     state = State(known.id, "starting", attempt=1, attempts=(Attempt(1, started=time.time()),))
-    return KubernetesTarget(known, folder, Brokered(known, job, Broker(site.socket))), state
+    return KubernetesTarget(known, folder, BrokeredCluster(known, job, Broker(site.socket))), state
 
 
-def test_a_job_runs_to_its_end_with_one_pod_a_node(site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str) -> None:
-    """The scheduler places it, ranks find each other without a name, and every node says how it ended."""
+def test_job_runs_with_one_pod_per_node(site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str) -> None:
+    """The scheduler places it, ranks find each other without DNS, and every Node reports its exit code."""
     two = {"nodes": 2, "processes_per_node": 1, "options": [f"--script={site.folder}/train.py"], "words": ["5", "0.1"]}
     folder = run(site, {**job, **two})
 
@@ -174,8 +174,8 @@ def test_a_job_runs_to_its_end_with_one_pod_a_node(site: Site, job: dict[str, An
     assert jobs_of(api, namespace) == ["small-0a1b2c-1-r0", "small-0a1b2c-1-r1"]
 
 
-def test_a_node_that_is_lost_costs_some_steps(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
-    """The job goes on from its checkpoint on the nodes that are left, without the one that is lost, and says how long that took."""
+def test_job_continues_after_a_lost_node(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
+    """The job continues from its checkpoint without the lost Node, and reports the lost time."""
     folder = run(site, job)
     until(lambda: len(steps(folder)) >= 7)
     gone = found(folder).hosts[0].name
@@ -193,10 +193,8 @@ def test_a_node_that_is_lost_costs_some_steps(site: Site, job: dict[str, Any], k
     assert second["step"] > 5  # from the checkpoint, not from the beginning
 
 
-def test_cancel_leaves_a_checkpoint_and_touches_nothing_of_others(
-    site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str
-) -> None:
-    """The pods get their time; a Job beside it, and one that only has our label, stay."""
+def test_cancel_removes_only_its_own_objects(site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str) -> None:
+    """The pods get their grace period; another Job, also with the same label, stays."""
     template = {"spec": {"restartPolicy": "Never", "nodeSelector": {"for": "nobody"}, "containers": [{"name": "a", "image": "a"}]}}
     for name, labels in (("others", {}), ("others-label", {JOB: "small-0a1b2c"})):
         made = {"metadata": {"name": name, "labels": labels}, "spec": {"template": template}}
@@ -213,10 +211,8 @@ def test_cancel_leaves_a_checkpoint_and_touches_nothing_of_others(
     assert len(kubelets.containers) == 1
 
 
-def test_a_job_that_somebody_deletes_is_cancelled_and_goes_on_on_request(
-    site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str
-) -> None:
-    """Whoever deletes it with kubectl means it; `workload resume` goes on at its checkpoint."""
+def test_deleted_job_is_cancelled_and_can_be_resumed(site: Site, job: dict[str, Any], kubelets: Kubelets, api: Api, namespace: str) -> None:
+    """`kubectl delete` cancels the job; `workload resume` continues at its checkpoint."""
     folder = run(site, job)
     until(lambda: len(steps(folder)) >= 7)
     for name in jobs_of(api, namespace):
@@ -233,8 +229,8 @@ def test_a_job_that_somebody_deletes_is_cancelled_and_goes_on_on_request(
     assert len(kubelets.containers) == 2
 
 
-def test_a_watcher_that_is_killed_finds_its_attempt_again(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
-    """The objects are found by their labels; nothing is started twice."""
+def test_restarted_watcher_finds_its_attempt(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
+    """The objects are found by their labels; nothing starts twice."""
     folder = run(site, {**job, "words": ["15", "0.2"]})
     until(lambda: len(steps(folder)) >= 3)
     site.kill_watcher()
@@ -245,8 +241,8 @@ def test_a_watcher_that_is_killed_finds_its_attempt_again(site: Site, job: dict[
     assert len(kubelets.containers) == 1
 
 
-def test_a_job_waits_as_long_as_the_scheduler_has_no_place(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
-    """It says why in the scheduler's words, and is no failure; when there is place it begins."""
+def test_job_waits_for_the_scheduler(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
+    """The state has the scheduler's message and is not a failure; the job starts when there is capacity."""
     for node in kubelets.nodes:
         kubelets.api.patch(f"/api/v1/nodes/{node}", {"spec": {"unschedulable": True}})
     folder = run(site, {**job, "words": ["3", "0.1"]})
@@ -257,8 +253,8 @@ def test_a_job_waits_as_long_as_the_scheduler_has_no_place(site: Site, job: dict
     assert (found(folder).phase, found(folder).restarts) == ("done", 0)
 
 
-def test_a_pod_that_is_evicted_is_no_node_that_is_lost(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
-    """It had time for a checkpoint; the job goes on wherever there is place, and no host is left out."""
+def test_eviction_is_not_a_lost_node(site: Site, job: dict[str, Any], kubelets: Kubelets) -> None:
+    """The job writes a checkpoint and continues; no host is excluded."""
     folder = run(site, job)
     until(lambda: len(steps(folder)) >= 7)
     pod = kubelets.pods()[0]["metadata"]["name"]
@@ -273,15 +269,13 @@ def test_a_pod_that_is_evicted_is_no_node_that_is_lost(site: Site, job: dict[str
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ({"form": "indexed"}, "its Jobs know no completionMode"),
+        ({"form": "indexed"}, "its Jobs have no completionMode"),
         ({"form": "jobset"}, "it has no API for jobset"),
         ({"queue": "training"}, "a Job a rank is none"),
     ],
 )
-def test_what_this_server_has_not_is_refused_before_a_pod_is_made(
-    site: Site, job: dict[str, Any], given: dict[str, Any], what: str, api: Api
-) -> None:
-    """Jobs of 1.20 drop their mode in silence, and a queue cannot admit a Job a rank as one."""
+def test_unsupported_features_are_refused(site: Site, job: dict[str, Any], given: dict[str, Any], what: str, api: Api) -> None:
+    """Kubernetes 1.20 drops the completion mode silently, and its queue cannot admit one Job per rank."""
     target, state = target_of(site, {**job, "kubernetes": {**job["kubernetes"], **given}})
     target.start(state)
 
@@ -289,8 +283,8 @@ def test_what_this_server_has_not_is_refused_before_a_pod_is_made(
     assert (target.observe(state).status, jobs_of(api, job["kubernetes"]["namespace"])) == ("absent", [])
 
 
-def test_a_server_that_is_silent_says_nothing_of_nodes(site: Site, job: dict[str, Any], nodes: list[str], kubeconfig: Path) -> None:
-    """Neither a port where nobody listens nor a token that is not known is a node that is lost."""
+def test_missing_answer_is_not_a_lost_node(site: Site, job: dict[str, Any], nodes: list[str], kubeconfig: Path) -> None:
+    """A closed port and an unknown token leave the state of Nodes unknown."""
     target, state = target_of(site, job)
     target.start(state)
     assert len(target.candidates().hosts) == len(nodes)
@@ -303,14 +297,14 @@ def test_a_server_that_is_silent_says_nothing_of_nodes(site: Site, job: dict[str
 
 
 def elsewhere(config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the clusters of a kubeconfig, behind a port where nobody listens."""
+    """Return the clusters of a kubeconfig with a closed port."""
     text = json.dumps(config["clusters"])
     port = text.rpartition("127.0.0.1:")[2].split('"')[0]
     return list(json.loads(text.replace(f"127.0.0.1:{port}", "127.0.0.1:9")))
 
 
-def test_a_watcher_may_do_nothing_else(kubeconfig: Path, namespace: str) -> None:
-    """Not in other namespaces, and neither secrets nor nodes are its to change or read."""
+def test_rights_of_the_watcher_are_limited(kubeconfig: Path, namespace: str) -> None:
+    """It cannot use other namespaces, and cannot read or change secrets and Nodes."""
     api = WatchApi(kubeconfig)
     for path in ("/api/v1/namespaces/default/pods", f"/api/v1/namespaces/{namespace}/secrets", "/api/v1/pods"):
         with pytest.raises(ApiRefusedError) as refused:

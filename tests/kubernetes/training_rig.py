@@ -1,4 +1,4 @@
-"""Training jobs on real nodes: hosts.yaml of a cluster that kubeadm formed, submitted as a person does, and what tests ask of a job.
+"""Run training jobs on real nodes of a kubeadm cluster, submitted with hosts.yaml.
 
 The control plane is the service host and the spare. Shared storage is a folder of this machine that all nodes mount.
 """
@@ -45,14 +45,14 @@ _SETTINGS = "checkpoint: {every_steps: 5, keep: 3}, drill: {kind: slow, step: 1,
 
 @dataclass(frozen=True)
 class Nodes:
-    """A cluster that takes jobs. Times are of this machine's clock, which the nodes share."""
+    """A cluster that accepts jobs. All times are this machine's clock."""
 
     cluster: Cluster
     folder: Path
 
     @property
     def hosts_file(self) -> Path:
-        """The inventory to hand to primus-bootstrap."""
+        """The inventory for primus-bootstrap."""
         return self.folder / "hosts.yaml"
 
     @property
@@ -61,7 +61,7 @@ class Nodes:
         return self.cluster.nodes[0]
 
     def reach(self) -> None:
-        """Let Ansible in, and write hosts.yaml; safe to repeat."""
+        """Configure SSH access for Ansible and write hosts.yaml; safe to repeat."""
         self.folder.mkdir(exist_ok=True)
         key = self.folder / "key"
         if not key.exists():
@@ -71,7 +71,7 @@ class Nodes:
         self._write_hosts()
 
     def prepare(self) -> None:
-        """Bring all that a job needs beside the cluster itself, with the phases that do so anywhere; safe to repeat."""
+        """Install what a job needs with the phases of site.yml; safe to repeat."""
         self.reach()
         self.cluster.run_on(self.service, "sh", "-euc", _MAKE_VENV)
         # Two workers and nothing else would leave no place for a job that lost one.
@@ -83,7 +83,7 @@ class Nodes:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _write_kubeconfig(self) -> None:
-        """Write the watcher's, with the rights that are shipped."""
+        """Write the watcher's kubeconfig with the shipped rights."""
         self.cluster.kubectl("apply", "--filename=-", stdin=_ACCESS.read_text())
         template = "go-template={{.data.token | base64decode}}"
         ask = ("--namespace", NAMESPACE, "get", "secret", "primus-watch-token", f"--output={template}")
@@ -118,7 +118,7 @@ class Nodes:
         return run_cli("workload", verb, str(self.hosts_file), *words, timeout_s=timeout_s)
 
     def submit(self, steps: int = STEPS) -> str:
-        """Submit the shipped job for local hosts, one rank a node, and return its id."""
+        """Submit the shipped job for local hosts with one rank per node, and return its ID."""
         given = [
             "workload_target=kubernetes",
             f"workload_kubernetes_image={PYTHON_IMAGE}",
@@ -135,7 +135,7 @@ class Nodes:
         return json.loads(self.cluster.run_on(self.service, *words).stdout)["state"] or {}
 
     def lines(self, job: str, name: str) -> list[dict[str, Any]]:
-        """Return a file of JSON lines of the job's folder."""
+        """Return the entries of a JSON lines file in the job's folder."""
         found = []
         for line in self.cluster.run_on(self.service, "cat", f"{JOBS}/{job}/{name}", check=False).stdout.splitlines():
             with suppress(ValueError):  # a line that a kill has torn
@@ -143,26 +143,26 @@ class Nodes:
         return found
 
     def events(self, job: str, *kinds: str) -> list[dict[str, Any]]:
-        """Return the events of these kinds, in order."""
+        """Return the events of these kinds in order."""
         return [event for event in self.lines(job, "events.jsonl") if event["kind"] in kinds]
 
     def losses(self, job: str) -> dict[int, float]:
-        """Return the loss of every step; where a step was done twice, what it was the last time."""
+        """Return the loss of every step, the last one for repeated steps."""
         return {line["step"]: line["loss"] for line in self.lines(job, "run/steps.jsonl") if "loss" in line}
 
     def wait_for_step(self, job: str, step: int) -> None:
-        """Wait until a step was done."""
+        """Wait until a step is complete."""
         wait_for(lambda: max(self.losses(job), default=0) >= step, f"{job} made no step {step}")
 
     def finish(self, job: str, *, phase: str = "done") -> dict[str, Any]:
-        """Wait for a job's end and demand that it is this one."""
+        """Wait for a job's end and check its phase."""
         wait_for(lambda: self.show(job).get("phase") in ENDED, f"{job} has no end", 600)
         state = self.show(job)
         assert state["phase"] == phase, state
         return state
 
     def hosts(self, job: str) -> list[str]:
-        """Return the nodes of the attempt that runs, by rank."""
+        """Return the nodes of the running attempt by rank."""
         return [host["name"] for host in self.show(job)["hosts"]]
 
     def pods(self, job: str) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class Nodes:
         return found
 
     def jobs(self) -> list[str]:
-        """Return the names of the Jobs that are there."""
+        """Return the names of the existing Jobs."""
         return self.cluster.kubectl("--namespace", NAMESPACE, "get", "jobs", "--output=name").split()
 
     def ranks_on(self, node: str) -> list[str]:
@@ -180,19 +180,19 @@ class Nodes:
         return self.cluster.run_on(node, "pgrep", "--full", "workloads/train/pretrain.py", check=False).stdout.split()
 
     def not_ready_since(self, node: str) -> float:
-        """Return when Kubernetes saw that a node is not Ready."""
+        """Return when Kubernetes detected that a node is not Ready."""
         conditions = json.loads(self.cluster.kubectl("get", "node", node, "--output=json"))["status"]["conditions"]
         ready = next(one for one in conditions if one["type"] == "Ready")
         return datetime.fromisoformat(ready["lastTransitionTime"]).timestamp()
 
     def kill(self, node: str) -> float:
-        """End everything on a node at once, and return when."""
+        """Kill every process of a node, and return the time."""
         killed_at = time.time()
         self.cluster.kill(node)
         return killed_at
 
     def heal(self) -> None:
-        """End every job, and bring every node back."""
+        """End every job and start every node."""
         for job in json.loads(self.cli("list", "--json").stdout)["jobs"]:
             self.cli("cancel", job["id"])
             wait_for(lambda job=job: self.show(job["id"]).get("phase") in ENDED, f"{job['id']} does not end", 180)  # type: ignore[misc]

@@ -1,7 +1,6 @@
 """Create a fake release of Kubespray: its playbooks are real, its hosts are this machine, and its Ansible is this one.
 
 The folder `kubespray_folder` refers to it. Its programs log how they were called.
-
 """
 
 from __future__ import annotations
