@@ -16,7 +16,7 @@ from primus_bootstrap.bundle.charts import images_of, is_test
 from primus_bootstrap.inventory.load import load_cluster
 from primus_bootstrap.launch.watch.job_spec import read_job
 from primus_bootstrap.launch.watch.job_spec_kubernetes import JOBSET, TRAINJOB
-from primus_bootstrap.launch.watch.targets.kubernetes_objects import Person, Start
+from primus_bootstrap.launch.watch.targets.kubernetes_objects import PodUser, Start
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import objects as attempt
 from tests.golden.chart_rig import FOLDER, UNDEFINED, Definitions, Scope, chart_path, chart_roles, documented_values, render, unknown_paths
 
@@ -188,7 +188,7 @@ def test_training_jobs_fit_their_definitions(form: str, claim: str) -> None:
         "words": ["train"],
     }
     start = Start(
-        read_job(json.dumps({**said, "kubernetes": pods}), origin="job.json"), 3, ("train",), Person(5001, 5001, (44,)), ("gpu007",)
+        read_job(json.dumps({**said, "kubernetes": pods}), origin="job.json"), 3, ("train",), PodUser(5001, 5001, (44,)), ("gpu007",)
     )
 
     judge([made for _, made in attempt(start, form)])

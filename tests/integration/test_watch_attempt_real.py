@@ -25,7 +25,7 @@ def test_a_launcher_ends_at_once_when_its_lease_is_taken(folder: JobFolder, laun
 
     assert launcher.wait(10) == NOT_ITS_TURN
     (record,) = node_record.read_all(folder.attempt(1)).values()
-    assert (record.exit_code, record.note) == (NOT_ITS_TURN, "attempt 1 has lost its lease to attempt 1, or is to end")
+    assert (record.exit_code, record.note) == (NOT_ITS_TURN, "the lease of attempt 1 was revoked (newest attempt: 1)")
 
 
 def test_a_launcher_ends_when_its_lease_cannot_be_read(folder: JobFolder, launcher: subprocess.Popen[bytes]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError
 from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_spec import Job
@@ -57,7 +57,7 @@ def test_slurm_that_fails_with_a_bad_byte(say: Path, tmp_path: Path) -> None:
 
     found = target(tmp_path).observe(states.State("a-000000", states.RUNNING, attempt=1))
 
-    assert found.status == seeing.SILENT
+    assert found.status == observations.SILENT
     assert "error \N{REPLACEMENT CHARACTER}" in found.why
 
 

@@ -303,7 +303,7 @@ def test_an_attempt_is_started_only_once(site: Site) -> None:
     until(lambda: site.nodes["node1"].launchers() == ())
 
     assert target.refused == {}
-    assert "has been started already" in (site.nodes["node1"].folder / "units" / "log").read_text()
+    assert "was already started" in (site.nodes["node1"].folder / "units" / "log").read_text()
     assert [line["step"] for line in steps(folder)] == list(range(1, len(steps(folder)) + 1))
 
 

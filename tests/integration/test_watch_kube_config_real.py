@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 def test_a_port_where_nobody_listens_gives_no_answer(tmp_path: Path) -> None:
     """That is unknown, and said with what the system calls it."""
-    with pytest.raises(ApiSilentError, match="no answer: ConnectionRefusedError"):
+    with pytest.raises(ApiSilentError, match="did not answer: ConnectionRefusedError"):
         Api(written(tmp_path, {}, {"token": "abc"})).get("/apis")

@@ -225,11 +225,11 @@ def test_a_node_whose_launcher_falls_silent_is_judged_by_what_slurm_says_of_it_i
         of_job, of_node = course[min(look // 5, len(course) - 1)]
         slurm.set_state(100, of_job, nodes=["n2"] if of_job == "COMPLETING" else ["n1", "n2"])
         slurm.nodes(n2=of_node)
-        state = restart_policy.decide(asked, state, target.observe(state), Clock(1000.0 + 2 * look)).state
+        state = restart_policy.evaluate(asked, state, target.observe(state), Clock(1000.0 + 2 * look)).state
         if state.phase == states.ENDED:
             break
-    judged = classification.explain(asked, state, Diagnosis("", 0), {})
-    after = restart_policy.judge(asked, state, judged, 1100.0).state
+    judged = classification.classify(asked, state, Diagnosis("", 0), {})
+    after = restart_policy.conclude(asked, state, judged, 1100.0).state
 
     assert state.phase == states.ENDED
     assert state.current.exit_code == 1
@@ -295,12 +295,12 @@ def test_why_a_job_waits_in_slurm_is_said(site: Site, slurm: SlurmStandIn, monke
     for reason in ("Resources", "JobHeldAdmin"):
         slurm.set_state(100, "PENDING", reason=reason)
         seen = SlurmTarget(folder.job(), folder).observe(state)
-        after = restart_policy.decide(folder.job(), state, seen, Clock(9000.0)).state
+        after = restart_policy.evaluate(folder.job(), state, seen, Clock(9000.0)).state
         said.append((after.phase, after.reason))
 
     assert said == [
         ("starting", "Slurm job 100 is PENDING (Resources)"),
-        ("starting", "Slurm job 100 is PENDING (JobHeldAdmin); scontrol release 100 lets it go on"),
+        ("starting", "Slurm job 100 is PENDING (JobHeldAdmin); to release it: scontrol release 100"),
     ]
 
 

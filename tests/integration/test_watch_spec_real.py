@@ -28,12 +28,12 @@ def test_a_folder_is_made_once_and_only_for_oneself(tmp_path: Path) -> None:
     assert first.key() == first.key()
     assert folders.create(tmp_path, json.dumps(JOB)) == (first, False)
     for wrong, said in (
-        ({**JOB, "words": ["other"]}, "another job with this id"),
-        ({**JOB, "id": "b-000000", "user": "nobody-here"}, "there is no account nobody-here"),
+        ({**JOB, "words": ["other"]}, "another job has this id"),
+        ({**JOB, "id": "b-000000", "user": "nobody-here"}, "this host has no account nobody-here"),
     ):
         with pytest.raises(PrimusError, match=said):
             folders.create(tmp_path, json.dumps(wrong))
-    with pytest.raises(PrimusError, match="cannot be made"):
+    with pytest.raises(PrimusError, match="cannot be created"):
         folders.create(tmp_path / "missing", json.dumps(JOB))
 
     assert [path.name for path in tmp_path.iterdir()] == ["a-000000"]
@@ -71,7 +71,7 @@ def test_people_and_programs_can_read_how_jobs_stand(tmp_path: Path, capsys: pyt
     assert (shown["schema"], shown["state"], shown["stale"]) == ("primus.job-status/1", None, False)
     assert shown["job"]["words"] == ["train", "pretrain"]
     assert listed == {"schema": "primus.job-list/1", "jobs": [{**shown, "events": []}]}
-    assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  not watched yet\n  1970-01-01 00:00:00Z  submitted\n"
+    assert text == f"a-000000  {ME}  direct  pending  attempt 0  step -  no watcher has started yet\n  1970-01-01 00:00:00Z  submitted\n"
 
 
 def test_a_list_of_many_jobs_stays_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,4 +151,4 @@ def test_a_job_that_names_another_account_is_a_problem_of_its_owner(
     (item,) = json.loads(capsys.readouterr().out)["jobs"]
 
     assert (item["job"]["user"], item["state"]) == ("64973", None)
-    assert f"the job is {ME}'s, and its folder 64973's" in item["problem"]
+    assert f"the job belongs to {ME}, and its folder to 64973" in item["problem"]

@@ -39,18 +39,18 @@ def request(folder: JobFolder, verb: str = "status", **changes: Any) -> dict[str
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"key": "0" * 64}, "the key is not that of the job"),
-        ({"key": ""}, "names no job, attempt and key"),
-        ({"job": "../small-0a1b2c"}, "names no job, attempt and key"),
-        ({"job": "small-0a1b2c;reboot"}, "names no job, attempt and key"),
+        ({"key": "0" * 64}, "the key is not the job's key"),
+        ({"key": ""}, "has no valid job, attempt and key"),
+        ({"job": "../small-0a1b2c"}, "has no valid job, attempt and key"),
+        ({"job": "small-0a1b2c;reboot"}, "has no valid job, attempt and key"),
         ({"job": "other-0a1b2c"}, "there is no such job"),
-        ({"attempt": 0}, "names no job, attempt and key"),
-        ({"attempt": True}, "names no job, attempt and key"),
-        ({"attempt": "1"}, "names no job, attempt and key"),
-        ({"user": "daemon"}, "and daemon asks"),
-        ({"verb": "restart"}, "no request that is known"),
-        ({"schema": "primus.unit/0"}, "no request that is known"),
-        ({"verb": "start", "rank": 1}, "is no node of the job"),
+        ({"attempt": 0}, "has no valid job, attempt and key"),
+        ({"attempt": True}, "has no valid job, attempt and key"),
+        ({"attempt": "1"}, "has no valid job, attempt and key"),
+        ({"user": "daemon"}, "the request is from daemon"),
+        ({"verb": "restart"}, "unknown request"),
+        ({"schema": "primus.unit/0"}, "unknown request"),
+        ({"verb": "start", "rank": 1}, "is not a node of the job"),
     ],
 )
 def test_a_request_that_is_not_entitled_or_not_understood_is_refused(site: watch_rig.Site, changes: dict[str, Any], said: str) -> None:
@@ -70,9 +70,9 @@ def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monk
     sudo.write_text('#!/bin/sh\necho "User $5 may run the following commands on node1:"\n')
     sudo.chmod(0o755)
     for wrong, said in (
-        (replace(named, accounts=("bob",)), "may have no jobs on this host"),
-        (replace(named, accounts=None), "has not been told which accounts may have jobs"),
-        (replace(named, refuse_sudo=True), "has rights through sudo"),
+        (replace(named, accounts=("bob",)), "may not have jobs on this host"),
+        (replace(named, accounts=None), "do not name the accounts that may have jobs"),
+        (replace(named, refuse_sudo=True), "sudo gives"),
     ):
         monkeypatch.setattr(node_agent, "_SUDO", str(sudo))
         with pytest.raises(PrimusError, match=said):
@@ -85,7 +85,7 @@ def test_only_accounts_that_root_has_named_start_jobs(site: watch_rig.Site, monk
 def test_root_runs_no_jobs(site: watch_rig.Site) -> None:
     """The owner of the folder decides whose processes run; accounts of the system are refused."""
     folder = site.submit(site.job())
-    with pytest.raises(PrimusError, match="is no folder of a user's"):
+    with pytest.raises(PrimusError, match="its owner is not a user"):
         node_agent.answer_request(request(folder), allowed(site, min_uid=1000))
 
 
@@ -143,7 +143,7 @@ def test_gpus_are_not_shared_by_two_jobs(site: watch_rig.Site) -> None:
     folder = site.submit(site.job(gpus_per_node=8))
     other = "primus-job-other-0a1b2c-1.service"
     node_agent._run(["systemd-run", "--collect", "--uid=0", f"--unit={other}", "--", "sleep", "300"])
-    with pytest.raises(PrimusError, match=r"primus-job-other-0a1b2c-1\.service runs here, and GPUs are not shared"):
+    with pytest.raises(PrimusError, match=r"primus-job-other-0a1b2c-1\.service runs on this host, and GPUs are not shared"):
         node_agent.answer_request(request(folder, "start", rank=0), allowed(site))
 
     assert node_agent.answer_request({"schema": SCHEMA, "verb": "probe"}, allowed(site))["units"] == [other]
@@ -156,7 +156,7 @@ def test_two_jobs_do_not_start_at_once_on_a_host(site: watch_rig.Site, tmp_path:
     folder = site.submit(site.job())
     with (tmp_path / "lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(PrimusError, match="another job is being started here"):
+        with pytest.raises(PrimusError, match="another job is being started on this host"):
             node_agent.answer_request(request(folder, "start", rank=0), allowed(site))
 
     assert node_agent.answer_request(request(folder, "start", rank=0), allowed(site))["state"] == "started"

@@ -270,7 +270,7 @@ def test_cancel_requests_once_and_never_for_an_ended_job(cli: Cli, job: folders.
     set_state(job, phase="running")
     first = cli("cancel", ID, "--json")
     asked = job.requests()
-    job.answered("cancel")
+    job.remove_request("cancel")
     set_state(job, phase="cancelled")
     second = cli("cancel", ID)
 

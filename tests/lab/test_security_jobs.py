@@ -69,7 +69,7 @@ def test_the_broker_serves_the_owner_of_a_job_only(people: People, waiting: dict
     own = people.ask_broker("ada", "node2", request(waiting["ada"], key_of(people, waiting["ada"])))
 
     assert answer["ok"] is False
-    assert "is not ada's" in answer["error"]
+    assert "does not belong to ada" in answer["error"]
     assert people.is_logged(SERVICE, "account 4101: refused", since)
     assert any(pids(people.lab, node, slept("36002")) for node in COMPUTE)
     assert own["ok"] is True, own
@@ -191,13 +191,13 @@ finally:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"user": "bob"}, "asks"),
-        ({"key": "0" * 64}, "the key is not that of the job"),
-        ({"job": "../../etc-0a1b2c"}, "names no job, attempt and key"),
+        ({"user": "bob"}, "the request is from bob"),
+        ({"key": "0" * 64}, "the key is not the job's key"),
+        ({"job": "../../etc-0a1b2c"}, "has no valid job, attempt and key"),
         ({"job": "evil-0a1b2c"}, "no such job"),
-        ({"verb": "exec"}, "no request that is known"),
-        ({"attempt": True}, "names no job, attempt and key"),
-        ({"verb": "start", "rank": 99}, "no node of the job"),
+        ({"verb": "exec"}, "unknown request"),
+        ({"attempt": True}, "has no valid job, attempt and key"),
+        ({"verb": "start", "rank": 99}, "not a node of the job"),
     ],
 )
 def test_the_helper_refuses_what_is_forged(people: People, waiting: dict[str, str], changes: dict[str, Any], said: str) -> None:

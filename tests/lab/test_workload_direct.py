@@ -195,5 +195,5 @@ def test_the_same_submission_twice_is_one_job(training: Training) -> None:
 
     assert first == again
     assert other.returncode == 4
-    assert "another job with this id" in other.stdout + other.stderr
+    assert "another job has this id" in other.stdout + other.stderr
     assert state["attempt"] == 1

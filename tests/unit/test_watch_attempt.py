@@ -83,8 +83,8 @@ def test_a_launcher_that_comes_late_does_not_start(folder: JobFolder, capsys: py
 
     assert (late, twice) == (NOT_ITS_TURN, NOT_ITS_TURN)
     said = capsys.readouterr().err
-    assert "it is not the turn of attempt 1" in said
-    assert "attempt 1 has been started already, by rank 0 of an earlier start" in said
+    assert "attempt 1 has no lease" in said
+    assert "attempt 1 was already started, by rank 0 of an earlier start" in said
 
 
 def test_a_state_that_is_being_replaced_or_missing_is_no_reason_to_end(folder: JobFolder) -> None:

@@ -43,11 +43,11 @@ def folder(tmp_path: Path) -> JobFolder:
 
 def test_a_pod_without_its_environment_is_none_of_the_watchers(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody can start a rank by hand, nor one that the job has not."""
-    with pytest.raises(PlanError, match="this is no pod of rank 0"):
+    with pytest.raises(PlanError, match="this is not the pod of rank 0"):
         attempt.run(folder, 1, 0)
     for name, value in {**POD, "JOB_COMPLETION_INDEX": "2"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(PlanError, match="this is no pod of rank 2"):
+    with pytest.raises(PlanError, match="this is not the pod of rank 2"):
         attempt.run(folder, 1, None)
 
 

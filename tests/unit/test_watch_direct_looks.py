@@ -12,7 +12,7 @@ from primus_bootstrap.launch.watch import observation
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError
 from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_spec import DIRECT, Host, Job
-from primus_bootstrap.launch.watch.targets.direct import ASKED_A_LOOK, DirectTarget
+from primus_bootstrap.launch.watch.targets.direct import QUERIED_PER_TICK, DirectTarget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,7 +59,7 @@ def large(folder: Path, count: int) -> Large:
     return Large(target, site, states.State("j", hosts=hosts))
 
 
-@pytest.mark.parametrize("count", [2, ASKED_A_LOOK])
+@pytest.mark.parametrize("count", [2, QUERIED_PER_TICK])
 def test_few_hosts_are_asked_at_every_look(tmp_path: Path, count: int) -> None:
     """There is nothing to be saved, and each is seen at once."""
     job = large(tmp_path, count)
@@ -69,17 +69,17 @@ def test_few_hosts_are_asked_at_every_look(tmp_path: Path, count: int) -> None:
 
 def test_many_hosts_are_asked_in_turn(tmp_path: Path) -> None:
     """After the first look each costs its share only: all have been asked again when the turn is over."""
-    job = large(tmp_path, 4 * ASKED_A_LOOK)
+    job = large(tmp_path, 4 * QUERIED_PER_TICK)
     first, *turn = [job.look()[0] for _ in range(5)]
 
-    assert len(first) == 4 * ASKED_A_LOOK
-    assert [len(asked) for asked in turn] == [ASKED_A_LOOK] * 4
+    assert len(first) == 4 * QUERIED_PER_TICK
+    assert [len(asked) for asked in turn] == [QUERIED_PER_TICK] * 4
     assert set().union(*turn) == first
 
 
 def test_a_host_that_is_silent_is_asked_until_it_speaks(tmp_path: Path) -> None:
     """It is found within one turn; from then on its silence, and its end, are of this moment."""
-    job = large(tmp_path, 4 * ASKED_A_LOOK)
+    job = large(tmp_path, 4 * QUERIED_PER_TICK)
     job.look()
     job.site.dead = {"gpu063"}
     looks = [job.look() for _ in range(6)]
@@ -93,7 +93,7 @@ def test_a_host_that_is_silent_is_asked_until_it_speaks(tmp_path: Path) -> None:
 
 def test_all_are_asked_while_an_attempt_is_stopped(tmp_path: Path) -> None:
     """What runs still, and where, decides when the next one may begin."""
-    job = large(tmp_path, 3 * ASKED_A_LOOK)
+    job = large(tmp_path, 3 * QUERIED_PER_TICK)
     job.look()
 
-    assert len(job.look(states.STOPPING)[0]) == 3 * ASKED_A_LOOK
+    assert len(job.look(states.STOPPING)[0]) == 3 * QUERIED_PER_TICK

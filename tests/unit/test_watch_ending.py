@@ -19,7 +19,7 @@ from primus_bootstrap.launch.ranks import rank_log
 from primus_bootstrap.launch.watch import classification
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Host, Job
 from primus_bootstrap.launch.watch.job_state import Attempt, State
 from primus_bootstrap.launch.watch.loop import Watcher
@@ -65,12 +65,12 @@ def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
         (over(75), NOTHING, classification.UNFINISHED, ()),
         (over(75, stopping="failed"), NOTHING, classification.UNFINISHED, ()),
         (over(75, cancel=True, stopping="cancel"), NOTHING, classification.CANCELLED, ()),
-        (over(1, verdict=seeing.PREEMPTED), of("crash"), classification.UNFINISHED, ()),
-        (over(None, verdict=seeing.CANCELLED), NOTHING, classification.CANCELLED, ()),
+        (over(1, verdict=observations.PREEMPTED), of("crash"), classification.UNFINISHED, ()),
+        (over(None, verdict=observations.CANCELLED), NOTHING, classification.CANCELLED, ()),
         (over(1, lost=("h1",)), of("not_finite"), classification.NODE, ("h1",)),
         (over(0, lost=("h1",)), NOTHING, classification.NODE, ("h1",)),
         (over(1, lost=("h1", "h2")), NOTHING, classification.NODE, ()),
-        (over(1, verdict=seeing.NODE_FAIL), NOTHING, classification.OTHER, ()),
+        (over(1, verdict=observations.NODE_FAIL), NOTHING, classification.OTHER, ()),
         (over(1), of("gpu_memory_error", "gpu002"), classification.NODE, ("h2",)),
         (over(1), of("gpu_missing", "gpu002"), classification.NODE, ("h2",)),
         (over(77), of("no_progress", "gpu001", "gpu002"), classification.NODE, ("h2",)),
@@ -93,7 +93,7 @@ def test_the_causes_that_are_treated_apart_are_in_the_catalogue() -> None:
 )
 def test_an_end_is_judged_by_who_knows_most(state: State, found: Diagnosis, kind: str, hosts: tuple[str, ...]) -> None:
     """A request, then the target, then the logs, then the exit code; a host is blamed only where others were well."""
-    judged = classification.explain(JOB, state, found, NODES)
+    judged = classification.classify(JOB, state, found, NODES)
 
     assert (judged.kind, judged.hosts) == (kind, hosts)
     assert judged.reason
@@ -108,7 +108,7 @@ def test_a_gpu_that_hangs_costs_its_host_the_next_attempt(tmp_path: Path, sample
     for rank, fields in yaml.safe_load((SAMPLES / sample / "ends.yml").read_text())["ranks"].items():
         data = {"schema": rank_log.SCHEMA, "rank": rank, "world_size": 4, "local_rank": rank % 2, "attempt": 0, "pid": 9, "started": 1.0}
         rank_log.record_path(tmp_path, rank).write_text(json.dumps({**data, **fields}))
-    judged = classification.explain(JOB, over(77), diagnosis.diagnose(tmp_path), NODES)
+    judged = classification.classify(JOB, over(77), diagnosis.diagnose(tmp_path), NODES)
 
     assert (judged.cause, judged.hosts) == ("no_progress", hosts)
 
@@ -117,11 +117,11 @@ def test_a_host_that_did_not_start_is_left_out_and_not_called_broken() -> None:
     """Its shared storage may be gone, or its user unknown there: the job starts elsewhere, and nobody knows whose fault it was."""
     state = over(None, stopping=classification.STOP_NOT_STARTED, absent=("h2",), reason="it did not start within 60 s: h2: no such folder")
     both = replace(state, absent=("h1", "h2"))
-    judged = classification.explain(JOB, state, of("rendezvous_failed"), NODES)
+    judged = classification.classify(JOB, state, of("rendezvous_failed"), NODES)
 
     assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (classification.NODE, "not_started", ("h2",), False)
     assert "no such folder" in judged.reason
-    assert classification.explain(JOB, both, NOTHING, NODES).hosts == ()
+    assert classification.classify(JOB, both, NOTHING, NODES).hosts == ()
 
 
 @pytest.mark.parametrize(("stopping", "said"), [("", True), (classification.STOP_HANG, False)])
@@ -136,28 +136,28 @@ def test_what_made_a_launcher_end_by_itself_is_the_reason(tmp_path: Path, stoppi
     state = over(79, stopping=stopping, watcher=watcher.leader.name)
     states.save(folder.state_file, state)
 
-    assert (note in watcher._judge(state).current.reason) == said
+    assert (note in watcher._conclude(state).current.reason) == said
 
 
 def test_broken_hardware_needs_a_proof_before_its_host_comes_back() -> None:
     """An error of the host's hardware is one; a hang or an unknown host is not."""
-    assert classification.explain(JOB, over(1), of("gpu_lost"), NODES).hardware
-    assert not classification.explain(JOB, over(1), of("gpu_missing"), NODES).hardware
-    assert not classification.explain(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
+    assert classification.classify(JOB, over(1), of("gpu_lost"), NODES).hardware
+    assert not classification.classify(JOB, over(1), of("gpu_missing"), NODES).hardware
+    assert not classification.classify(JOB, over(1, lost=("h1",)), NOTHING, NODES).hardware
 
 
 def test_a_host_that_is_alone_is_blamed_too() -> None:
     """With one node there are no others that could have been well."""
     alone = replace(over(1, lost=("h1",)), hosts=(Host("h1", "a"),))
 
-    assert classification.explain(JOB, alone, NOTHING, NODES).hosts == ("h1",)
+    assert classification.classify(JOB, alone, NOTHING, NODES).hosts == ("h1",)
 
 
 def test_a_run_folder_of_a_failure_leads_to_the_host(tmp_path: Path) -> None:
     """From the logs as they lie there to the name of the host in the job."""
     (tmp_path / "logs").mkdir()
     shutil.copy(SAMPLES / "port_in_use" / "launcher-00000.log", tmp_path / "logs")
-    judged = classification.explain(JOB, over(1), diagnosis.diagnose(tmp_path), NODES)
+    judged = classification.classify(JOB, over(1), diagnosis.diagnose(tmp_path), NODES)
 
     assert (judged.kind, judged.cause) == (classification.OTHER, "port_in_use")
     assert judged.fix

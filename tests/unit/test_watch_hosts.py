@@ -11,7 +11,7 @@ from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_spec import Host, Job, LeftOut
 from primus_bootstrap.launch.watch.job_state import Excluded, State
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates
-from primus_bootstrap.launch.watch.restart_policy import submitted
+from primus_bootstrap.launch.watch.restart_policy import initial_state
 
 JOB = Job("a-000000", "a", "ada", "direct", 2, ("train",), gpus_per_node=8)
 
@@ -52,7 +52,7 @@ def test_hosts_are_shared_where_no_gpus_are_asked_for() -> None:
 def test_why_there_are_not_enough_hosts_is_said_for_each() -> None:
     """Whoever reads it knows what to mend."""
     assert chosen(host("h1", answers=False, why="timed out"), host("h2", gpus=4), host("h3", health="fail", why="disk full")) == (
-        "2 hosts are needed and 0 can be had: h1 does not answer (timed out); h2 has 4 GPUs; h3 is not healthy (disk full)"
+        "2 hosts are needed and 0 are available: h1 does not answer (timed out); h2 has 4 GPUs; h3 is not healthy (disk full)"
     )
 
 
@@ -84,7 +84,7 @@ def test_an_excluded_host_comes_back_only_when_needed_and_only_with_what_speaks_
 def test_hosts_that_the_submission_left_out_are_taken_last() -> None:
     """A job that nobody has watched yet keeps off them; one that is released by then comes back where no other is left."""
     job = replace(JOB, left_out=(LeftOut("h1", "is quarantined"),))
-    fresh = submitted(job, 100.0)
+    fresh = initial_state(job, 100.0)
     first = choose(job, fresh, Candidates((host("h1"), host("h2"), host("h3"))))
     later = choose(job, fresh, Candidates((host("h1"), host("h2"))))
 

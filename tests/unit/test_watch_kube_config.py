@@ -44,8 +44,8 @@ def test_a_token_comes_from_the_file_or_beside_it_and_is_read_anew(tmp_path: Pat
 @pytest.mark.parametrize(
     ("cluster", "user", "what"),
     [
-        ({"server": "http://127.0.0.1:8080"}, {}, "only https:// is asked"),
-        ({"insecure-skip-tls-verify": True}, {}, "insecure-skip-tls-verify is not taken"),
+        ({"server": "http://127.0.0.1:8080"}, {}, "only https:// is supported"),
+        ({"insecure-skip-tls-verify": True}, {}, "insecure-skip-tls-verify is not supported"),
         ({}, {"exec": {"command": "aws"}}, "the user has exec"),
         ({}, {"username": "admin"}, "the user has username"),
         ({"certificate-authority-data": "???"}, {}, "certificates cannot be used"),

@@ -11,13 +11,13 @@ from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
 from primus_bootstrap.launch.watch import classification, node_record, restart_policy
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
 from primus_bootstrap.launch.watch.kube_cluster import JobObjects
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.restart_policy import Clock
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 from primus_bootstrap.launch.watch.targets.kubernetes import KubernetesTarget
 from tests.unit.test_watch_kubernetes_nodes import a_node
 from tests.unit.test_watch_kubernetes_objects import a_job, a_pod
@@ -91,13 +91,13 @@ def starting(**changes: Any) -> State:
 def watch(target: KubernetesTarget, state: State, *times: float) -> State:
     """Look and decide at these times; what the watcher starts and stops is left out."""
     for now in times:
-        state = restart_policy.decide(target.job, state, target.observe(state), Clock(now)).state
+        state = restart_policy.evaluate(target.job, state, target.observe(state), Clock(now)).state
     return state
 
 
 def verdict(target: KubernetesTarget, state: State) -> Ending:
     """Judge the attempt that is over, without a word in any log."""
-    return classification.explain(target.job, state, Diagnosis("", 0), {})
+    return classification.classify(target.job, state, Diagnosis("", 0), {})
 
 
 def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_out(target: KubernetesTarget, server: Server) -> None:
@@ -105,7 +105,7 @@ def test_a_pod_that_its_kubelet_refuses_ends_the_attempt_and_its_node_is_left_ou
     server.pods, server.job["status"] = pods(("gpu1", REFUSED)), {"conditions": [FAILED]}
     state = watch(target, starting(), 110)
     judged = verdict(target, state)
-    again = restart_policy.judge(target.job, state, judged, 111).state
+    again = restart_policy.conclude(target.job, state, judged, 111).state
 
     assert state.phase == states.ENDED
     assert (judged.kind, judged.cause, judged.hosts, judged.hardware) == (classification.NODE, classification.NOT_STARTED, ("gpu1",), False)
@@ -123,7 +123,7 @@ def test_a_job_that_has_failed_before_a_launcher_began_is_over(target: Kubernete
     assert state.phase == states.ENDED
     assert (judged.kind, judged.cause, judged.hosts) == (classification.OTHER, classification.NOT_STARTED, ())
     assert "try-0a1b2c-1 has failed: BackoffLimitExceeded" in judged.reason
-    assert restart_policy.judge(target.job, state, judged, 111).state.restarts_without_progress == 1
+    assert restart_policy.conclude(target.job, state, judged, 111).state.restarts_without_progress == 1
 
 
 def test_a_pod_that_is_refused_beside_one_that_runs_stops_the_attempt(target: KubernetesTarget, server: Server) -> None:
@@ -149,7 +149,7 @@ def test_a_pod_on_a_node_that_never_starts_it_has_the_time_of_a_first_step(targe
 
     assert (queued.phase, before.phase, after.phase) == (states.STARTING, states.STARTING, states.STOPPING)
     assert (judged.cause, judged.hosts) == (classification.NOT_STARTED, ("gpu1",))
-    assert f"it did not start within {limit} s: gpu1: its container is being made" in judged.reason
+    assert f"it did not start within {limit} s: gpu1: its container is being created" in judged.reason
 
 
 def test_what_holds_up_every_pod_is_no_nodes_fault(target: KubernetesTarget, server: Server) -> None:
@@ -180,7 +180,7 @@ def test_pods_without_a_node_wait_as_long_as_the_scheduler_has_no_place(target: 
     waiting = watch(target, starting(), 110, 90_000)
     server.pods = pods(("gpu1", MADE), ("gpu2", {}))
     moment = Clock(99_000, watching_since=98_990)
-    away = restart_policy.decide(target.job, watch(target, waiting, 90_001), target.observe(waiting), moment).state
+    away = restart_policy.evaluate(target.job, watch(target, waiting, 90_001), target.observe(waiting), moment).state
 
     assert (waiting.phase, waiting.reason) == (states.STARTING, "Kubernetes: 0/3 nodes")
     assert away.phase == states.STARTING
@@ -198,8 +198,8 @@ def test_a_job_that_is_held_back_before_its_first_step_is_not_called_preempted_b
     state = replace(starting(verdict=seen.verdict), phase=states.ENDED)
     stepped = replace(state, attempts=(Attempt(1, first_step=1),))
 
-    assert seen.verdict == seeing.PREEMPTED
-    assert verdict(target, state).reason == "Kubernetes held it back or evicted it before the first step"
+    assert seen.verdict == observations.PREEMPTED
+    assert verdict(target, state).reason == "Kubernetes suspended or evicted it before the first step"
     assert "a job of higher priority" in verdict(target, stepped).reason
 
 
@@ -227,4 +227,4 @@ def test_every_object_bears_what_keeps_pods_off_its_devices() -> None:
     """The same list says which nodes can take the pods."""
     wanted = a_job(resources={"amd.com/gpu": "8"}).pods
 
-    assert making.tolerations(wanted) == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert manifests.tolerations(wanted) == [{"key": "amd.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.launch.watch.job_spec_kubernetes import Kubernetes, Toleration
-from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
+from primus_bootstrap.launch.watch.targets import kubernetes_nodes as node_checks
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import tolerations
 
 READY = {"type": "Ready", "status": "True"}
@@ -50,7 +50,7 @@ def wanted(*borne: dict[str, str], **resources: str) -> Kubernetes:
 )
 def test_a_node_that_can_never_take_the_pods_is_none_of_theirs(node: dict[str, Any], pods: Kubernetes, expected: bool) -> None:  # noqa: FBT001
     """A control plane, a node of processors only, one with a GPU too few: none of them is a reason to keep another one out."""
-    assert places.suits(node, pods, tolerations(pods)) is expected
+    assert node_checks.suits(node, pods, tolerations(pods)) is expected
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,9 @@ def test_a_node_that_can_never_take_the_pods_is_none_of_theirs(node: dict[str, A
 )
 def test_a_node_that_takes_nothing_now_does_not_answer(node: dict[str, Any], expected: bool) -> None:  # noqa: FBT001
     """Whatever keeps new pods off for a while: nobody hears from it, it is cordoned, its disk is full."""
-    assert places.usable(node) is expected
+    assert node_checks.usable(node) is expected
 
 
 def test_a_node_that_is_not_there_is_not_heard() -> None:
     """A machine that was taken out of the cluster is no more ready than one that is switched off."""
-    assert not places.ready(None)
+    assert not node_checks.ready(None)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from primus_bootstrap.core.errors import UsageError
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Job, read_job
 from primus_bootstrap.launch.watch.job_spec_kubernetes import RANKS, Kubernetes
 from primus_bootstrap.launch.watch.node_record import NodeRecord
 from primus_bootstrap.launch.watch.observation import NodeObservation
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
-from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
+from primus_bootstrap.launch.watch.targets import kubernetes_pods as pod_status
 
 RECORD = NodeRecord(0, "gpu1", "pod-a", "boot", "primus-job-try-0a1b2c-1", 1.0, address="10.1.0.4", pod="a")
 
@@ -35,15 +35,15 @@ def a_job(nodes: int = 2, **pods: Any) -> Job:
     return read_job(json.dumps({**said, "kubernetes": wanted}), origin="job.json")
 
 
-def a_start(**pods: Any) -> making.Start:
+def a_start(**pods: Any) -> manifests.Start:
     """Return the third attempt of it."""
     words = ("python3", "-I", "/jfs/primus/jobs/try-0a1b2c/primus-cli", "attempt", "--attempt", "3")
-    return making.Start(a_job(**pods), 3, words, making.Person(5001, 5001, (44,)), excluded=("gpu7", "gpu9"))
+    return manifests.Start(a_job(**pods), 3, words, manifests.PodUser(5001, 5001, (44,)), excluded=("gpu7", "gpu9"))
 
 
 def pod_spec(**pods: Any) -> dict[str, Any]:
     """Return the pods' spec."""
-    spec: dict[str, Any] = making.indexed_job(a_start(**pods))["spec"]["template"]["spec"]
+    spec: dict[str, Any] = manifests.indexed_job(a_start(**pods))["spec"]["template"]["spec"]
     return spec
 
 
@@ -55,7 +55,7 @@ def a_pod(name: str = "a", rank: int = 0, **status: Any) -> dict[str, Any]:
         "containerStatuses": [{"state": {"running": {}}}],
         **status,
     }
-    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {making.INDEX: str(rank)}}
+    metadata = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {manifests.INDEX: str(rank)}}
     return {"metadata": metadata, "spec": {"nodeName": "gpu1"}, "status": whole}
 
 
@@ -73,7 +73,7 @@ def test_one_pod_a_node_as_the_jobs_user_with_nothing_of_the_cluster() -> None:
     )
     (alone,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert alone["topologyKey"] == "kubernetes.io/hostname"
-    assert alone["labelSelector"]["matchLabels"][making.JOB] == "try-0a1b2c"
+    assert alone["labelSelector"]["matchLabels"][manifests.JOB] == "try-0a1b2c"
 
 
 def test_pods_are_in_the_groups_of_their_user_and_in_those_that_are_stated() -> None:
@@ -93,7 +93,8 @@ def test_nodes_that_are_left_out_are_named_and_spares_come_last() -> None:
     (preferred,) = nodes["preferredDuringSchedulingIgnoredDuringExecution"]
     assert preferred["preference"]["matchExpressions"][0]["values"] == ["gpu8"]
     assert (
-        "nodeAffinity" not in making.indexed_job(making.Start(a_job(), 1, (), making.Person(1, 1)))["spec"]["template"]["spec"]["affinity"]
+        "nodeAffinity"
+        not in manifests.indexed_job(manifests.Start(a_job(), 1, (), manifests.PodUser(1, 1)))["spec"]["template"]["spec"]["affinity"]
     )
 
 
@@ -124,8 +125,8 @@ def test_storage_lies_where_it_does_on_the_hosts(claim: str, volume: dict[str, A
 
 def test_no_value_of_the_environment_is_in_a_pod() -> None:
     """What job.json says is read from the job's folder, Secrets are named only, and the words name a folder and a number."""
-    start = making.Start(a_job(secrets=["site-token"]), 1, ("python3",), making.Person(1, 1))
-    container = making.indexed_job(start)["spec"]["template"]["spec"]["containers"][0]
+    start = manifests.Start(a_job(secrets=["site-token"]), 1, ("python3",), manifests.PodUser(1, 1))
+    container = manifests.indexed_job(start)["spec"]["template"]["spec"]["containers"][0]
 
     assert container["envFrom"] == [{"secretRef": {"name": "site-token"}}]
     assert {one["name"] for one in container["env"]} == {"PRIMUS_POD_NODE", "PRIMUS_POD_IP", "PRIMUS_POD_NAME", "HOME", "USER"}
@@ -133,12 +134,12 @@ def test_no_value_of_the_environment_is_in_a_pod() -> None:
 
 def test_a_queue_and_its_priority_are_labels_of_the_object_alone() -> None:
     """Kueue admits the object; its topology is asked for of the pods. Without a queue a priority is the cluster's own class."""
-    made = making.indexed_job(a_start(queue="training", priority="high", topology="example.com/rack"))
+    made = manifests.indexed_job(a_start(queue="training", priority="high", topology="example.com/rack"))
 
-    assert made["metadata"]["labels"][making.QUEUE] == "training"
-    assert made["metadata"]["labels"][making.PRIORITY] == "high"
-    assert made["spec"]["template"]["metadata"]["annotations"] == {making.TOPOLOGY: "example.com/rack"}
-    assert making.QUEUE not in made["spec"]["template"]["metadata"]["labels"]
+    assert made["metadata"]["labels"][manifests.QUEUE] == "training"
+    assert made["metadata"]["labels"][manifests.PRIORITY] == "high"
+    assert made["spec"]["template"]["metadata"]["annotations"] == {manifests.TOPOLOGY: "example.com/rack"}
+    assert manifests.QUEUE not in made["spec"]["template"]["metadata"]["labels"]
     assert pod_spec(priority="high")["priorityClassName"] == "high"
     assert "priorityClassName" not in made["spec"]["template"]["spec"]
     assert "podAffinity" not in made["spec"]["template"]["spec"]["affinity"]
@@ -150,7 +151,7 @@ def test_without_a_queue_the_scheduler_keeps_pods_near_each_other() -> None:
     (near,) = affinity["podAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
 
     assert near["podAffinityTerm"]["topologyKey"] == "example.com/rack"
-    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"][making.JOB] == "try-0a1b2c"
+    assert near["podAffinityTerm"]["labelSelector"]["matchLabels"][manifests.JOB] == "try-0a1b2c"
     assert affinity["podAntiAffinity"] == pod_spec()["affinity"]["podAntiAffinity"]
     assert "podAffinity" not in pod_spec()["affinity"]
 
@@ -161,11 +162,11 @@ def test_without_a_queue_the_scheduler_keeps_pods_near_each_other() -> None:
 )
 def test_every_form_is_found_by_the_same_labels_and_never_starts_again_by_itself(form: str, kinds: list[str]) -> None:
     """Each object and each pod has the job's labels; a name has room for what is made from it."""
-    made = making.objects(a_start(host_network=True), form)
+    made = manifests.objects(a_start(host_network=True), form)
     text = json.dumps([sent for _, sent in made])
 
     assert [sent["kind"] for _, sent in made] == kinds
-    assert all({making.JOB, making.ATTEMPT, making.MANAGED} <= set(sent["metadata"]["labels"]) for _, sent in made)
+    assert all({manifests.JOB, manifests.ATTEMPT, manifests.MANAGED} <= set(sent["metadata"]["labels"]) for _, sent in made)
     assert max(len(sent["metadata"]["name"]) for _, sent in made) <= 54
     assert '"hostNetwork": true' in text
     assert ('"backoffLimit": 0' in text) != (kinds == ["TrainJob"])
@@ -173,26 +174,26 @@ def test_every_form_is_found_by_the_same_labels_and_never_starts_again_by_itself
 
 def test_a_job_a_rank_says_its_rank() -> None:
     """Where Jobs know no index the watcher gives it, to the program and as a label."""
-    one, two = (sent for _, sent in making.objects(a_start(), RANKS))
+    one, two = (sent for _, sent in manifests.objects(a_start(), RANKS))
 
     assert [sent["metadata"]["name"] for sent in (one, two)] == ["try-0a1b2c-3-r0", "try-0a1b2c-3-r1"]
     assert {"name": "JOB_COMPLETION_INDEX", "value": "1"} in two["spec"]["template"]["spec"]["containers"][0]["env"]
-    assert two["spec"]["template"]["metadata"]["labels"][making.RANK] == "1"
+    assert two["spec"]["template"]["metadata"]["labels"][manifests.RANK] == "1"
 
 
 def test_a_field_that_the_server_dropped_is_named() -> None:
     """Old servers take what they do not know, and forget it; a value written another way is none of that."""
-    sent = making.indexed_job(a_start(resources={"cpu": "1000m"}))["spec"]
+    sent = manifests.indexed_job(a_start(resources={"cpu": "1000m"}))["spec"]
     kept = copy.deepcopy(sent)
     kept["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "1"
     del kept["ttlSecondsAfterFinished"]
 
-    assert making.dropped(sent, kept) == ""
+    assert manifests.dropped(sent, kept) == ""
     del kept["completionMode"]
-    assert making.dropped(sent, kept) == "completionMode"
+    assert manifests.dropped(sent, kept) == "completionMode"
     kept["completionMode"] = "Indexed"
     del kept["template"]["spec"]["containers"][0]["command"]
-    assert making.dropped(sent, kept) == "template.spec.containers.command"
+    assert manifests.dropped(sent, kept) == "template.spec.containers.command"
 
 
 @pytest.mark.parametrize(
@@ -255,7 +256,7 @@ def test_the_kubernetes_block_belongs_to_the_target_kubernetes() -> None:
 )
 def test_what_a_pod_says(status: dict[str, Any], expected: tuple[bool, bool, int | None, str, str]) -> None:
     """Only a terminated container is the kubelet's word that nothing runs; a phase may be somebody else's."""
-    pod = reading.read_pod(a_pod(**status))
+    pod = pod_status.read_pod(a_pod(**status))
 
     assert pod is not None
     assert (pod.running, pod.well, pod.exit_code, pod.stuck, pod.waits) == expected
@@ -265,20 +266,20 @@ def test_a_pod_of_the_scheduler_that_gave_its_place_away_was_preempted() -> None
     """Not one that was evicted for another reason; and a pod without a rank is none of the attempt's."""
     told = {"type": "DisruptionTarget", "status": "True"}
     found = [
-        reading.read_pod(a_pod(conditions=[{**told, "reason": reason}])) for reason in ("PreemptionByScheduler", "EvictionByEvictionAPI")
+        pod_status.read_pod(a_pod(conditions=[{**told, "reason": reason}])) for reason in ("PreemptionByScheduler", "EvictionByEvictionAPI")
     ]
 
     assert [pod.preempted for pod in found if pod] == [True, False]
-    assert reading.read_pod({"metadata": {"name": "a"}}) is None
+    assert pod_status.read_pod({"metadata": {"name": "a"}}) is None
 
 
 def test_a_pod_that_took_another_ones_place_is_not_the_ranks() -> None:
     """The cluster may make a pod again that is gone; the launcher's record says which one counts."""
-    pods = [pod for pod in (reading.read_pod(a_pod(name)) for name in ("a", "b")) if pod]
+    pods = [pod for pod in (pod_status.read_pod(a_pod(name)) for name in ("a", "b")) if pod]
 
-    assert reading.by_rank(pods, {})[0].name == "b"
-    assert reading.by_rank(pods, {0: RECORD})[0].name == "a"
-    assert reading.by_rank(pods[1:], {0: RECORD}) == {}
+    assert pod_status.by_rank(pods, {})[0].name == "b"
+    assert pod_status.by_rank(pods, {0: RECORD})[0].name == "a"
+    assert pod_status.by_rank(pods[1:], {0: RECORD}) == {}
 
 
 ENDED = NodeRecord(0, "gpu1", "pod-a", "boot", "", 1.0, ended=2.0, exit_code=75, pod="a")
@@ -290,44 +291,44 @@ REFUSED = {**GONE, "reason": "UnexpectedAdmissionError", "message": "Allocate fa
 @pytest.mark.parametrize(
     ("status", "record", "ready", "expected"),
     [
-        ({}, None, None, NodeObservation("gpu1", seeing.RUNNING)),
-        ({}, RECORD, None, NodeObservation("gpu1", seeing.RUNNING)),
-        ({}, RECORD, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
-        (None, RECORD, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
-        (None, ENDED, False, NodeObservation("gpu1", seeing.ENDED, 75)),
+        ({}, None, None, NodeObservation("gpu1", observations.RUNNING)),
+        ({}, RECORD, None, NodeObservation("gpu1", observations.RUNNING)),
+        ({}, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
+        (None, RECORD, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
+        (None, ENDED, False, NodeObservation("gpu1", observations.ENDED, 75)),
         (
             None, RECORD, True,
-            NodeObservation("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True),
         ),
         (
             GONE, RECORD, True,
-            NodeObservation("gpu1", seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True),
+            NodeObservation("gpu1", observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 2}}}]}, None, None,
-            NodeObservation("gpu1", seeing.ENDED, None, why="its container ended with 2", begun=False),
+            NodeObservation("gpu1", observations.ENDED, None, why="its container ended with 2", begun=False),
         ),
         (
             {"containerStatuses": [{"state": {"terminated": {"exitCode": 137}}}]}, RECORD, False,
-            NodeObservation("gpu1", seeing.ENDED, 137, why="its container ended with 137"),
+            NodeObservation("gpu1", observations.ENDED, 137, why="its container ended with 137"),
         ),
         (
             {"phase": "Pending", "containerStatuses": []}, None, True,
-            NodeObservation("gpu1", seeing.ABSENT, why="its container is being made", placed=True),
+            NodeObservation("gpu1", observations.ABSENT, why="its container is being created", placed=True),
         ),
-        (REFUSED, None, True, NodeObservation("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False, placed=True)),
-        (REFUSED, None, False, NodeObservation("gpu1", seeing.SILENT, why="Kubernetes does not hear from it")),
+        (REFUSED, None, True, NodeObservation("gpu1", observations.ENDED, why=NO_DEVICES, begun=False, placed=True)),
+        (REFUSED, None, False, NodeObservation("gpu1", observations.SILENT, why="Kubernetes does not hear from it")),
         (
             {**REFUSED, "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}, None, True,
-            NodeObservation("gpu1", seeing.ENDED, why=NO_DEVICES, begun=False),
+            NodeObservation("gpu1", observations.ENDED, why=NO_DEVICES, begun=False),
         ),
     ],
 )  # fmt: skip
 def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | None, ready: bool | None, expected: NodeObservation) -> None:  # noqa: FBT001
     """The launcher's own word first, then the kubelet's, then the node's; a pod that is gone is no node that is lost."""
-    pod = None if status is None else reading.read_pod(a_pod(**status))
+    pod = None if status is None else pod_status.read_pod(a_pod(**status))
 
-    assert reading.judge_rank("gpu1", pod, record, ready) == expected
+    assert pod_status.node_observation("gpu1", pod, record, ready) == expected
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_how_a_rank_stands(status: dict[str, Any] | None, record: NodeRecord | N
             {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has"}]}, {},
             dict.fromkeys((0, 1), "try has failed: BackoffLimitExceeded: Job has"),
         ),
-        ({"conditions": [{"type": "Failed", "status": "True"}]}, {making.RANK: "1"}, {1: "try has failed: no reason given"}),
+        ({"conditions": [{"type": "Failed", "status": "True"}]}, {manifests.RANK: "1"}, {1: "try has failed: no reason given"}),
         ({"terminalState": "Failed"}, {}, dict.fromkeys((0, 1), "try has failed: no reason given")),
         ({"terminalState": "Completed"}, {}, {}),
     ],
@@ -348,29 +349,29 @@ def test_an_object_that_has_failed_makes_no_pods_any_more(status: dict[str, Any]
     """It is of all ranks, but the Job of one rank, which says of which."""
     item = {"metadata": {"name": "try", "labels": labels}, "status": status}
 
-    assert reading.failures([item], 2) == expected
+    assert pod_status.failures([item], 2) == expected
 
 
 def test_nodes_are_looked_at_only_where_there_is_doubt() -> None:
     """Of a cluster of thousands nobody asks for all nodes every two seconds."""
-    well, unwell = (reading.read_pod(a_pod(conditions=[{"type": "Ready", "status": said}])) for said in ("True", "False"))
+    well, unwell = (pod_status.read_pod(a_pod(conditions=[{"type": "Ready", "status": said}])) for said in ("True", "False"))
     assert well is not None
     assert unwell is not None
 
-    assert [reading.in_doubt(0, {0: pod}, {0: RECORD}) for pod in (well, unwell)] == [False, True]
-    assert reading.in_doubt(0, {}, {0: RECORD})
-    assert not reading.in_doubt(0, {}, {0: ENDED})
-    assert not reading.in_doubt(0, {}, {})
+    assert [pod_status.in_doubt(0, {0: pod}, {0: RECORD}) for pod in (well, unwell)] == [False, True]
+    assert pod_status.in_doubt(0, {}, {0: RECORD})
+    assert not pod_status.in_doubt(0, {}, {0: ENDED})
+    assert not pod_status.in_doubt(0, {}, {})
 
 
 def test_hosts_are_known_when_every_rank_has_one() -> None:
     """In the order of ranks, whatever the API server's is."""
-    pods = {0: reading.read_pod(a_pod()), 1: reading.read_pod(a_pod("b", 1))}
+    pods = {0: pod_status.read_pod(a_pod()), 1: pod_status.read_pod(a_pod("b", 1))}
     both = {rank: pod for rank, pod in pods.items() if pod}
 
-    assert reading.node_names(2, both, {}) == ("gpu1", "gpu1")
-    assert reading.node_names(2, {0: both[0]}, {}) == ()
-    assert reading.node_names(1, {}, {0: RECORD}) == ("gpu1",)
+    assert pod_status.node_names(2, both, {}) == ("gpu1", "gpu1")
+    assert pod_status.node_names(2, {0: both[0]}, {}) == ()
+    assert pod_status.node_names(1, {}, {0: RECORD}) == ("gpu1",)
 
 
 def test_pods_have_a_network_of_their_own_unless_the_job_asks_for_the_hosts() -> None:

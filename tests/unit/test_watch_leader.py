@@ -12,7 +12,7 @@ import pytest
 
 from primus_bootstrap.launch.watch import job_folder as folders
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch import restart_policy
 from primus_bootstrap.launch.watch.job_spec import Host, Job
 from primus_bootstrap.launch.watch.leader import Leader, LockedError
@@ -39,7 +39,7 @@ def test_a_watcher_of_another_host_that_still_writes_is_left_alone(folder: JobFo
     """Whatever its clock says: what counts is that it wrote while this one listened."""
     later = threading.Timer(0.2, states.save, (folder.state_file, replace(STATE, updated=1.0)))
     later.start()
-    with pytest.raises(LockedError, match="the watcher on elsewhere has this job"):
+    with pytest.raises(LockedError, match="the watcher on elsewhere leads this job"):
         Leader(folder).wait(STATE, threading.Event(), listen_s=0.6)
     later.join()
 
@@ -64,7 +64,7 @@ def test_a_watcher_that_takes_over_counts_by_its_own_clock() -> None:
         STATE, phase=states.STOPPING, revoked=True, revoked_at=900.0, not_before=ahead, deadline=ahead, step_at=ahead, since=ahead,
         unknown=(("h1", ahead),), failing_since=ahead,
     )  # fmt: skip
-    found = restart_policy.taken_over(JOB, state, 1000.0)
+    found = restart_policy.take_over(JOB, state, 1000.0)
 
     assert (found.revoked_at, found.step_at, found.since, found.unknown, found.failing_since) == (1000.0, 1000.0, 1000.0, (), 0.0)
     assert found.not_before == 1000.0 + 300
@@ -87,7 +87,7 @@ def test_a_newer_watcher_may_say_more_than_a_node_knows(tmp_path: Path) -> None:
 def test_a_controller_that_does_not_answer_says_nothing_of_nodes() -> None:
     """A node that was silent before is not called back because its target fell silent too."""
     state = replace(STATE, unknown=(("h1", 900.0),), hosts=(Host("h1", "a"),), attempts=(states.Attempt(1, ("h1",)),))
-    after = restart_policy.decide(JOB, state, seeing.Observation(seeing.SILENT), Clock(910.0))
+    after = restart_policy.evaluate(JOB, state, observations.Observation(observations.SILENT), Clock(910.0))
 
     assert after.state.unknown == (("h1", 900.0),)
     assert after.events == ()

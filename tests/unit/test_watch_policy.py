@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from primus_bootstrap.launch.diagnose.diagnosis import Diagnosis
 from primus_bootstrap.launch.watch import classification, restart_policy
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.classification import Ending
 from primus_bootstrap.launch.watch.job_folder import RESUME
 from primus_bootstrap.launch.watch.job_spec import Direct, Host, Job, Policy
@@ -36,7 +36,7 @@ def running(**changes: Any) -> State:
 def seen(*nodes: tuple[str, int | None], step: int | None = None) -> Observation:
     """Return what is seen of two hosts: a state and an exit code each."""
     found = tuple(NodeObservation(f"h{number}", state, code) for number, (state, code) in enumerate(nodes, 1))
-    status = seeing.RUNNING if any(node.state == seeing.RUNNING for node in found) else seeing.ENDED
+    status = observations.RUNNING if any(node.state == observations.RUNNING for node in found) else observations.ENDED
     return Observation(status, found, progress=Progress(step, step))
 
 
@@ -48,10 +48,10 @@ def over(**changes: Any) -> State:
 def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
     """Up to lost_after_s nothing is done; then the attempt is stopped."""
     state = running()
-    silent = seen((seeing.SILENT, None), (seeing.RUNNING, None))
-    first = restart_policy.decide(JOB, state, silent, Clock(200))
-    before = restart_policy.decide(JOB, first.state, silent, Clock(219.9))
-    after = restart_policy.decide(JOB, before.state, silent, Clock(220))
+    silent = seen((observations.SILENT, None), (observations.RUNNING, None))
+    first = restart_policy.evaluate(JOB, state, silent, Clock(200))
+    before = restart_policy.evaluate(JOB, first.state, silent, Clock(219.9))
+    after = restart_policy.evaluate(JOB, before.state, silent, Clock(220))
 
     assert [event.kind for event in first.events] == ["node_unknown"]
     assert before.state.phase == states.RUNNING
@@ -61,19 +61,19 @@ def test_a_node_that_does_not_answer_is_unknown_before_it_is_lost() -> None:
 def test_an_attempt_that_its_target_has_stopped_for_a_while_does_not_hang() -> None:
     """Slurm suspends a job for one of higher priority: the time counts from when it goes on."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
-    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
-    paused = restart_policy.decide(JOB, state, replace(look, paused=True), Clock(4000)).state
+    look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=5)
+    paused = restart_policy.evaluate(JOB, state, replace(look, paused=True), Clock(4000)).state
 
     assert paused.phase == states.RUNNING
-    assert restart_policy.decide(JOB, paused, look, Clock(4001)).state.phase == states.RUNNING
-    assert restart_policy.decide(JOB, paused, look, Clock(9000)).state.stopping == "no_progress"
+    assert restart_policy.evaluate(JOB, paused, look, Clock(4001)).state.phase == states.RUNNING
+    assert restart_policy.evaluate(JOB, paused, look, Clock(9000)).state.stopping == "no_progress"
 
 
 def test_the_first_step_is_that_of_the_lines_that_came_late() -> None:
     """The gauge is seen at once and tells of the newest step only; the same step again changes nothing else."""
-    nodes = ((seeing.RUNNING, None), (seeing.RUNNING, None))
-    gauge = restart_policy.decide(JOB, running(), seen(*nodes, step=13), Clock(200))
-    lines = restart_policy.decide(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Clock(201))
+    nodes = ((observations.RUNNING, None), (observations.RUNNING, None))
+    gauge = restart_policy.evaluate(JOB, running(), seen(*nodes, step=13), Clock(200))
+    lines = restart_policy.evaluate(JOB, gauge.state, replace(seen(*nodes, step=13), progress=Progress(11, 13)), Clock(201))
 
     assert [gauge.state.current.first_step, lines.state.current.first_step] == [13, 11]
     assert lines.state.current.last_step == 13
@@ -85,8 +85,8 @@ def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
     state = running()
     for step in range(20):
         now = 200 + 5 * step
-        answer = seen((seeing.SILENT, None), (seeing.RUNNING, None), step=step)
-        state = restart_policy.decide(JOB, state, answer, Clock(now)).state
+        answer = seen((observations.SILENT, None), (observations.RUNNING, None), step=step)
+        state = restart_policy.evaluate(JOB, state, answer, Clock(now)).state
 
     assert state.phase == states.RUNNING
 
@@ -94,22 +94,22 @@ def test_a_node_that_does_not_answer_is_not_lost_while_steps_are_made() -> None:
 def test_the_next_attempt_waits_until_the_lease_of_a_lost_node_is_over() -> None:
     """Lost is not ended: what runs there ends itself within the lease."""
     state = running(phase=states.STOPPING, stopping="lost", revoked=True, revoked_at=220.0, unknown=(("h1", 200.0),))
-    look = seen((seeing.SILENT, None), (seeing.ENDED, 79))
+    look = seen((observations.SILENT, None), (observations.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S
 
-    assert restart_policy.decide(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
-    assert restart_policy.decide(JOB, state, look, Clock(limit)).state.phase == states.ENDED
-    assert restart_policy.decide(JOB, state, look, Clock(limit)).state.lost == ("h1",)
+    assert restart_policy.evaluate(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
+    assert restart_policy.evaluate(JOB, state, look, Clock(limit)).state.phase == states.ENDED
+    assert restart_policy.evaluate(JOB, state, look, Clock(limit)).state.lost == ("h1",)
 
 
 def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost() -> None:
     """A process that hangs in the kernel outlives SIGKILL; its host is left out."""
     state = running(phase=states.STOPPING, stopping="no_progress", revoked=True, revoked_at=220.0)
-    look = seen((seeing.RUNNING, None), (seeing.ENDED, 79))
+    look = seen((observations.RUNNING, None), (observations.ENDED, 79))
     limit = 220 + JOB.policy.lease_s + restart_policy.FENCE_S + restart_policy.UNSTOPPABLE_S
-    after = restart_policy.decide(JOB, state, look, Clock(limit))
+    after = restart_policy.evaluate(JOB, state, look, Clock(limit))
 
-    assert restart_policy.decide(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
+    assert restart_policy.evaluate(JOB, state, look, Clock(limit - 0.1)).state.phase == states.STOPPING
     assert (after.state.phase, after.state.lost) == (states.ENDED, ("h1",))
     assert [(event.host, event.reason) for event in after.events] == [("h1", "cannot be stopped")]
 
@@ -117,19 +117,19 @@ def test_a_node_that_answers_and_cannot_be_stopped_is_waited_for_and_then_lost()
 def test_a_node_is_not_called_lost_before_its_time_because_the_attempt_is_stopped() -> None:
     """It fell silent while the attempt was being stopped."""
     state = running(phase=states.STOPPING, stopping="failed", revoked=True, revoked_at=100.0, unknown=(("h1", 118.0),))
-    look = seen((seeing.SILENT, None), (seeing.ENDED, 1))
+    look = seen((observations.SILENT, None), (observations.ENDED, 1))
 
-    assert restart_policy.decide(JOB, state, look, Clock(137.9)).state.phase == states.STOPPING
-    assert restart_policy.decide(JOB, state, look, Clock(138.0)).state.phase == states.ENDED
+    assert restart_policy.evaluate(JOB, state, look, Clock(137.9)).state.phase == states.STOPPING
+    assert restart_policy.evaluate(JOB, state, look, Clock(138.0)).state.phase == states.ENDED
 
 
 def test_time_that_passed_while_nobody_watched_counts_against_no_limit() -> None:
     """A watcher that was away for an hour gives the job its time again."""
     state = running(attempts=(Attempt(1, ("h1", "h2"), first_step=1, first_step_at=110.0, last_step=5),), step=5, step_at=120.0)
-    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5)
+    look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=5)
 
-    assert restart_policy.decide(JOB, state, look, Clock(4000, watching_since=3990)).state.phase == states.RUNNING
-    assert restart_policy.decide(JOB, state, look, Clock(4000)).state.stopping == "no_progress"
+    assert restart_policy.evaluate(JOB, state, look, Clock(4000, watching_since=3990)).state.phase == states.RUNNING
+    assert restart_policy.evaluate(JOB, state, look, Clock(4000)).state.stopping == "no_progress"
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,10 @@ def test_the_budget_stops_a_job_that_never_makes_progress() -> None:
     """Three restarts, then it has failed, with the reason."""
     state, pauses = over(), []
     for _ in range(3):
-        state = restart_policy.judge(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
+        state = restart_policy.conclude(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
         pauses.append(state.not_before - 1000.0)
         state = replace(state, phase=states.ENDED, attempts=(*state.attempts, Attempt(state.attempt + 1)), attempt=state.attempt + 1)
-    state = restart_policy.judge(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
+    state = restart_policy.conclude(JOB, state, Ending(classification.OTHER, "crash", "a crash"), 1000.0).state
 
     assert pauses == [0, 10, 30]
     assert state.phase == states.FAILED
@@ -175,10 +175,10 @@ def test_a_step_forward_gives_the_budget_back() -> None:
     """Ten kills in a row end nothing as long as each attempt gets a step further."""
     state = running()
     for kill in range(10):
-        look = seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=kill + 1)
-        state = restart_policy.decide(JOB, state, look, Clock(100.0 + kill)).state
+        look = seen((observations.RUNNING, None), (observations.RUNNING, None), step=kill + 1)
+        state = restart_policy.evaluate(JOB, state, look, Clock(100.0 + kill)).state
         ended = replace(state, phase=states.ENDED)
-        state = restart_policy.judge(JOB, ended, Ending(classification.OTHER, "crash", "a crash"), 100.0 + kill).state
+        state = restart_policy.conclude(JOB, ended, Ending(classification.OTHER, "crash", "a crash"), 100.0 + kill).state
         assert state.phase == states.WAITING
         state = replace(state, phase=states.RUNNING, attempts=(*state.attempts, Attempt(kill + 2, ("h1", "h2"))), attempt=kill + 2)
 
@@ -189,21 +189,21 @@ def test_a_failure_of_the_jobs_own_that_repeats_is_given_up() -> None:
     """NaN at the same step twice is no accident; at another step it is tried again."""
     nan = Ending(classification.OWN, "not_finite", "the loss was not finite")
     first = Attempt(1, last_step=6, first_step=1)
-    once = restart_policy.judge(JOB, over(attempts=(first,), best_step=6), nan, 100.0).state
+    once = restart_policy.conclude(JOB, over(attempts=(first,), best_step=6), nan, 100.0).state
     same = replace(once, phase=states.ENDED, attempt=2, attempts=(*once.attempts, Attempt(2, last_step=6, first_step=5)))
     other = replace(once, phase=states.ENDED, attempt=2, attempts=(*once.attempts, Attempt(2, last_step=9, first_step=5)))
 
     assert once.phase == states.WAITING
-    reason = restart_policy.judge(JOB, same, nan, 100.0).state.reason
+    reason = restart_policy.conclude(JOB, same, nan, 100.0).state.reason
     assert reason == "ended twice after step 6 for the same reason: the loss was not finite"
-    assert restart_policy.judge(JOB, other, nan, 100.0).state.phase == states.WAITING
+    assert restart_policy.conclude(JOB, other, nan, 100.0).state.phase == states.WAITING
 
 
 def test_stopping_early_with_a_checkpoint_costs_nothing_unless_no_step_was_made() -> None:
     """Exit code 75 is not a failure; one that comes before any step, again and again, is."""
     early = Ending(classification.UNFINISHED, "unfinished", "stopped early")
-    stepped = restart_policy.judge(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), early, 100.0).state
-    idle = restart_policy.judge(JOB, over(), early, 100.0).state
+    stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), early, 100.0).state
+    idle = restart_policy.conclude(JOB, over(), early, 100.0).state
 
     assert (stepped.not_before, stepped.restarts_without_progress) == (100.0, 0)
     assert idle.restarts_without_progress == 1
@@ -215,24 +215,29 @@ def test_a_job_that_is_stopped_from_outside_has_a_budget_of_its_own_for_that() -
     state, counts = over(attempts=(Attempt(1, first_step=1, last_step=4),), best_step=4), []
     forward = replace(running(stops=3), best_step=4)
     for _ in range(7):
-        state = restart_policy.judge(JOB, replace(state, phase=states.ENDED), stop, 1000.0).state
+        state = restart_policy.conclude(JOB, replace(state, phase=states.ENDED), stop, 1000.0).state
         counts.append((state.stops, state.restarts_without_progress, state.not_before - 1000.0))
-    resumed = restart_policy.ask(JOB, state, frozenset({RESUME}), 2000.0).state
+    resumed = restart_policy.apply_requests(JOB, state, frozenset({RESUME}), 2000.0).state
 
     assert counts == [(1, 0, 0), (2, 0, 10), (3, 0, 30), (3, 1, 60), (3, 2, 120), (3, 3, 300), (3, 3, 300)]
     assert state.phase == states.FAILED
     assert state.reason == "3 restarts without progress since step 4; the last attempt: stopped from outside"
-    assert restart_policy.decide(JOB, forward, seen((seeing.RUNNING, None), (seeing.RUNNING, None), step=5), Clock(101.0)).state.stops == 0
+    assert (
+        restart_policy.evaluate(
+            JOB, forward, seen((observations.RUNNING, None), (observations.RUNNING, None), step=5), Clock(101.0)
+        ).state.stops
+        == 0
+    )
     assert resumed.stops == 0
 
 
 def test_a_place_that_is_taken_before_the_first_step_is_forgiven_a_few_times_in_a_row() -> None:
     """Whoever trains and makes room goes on at once and for nothing; a queue that evicts a job at every start must end it some day."""
     taken = Ending(classification.UNFINISHED, classification.PREEMPTED, "held back before the first step")
-    stepped = restart_policy.judge(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), taken, 1000.0).state
+    stepped = restart_policy.conclude(JOB, over(attempts=(Attempt(1, first_step=1, last_step=4),)), taken, 1000.0).state
     state, counts = over(), []
     for _ in range(7):
-        state = restart_policy.judge(JOB, replace(state, phase=states.ENDED), taken, 1000.0).state
+        state = restart_policy.conclude(JOB, replace(state, phase=states.ENDED), taken, 1000.0).state
         counts.append((state.stops, state.restarts_without_progress))
 
     assert (stepped.not_before, stepped.stops, stepped.restarts_without_progress) == (1000.0, 0, 0)
@@ -242,33 +247,33 @@ def test_a_place_that_is_taken_before_the_first_step_is_forgiven_a_few_times_in_
 
 def test_a_job_that_is_cancelled_has_its_grace_before_its_lease_is_taken() -> None:
     """A checkpoint is written first."""
-    asked = restart_policy.ask(JOB, running(), frozenset({"cancel"}), 200.0).state
-    look = seen((seeing.RUNNING, None), (seeing.RUNNING, None))
+    asked = restart_policy.apply_requests(JOB, running(), frozenset({"cancel"}), 200.0).state
+    look = seen((observations.RUNNING, None), (observations.RUNNING, None))
     limit = 200 + JOB.grace_s + restart_policy.AFTER_GRACE_S
 
     assert (asked.phase, asked.revoked) == (states.STOPPING, False)
-    assert not restart_policy.decide(JOB, asked, look, Clock(limit - 1)).state.revoked
-    assert restart_policy.decide(JOB, asked, look, Clock(limit)).state.revoked
+    assert not restart_policy.evaluate(JOB, asked, look, Clock(limit - 1)).state.revoked
+    assert restart_policy.evaluate(JOB, asked, look, Clock(limit)).state.revoked
 
 
 def test_what_has_failed_goes_on_when_asked() -> None:
     """The counters begin again; what is done stays done."""
     failed = running(phase=states.FAILED, restarts=9, restarts_without_progress=4, cancel=True)
-    again = restart_policy.ask(JOB, failed, frozenset({"resume"}), 300.0).state
+    again = restart_policy.apply_requests(JOB, failed, frozenset({"resume"}), 300.0).state
     done = running(phase=states.DONE)
 
     assert (again.phase, again.restarts, again.restarts_without_progress, again.cancel) == (states.WAITING, 0, 0, False)
-    assert restart_policy.ask(JOB, done, frozenset({"resume"}), 300.0).state == done
+    assert restart_policy.apply_requests(JOB, done, frozenset({"resume"}), 300.0).state == done
 
 
 def test_waiting_for_hosts_has_an_end() -> None:
     """After hosts_timeout_s the job has failed, and the reason names each host."""
     nobody = Candidates(tuple(Candidate(host, answers=False, why="no route") for host in HOSTS))
-    waiting = restart_policy.begin(JOB, State("a-000000"), nobody, Clock(100)).state
-    later = restart_policy.begin(JOB, waiting, nobody, Clock(100 + JOB.policy.hosts_timeout_s + 1)).state
+    waiting = restart_policy.begin_attempt(JOB, State("a-000000"), nobody, Clock(100)).state
+    later = restart_policy.begin_attempt(JOB, waiting, nobody, Clock(100 + JOB.policy.hosts_timeout_s + 1)).state
 
     assert waiting.phase == states.WAITING
-    assert waiting.reason.startswith("2 hosts are needed and 0 can be had: h1 does not answer (no route); h2")
+    assert waiting.reason.startswith("2 hosts are needed and 0 are available: h1 does not answer (no route); h2")
     assert later.phase == states.FAILED
 
 
@@ -337,15 +342,15 @@ class World:
         for host in state.hosts:
             item = self.launchers.get((host.name, state.attempt))
             if item is not None and item.ended is not None and self.storage[host.name]:
-                nodes.append(NodeObservation(host.name, seeing.ENDED, item.ended if item.ended >= 0 else None))
+                nodes.append(NodeObservation(host.name, observations.ENDED, item.ended if item.ended >= 0 else None))
             elif not (self.up[host.name] and self.ssh[host.name]):
-                nodes.append(NodeObservation(host.name, seeing.SILENT))
+                nodes.append(NodeObservation(host.name, observations.SILENT))
             elif item is None:
-                nodes.append(NodeObservation(host.name, seeing.ABSENT if state.phase != states.RUNNING else seeing.ENDED))
+                nodes.append(NodeObservation(host.name, observations.ABSENT if state.phase != states.RUNNING else observations.ENDED))
             else:
-                nodes.append(NodeObservation(host.name, seeing.RUNNING if item.ended is None else seeing.ENDED))
+                nodes.append(NodeObservation(host.name, observations.RUNNING if item.ended is None else observations.ENDED))
         found = {node.state for node in nodes}
-        status = seeing.RUNNING if seeing.RUNNING in found else seeing.ENDED
+        status = observations.RUNNING if observations.RUNNING in found else observations.ENDED
         first = self.made.get(state.attempt)
         return Observation(status, tuple(nodes), progress=Progress(first, self.step if first is not None else None))
 
@@ -372,18 +377,18 @@ def turn(world: World, state: State, requests: frozenset[str] = frozenset()) -> 
     """Do what the watcher's loop does in one round."""
     if state.phase in (states.PENDING, states.WAITING):
         if world.now >= state.not_before:
-            begun = restart_policy.begin(JOB, state, world.candidates(), Clock(world.now)).state
+            begun = restart_policy.begin_attempt(JOB, state, world.candidates(), Clock(world.now)).state
             if begun.attempt != state.attempt:
                 assert world.alive() == [], "two attempts at once"
             state = begun
     elif state.phase == states.ENDED:
-        judged = classification.explain(JOB, state, Diagnosis("", 0), {})
-        state = restart_policy.judge(JOB, state, judged, world.now).state
+        judged = classification.classify(JOB, state, Diagnosis("", 0), {})
+        state = restart_policy.conclude(JOB, state, judged, world.now).state
     elif state.phase not in states.TERMINAL:
         if state.phase == states.STARTING:
             world.start(state)
-        state = restart_policy.decide(JOB, state, world.observe(state), Clock(world.now)).state
-    return restart_policy.ask(JOB, state, requests, world.now).state
+        state = restart_policy.evaluate(JOB, state, world.observe(state), Clock(world.now)).state
+    return restart_policy.apply_requests(JOB, state, requests, world.now).state
 
 
 FAULTS = some.lists(

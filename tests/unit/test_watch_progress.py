@@ -22,12 +22,12 @@ def test_only_the_steps_of_this_attempt_count(tmp_path: Path) -> None:
     """After a resume the file goes on with smaller numbers."""
     write_steps(tmp_path, *range(1, 48))
     offset = progress.steps_size(tmp_path)
-    nothing = progress.look(tmp_path, tmp_path, steps_offset=offset)
+    nothing = progress.read_progress(tmp_path, tmp_path, steps_offset=offset)
     write_steps(tmp_path, 41, 42)
 
     assert nothing == Progress()
-    assert progress.look(tmp_path, tmp_path, steps_offset=offset) == Progress(41, 42)
-    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(1, 42)
+    assert progress.read_progress(tmp_path, tmp_path, steps_offset=offset) == Progress(41, 42)
+    assert progress.read_progress(tmp_path, tmp_path, steps_offset=0) == Progress(1, 42)
 
 
 def test_torn_lines_are_left_out_at_both_ends(tmp_path: Path) -> None:
@@ -36,14 +36,14 @@ def test_torn_lines_are_left_out_at_both_ends(tmp_path: Path) -> None:
     offset = progress.steps_size(tmp_path)
     write_steps(tmp_path, 3, 4, 5, tail='{"step": 6, "lo')
 
-    assert progress.look(tmp_path, tmp_path, steps_offset=offset) == Progress(3, 5)
+    assert progress.read_progress(tmp_path, tmp_path, steps_offset=offset) == Progress(3, 5)
 
 
 def test_the_end_of_a_long_file_is_found(tmp_path: Path) -> None:
     """A run has millions of steps; only the ends are read."""
     write_steps(tmp_path, *range(1, 3001))
 
-    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(1, 3000)
+    assert progress.read_progress(tmp_path, tmp_path, steps_offset=0) == Progress(1, 3000)
 
 
 def test_the_gauge_counts_where_the_file_shows_its_growth_late(tmp_path: Path) -> None:
@@ -51,18 +51,18 @@ def test_the_gauge_counts_where_the_file_shows_its_growth_late(tmp_path: Path) -
     (tmp_path / "metrics.prom").write_text(
         '# HELP primus_train_step Steps\n# TYPE primus_train_step gauge\nprimus_train_step{run="a}",host="b"} 9\n'
     )
-    alone = progress.look(tmp_path, tmp_path, steps_offset=0)
+    alone = progress.read_progress(tmp_path, tmp_path, steps_offset=0)
     write_steps(tmp_path, 7, 8)
 
     assert alone == Progress(9, 9)
-    assert progress.look(tmp_path, tmp_path, steps_offset=0) == Progress(7, 9)
+    assert progress.read_progress(tmp_path, tmp_path, steps_offset=0) == Progress(7, 9)
 
 
 def test_a_job_goes_on_from_its_newest_complete_checkpoint(tmp_path: Path) -> None:
     """By its step; before there is one there is none."""
-    nothing = progress.look(tmp_path, tmp_path / "checkpoints", steps_offset=0)
+    nothing = progress.read_progress(tmp_path, tmp_path / "checkpoints", steps_offset=0)
     (tmp_path / "checkpoints/step-00000020").mkdir(parents=True)
     (tmp_path / "checkpoints/step-00000020/manifest.json").write_text("{}")
 
     assert nothing.checkpoint is None
-    assert progress.look(tmp_path, tmp_path / "checkpoints", steps_offset=0).checkpoint == 20
+    assert progress.read_progress(tmp_path, tmp_path / "checkpoints", steps_offset=0).checkpoint == 20

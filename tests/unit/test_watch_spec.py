@@ -175,7 +175,7 @@ def test_a_watcher_that_cannot_write_says_what_and_how_to_mend_it(tmp_path: Path
 
     assert code == 3
     assert said.startswith(f"primus-watch: {folder.path}: the shared storage failed: ")
-    assert "\n  fix: free space or mend the storage" in said
+    assert "\n  fix: free space, or repair the storage" in said
 
 
 def test_who_asks_last_is_heard(tmp_path: Path) -> None:

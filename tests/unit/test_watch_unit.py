@@ -41,7 +41,7 @@ def test_the_settings_of_an_earlier_release_start_nothing(tmp_path: Path) -> Non
     assert node_agent._site(path) == node_agent.HostRules(Path("/srv/jobs"), 1000, (), accounts=None)
     for data in ({**old, "schema": node_agent.SITE_SCHEMA}, {**old, "accounts": []}):
         path.write_text(json.dumps(data))
-        with pytest.raises(PrimusError, match="this program reads"):
+        with pytest.raises(PrimusError, match="accounts belong to"):
             node_agent._site(path)
 
 

@@ -13,7 +13,7 @@ from ansible.template import Templar
 from primus_bootstrap import content
 from primus_bootstrap.launch.watch import broker, node_agent
 from primus_bootstrap.launch.watch.broker_client import SOCKET
-from primus_bootstrap.launch.watch.targets.direct import AT_ONCE
+from primus_bootstrap.launch.watch.targets.direct import MAX_CONNECTIONS
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import KINDS
 from tests.unit.test_role_templates import render, trusted
 
@@ -47,7 +47,7 @@ def test_the_unit_names_the_job_by_its_instance() -> None:
     assert (service["Restart"], "SupplementaryGroups" in service) == ("on-failure", False)
     assert not {"ConditionPathExists", "RequiresMountsFor", "AssertPathExists"} & set(parser["Unit"])  # nothing starts it again after these
     assert service["User"] == "nobody"
-    assert int(service["TasksMax"]) >= 4 * AT_ONCE
+    assert int(service["TasksMax"]) >= 4 * MAX_CONNECTIONS
 
 
 def test_the_program_on_a_node_reads_what_the_role_writes() -> None:

@@ -1,12 +1,12 @@
-"""The program `attempt`: one node's launcher of one attempt, as the job's user, for as long as it holds the lease.
+"""The program `attempt`: runs one node's launcher of one attempt, as the job's user, while the attempt has its lease.
 
     primus-cli attempt --folder ROOT/ID --attempt N [--rank R]
 
-In a pod of Kubernetes the rank and the node come with the environment; rank 0's record tells the others its address.
+In a pod of Kubernetes the rank and the node are in the environment, and the record of rank 0 contains its address.
 
-The lease is state.json on the shared storage: as long as it names this attempt, and does not revoke it, the attempt may run. A node that
-reads otherwise, or cannot read it for `lease_s`, ends everything it runs. The watcher starts the next attempt only when every node has
-ended, or that time is over: two attempts never write at once.
+The lease is state.json on the shared storage. The attempt may run while it is the newest one and not revoked. A node that reads something
+else, or cannot read the lease for `lease_s`, ends its launcher. The watcher starts the next attempt only after every node has ended or
+that time is over, so two attempts never write at the same time.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _LOOK_S = 1.0
 _AFTER_GRACE_S = 20.0
-_LAST_WORDS_S = 10.0
-# Below the range that Linux gives to outgoing connections; another port for each attempt, so that a stale one disturbs nobody.
+_RECORD_S = 10.0
+# Below Linux's range of ports for outgoing connections. Each attempt has another port, so that a stale process does not disturb it.
 _FIRST_PORT, _PORTS = 10000, 20000
 
 
 def _now() -> float:
-    """Return seconds that go on while a machine sleeps or is paused."""
+    """Return a clock in seconds that continues while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass
 class Lease:
-    """Whether this attempt may run. Read in a thread: a shared storage that hangs must not hang the one who ends what runs."""
+    """The lease of this attempt. A thread reads it: storage that hangs must not block the program that ends the launcher."""
 
     folder: JobFolder
     attempt: int
@@ -66,7 +66,7 @@ class Lease:
     _read_at: float = field(default_factory=_now)
 
     def look(self) -> None:
-        """Read the lease once; what cannot be read leaves it as it is. It counts from before it was read."""
+        """Read the lease once. If it cannot be read, it stays as it is. Its time counts from before the read."""
         began = _now()
         state = None
         with suppress(PrimusError):
@@ -74,17 +74,17 @@ class Lease:
         if state is None:
             return
         if state.attempt != self.attempt or state.revoked:
-            self.revoked = f"attempt {self.attempt} has lost its lease to attempt {state.attempt}, or is to end"
+            self.revoked = f"the lease of attempt {self.attempt} was revoked (newest attempt: {state.attempt})"
         else:
             self._read_at = began
 
     def start(self) -> None:
-        """Go on reading until this process ends."""
+        """Read the lease again and again until this process ends."""
         threading.Thread(target=self._loop, name="lease", daemon=True).start()
 
     @property
     def problem(self) -> str:
-        """Say why this attempt must end now; empty as long as it may run."""
+        """Why this attempt must end now; empty while it may run."""
         late = _now() - self._read_at
         return self.revoked or (f"the lease could not be read for {late:.0f} s" if late > self.limit_s else "")
 
@@ -96,10 +96,10 @@ class Lease:
 
 def main(words: Sequence[str]) -> int:
     """Run the program; return its exit code."""
-    parser = argparse.ArgumentParser(prog="primus-cli attempt", description="One node's launcher of one attempt of a job.")
+    parser = argparse.ArgumentParser(prog="primus-cli attempt", description="Runs one node's launcher of one attempt of a job.")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--attempt", type=int, required=True)
-    parser.add_argument("--rank", type=int, default=None, help="this node's number; otherwise Slurm says it")
+    parser.add_argument("--rank", type=int, default=None, help="number of this node; default: from Slurm or the pod")
     options = parser.parse_args(list(words))
     try:
         return run(JobFolder(options.folder), options.attempt, options.rank)
@@ -112,23 +112,23 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(folder: JobFolder, number: int, rank: int | None) -> int:
-    """Start the launcher if it is this attempt's turn, keep the lease, record the end.
+    """Run the launcher if the attempt has its lease, and record the end.
 
     Raises:
-        PrimusError: The job cannot be read, or this is no node of it.
+        PrimusError: The job cannot be read, or this is not one of its nodes.
     """
-    # In a pod the folders above are what the volume's driver made of them, and the broker has chosen the volume.
+    # In a pod the volume's driver creates the folders above, and the broker has chosen the volume.
     check_own_folder(folder.path, parents=POD_RANK not in os.environ)
     job = folder.job()
     state = folder.state()
     rank = _rank(rank)
     record = _record(job, state, rank)
     if state is None or state.attempt != number or state.revoked:
-        sys.stderr.write(f"primus-cli attempt: it is not the turn of attempt {number}\n")
+        sys.stderr.write(f"primus-cli attempt: attempt {number} has no lease\n")
         return NOT_ITS_TURN
     taken = node_record.claim(folder.attempt(number), record)
     if taken:
-        sys.stderr.write(f"primus-cli attempt: attempt {number} has been started already, by {taken}\n")
+        sys.stderr.write(f"primus-cli attempt: attempt {number} was already started, by {taken}\n")
         return NOT_ITS_TURN
     lease = Lease(folder, number, float(job.policy.lease_s))
     lease.start()
@@ -141,17 +141,17 @@ def run(folder: JobFolder, number: int, rank: int | None) -> int:
         if not outcome.code:
             outcome = _supervise(launcher_words(job, state, folder, rank, master), job, output, lease, signals)
     if outcome.note:
-        _last_words(attempt, folder.run, record, outcome)
+        _record_end(attempt, folder.run, record, outcome)
     else:
         node_record.close(attempt, record, ended=time.time(), exit_code=outcome.code)
     return outcome.code
 
 
 def _rank(given: int | None) -> int:
-    """Return this node's number: the one given, or Slurm's, or that of the pod."""
+    """Return this node's number: from the option, from Slurm or from the pod."""
     text = (os.environ.get("SLURM_NODEID") or os.environ.get(POD_RANK, "")) if given is None else str(given)
     if not text.isdecimal():
-        raise PlanError("this node has no number", fix="give --rank, or run inside a step of Slurm or a pod of the watcher's")
+        raise PlanError("this node has no number", fix="pass --rank, or run in a Slurm step or in a pod of the watcher")
     return int(text)
 
 
@@ -160,7 +160,7 @@ def _record(job: Job, state: State | None, rank: int) -> NodeRecord:
     if job.target == KUBERNETES:
         host, address, pod = (os.environ.get(name, "") for name in (POD_NODE, POD_IP, POD_NAME))
         if state is None or not (host and address and pod) or rank >= job.nodes:
-            raise PlanError(f"this is no pod of rank {rank} of the job", fix="let the watcher start it")
+            raise PlanError(f"this is not the pod of rank {rank} of the job", fix="let the watcher start it")
         return NodeRecord(rank, host, node, read_boot_id(), job.unit(state.attempt), time.time(), address=address, pod=pod)
     if job.target != DIRECT:
         node = os.environ.get("SLURMD_NODENAME") or node
@@ -171,7 +171,7 @@ def _record(job: Job, state: State | None, rank: int) -> NodeRecord:
 
 
 def read_boot_id() -> str:
-    """Return what tells one boot of this machine from another; empty where the kernel does not say."""
+    """Return the id of this boot of the machine; empty if the kernel provides none."""
     try:
         return BOOT_ID.read_text("utf-8").strip()
     except OSError:
@@ -179,7 +179,7 @@ def read_boot_id() -> str:
 
 
 def _first_address(folder: Path, lease: Lease, signals: child_processes.StopSignals) -> tuple[str, _Outcome]:
-    """Wait for rank 0, as long as this attempt may run; return its address, or how the wait ended."""
+    """Wait for rank 0 while this attempt may run; return its address, or how the wait ended."""
     while True:
         first = node_record.read_all(folder).get(0)
         if first is not None and first.address:
@@ -187,7 +187,7 @@ def _first_address(folder: Path, lease: Lease, signals: child_processes.StopSign
         if lease.problem:
             return "", _Outcome(NOT_ITS_TURN, lease.problem)
         if signals.first is not None:
-            return "", _Outcome(128 + signals.first, "it was stopped while rank 0 had not begun")
+            return "", _Outcome(128 + signals.first, "it was stopped before rank 0 had started")
         time.sleep(_LOOK_S)
 
 
@@ -205,19 +205,19 @@ def launcher_words(job: Job, state: State, folder: JobFolder, rank: int, master:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """How the launcher ended; `note` says why it was ended here."""
+    """The exit code of the launcher, and why this program ended it."""
 
     code: int
     note: str = ""
 
 
 def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, signals: child_processes.StopSignals) -> _Outcome:
-    """Run the launcher to its end, or end it when the lease is gone."""
+    """Run the launcher until its end, or end it once the lease is lost."""
     environment = {**os.environ, **job.environment, "PRIMUS_JOB_ID": job.id}
     child_processes.become_subreaper()
     home = environment.get("HOME", "")
     child = child_processes.start(words, environment, output=output, folder=home if home and Path(home).is_dir() else "/")
-    passed_on = False
+    forwarded = False
     try:
         while True:
             code = child_processes.poll(child)
@@ -227,17 +227,17 @@ def _supervise(words: Sequence[str], job: Job, output: IO[bytes], lease: Lease, 
                 return _Outcome(NOT_ITS_TURN, lease.problem)
             if signals.first is None:
                 continue
-            if not passed_on:
-                passed_on = True
+            if not forwarded:
+                forwarded = True
                 child.terminate()
             if time.monotonic() - signals.first_at > job.grace_s + _AFTER_GRACE_S:
-                return _Outcome(128 + signals.first, "it did not end in the time that a stop leaves")
+                return _Outcome(128 + signals.first, "it did not end within the grace period")
     finally:
         child_processes.end_descendants(0.0)
 
 
-def _last_words(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outcome) -> None:
-    """Keep the kernel's log and the end, as far as the storage answers: nothing waits for it longer than a moment."""
+def _record_end(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outcome) -> None:
+    """Save the kernel log and the end of the launcher; give up if the storage does not answer in time."""
 
     def write() -> None:
         with suppress(OSError):
@@ -246,6 +246,6 @@ def _last_words(folder: Path, run_dir: Path, record: NodeRecord, outcome: _Outco
 
     thread = threading.Thread(target=write, daemon=True)
     thread.start()
-    thread.join(_LAST_WORDS_S)
+    thread.join(_RECORD_S)
     if thread.is_alive():
         os._exit(outcome.code)

@@ -1,10 +1,10 @@
-"""`primus-cli broker`: holds the watchers' SSH key and kubeconfig under an account of its own, and uses them for job owners only.
+"""`primus-cli broker`: has the SSH key and the kubeconfig of the watchers, runs as its own account, and serves the owners of jobs.
 
-A watcher runs as its job's user, who can look into every process of that account. So a watcher holds no secret: it asks this program over a
-socket of its host. The kernel says which account asks; the owner of the job's folder says whose the job is; both must be the same, and an
-account that root has named. Hosts, the key and the API server come from root's settings, never from a job.
+A watcher runs as its job's user, who can inspect every process of that account, so a watcher has no secrets. It sends requests to this
+program through a socket of its host. The kernel reports the account of the sender, which must own the job's folder and be one that root
+allows to have jobs. Hosts, the key and the API server come from root's settings, never from a job.
 
-Each request is answered by a process of its own, which ends after a fixed time at the latest.
+A separate process answers each request, and ends within a time limit.
 """
 
 from __future__ import annotations
@@ -24,54 +24,62 @@ import struct
 import sys
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from primus_bootstrap.core.errors import PlanError, PrimusError, UsageError
+from primus_bootstrap.core.structured import InvalidDataError, read, readable
 from primus_bootstrap.launch import safe_files
 from primus_bootstrap.launch.untrusted import parse_json
 from primus_bootstrap.launch.watch import kube_broker
 from primus_bootstrap.launch.watch.broker_client import KUBERNETES, NODE, REFUSED, SCHEMA, SOCKET, NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.job_spec import JOB_ID
 from primus_bootstrap.launch.watch.kube_api import Api, ApiRefusedError, ApiSilentError
+from primus_bootstrap.launch.watch.kube_broker import KubernetesRules
 from primus_bootstrap.launch.watch.ssh import Channel, Ssh
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from primus_bootstrap.launch.watch.kube_broker import KubernetesRules
-
 log = logging.getLogger(__name__)
 
 SETTINGS = Path("/etc/primus/workload/broker.json")
 SETTINGS_SCHEMA = "primus.broker-settings/1"
-# A watcher asks 32 hosts at once, and an account may have several jobs.
-_MOST_CHILDREN, _MOST_OF_ONE = 256, 96
-_READ_S, _LONGEST_S, _MARGIN_S = 10.0, 90.0, 10.0
-_LARGEST_BYTES = 8 << 20  # a job that leaves out thousands of hosts names them
+# A watcher queries 32 hosts in parallel, and an account may have several jobs.
+_MAX_PROCESSES, _MAX_PER_ACCOUNT = 256, 96
+_READ_S, _MAX_REQUEST_S, _MARGIN_S = 10.0, 90.0, 10.0
+_MAX_BYTES = 8 << 20  # a request may name thousands of excluded hosts
 _VERBS = ("probe", "start", "status", "stop")
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _FIX = "apply the phase scheduling to this host"
+_SAME_RELEASE = "install the same release of primus-cli on all hosts"
+_BY_WATCHER = "send requests through the job's own watcher"
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _ADDRESS = re.compile(r"(\[(?P<address>[^\]\s]+)\]:(?P<port>[0-9]{1,5})|(?P<plain>[^\[\s]\S*)) ")
 
 
 @dataclass(frozen=True)
 class Node:
-    """How a host is reached; `known_hosts` holds the keys that it must answer with."""
+    """The address of a host, and the file with its host keys."""
 
     address: str
     port: int
     known_hosts: Path
 
 
+@readable
 @dataclass(frozen=True)
 class Settings:
-    """What root has written: where jobs lie, who may have them, and how hosts are reached.
+    """Root's settings.
 
-    `host_keys` is a folder with one file for each host, in the form of known_hosts: its name is the host's, its lines say by which address
-    and port it is reached, and with which keys it must answer.
+    Attributes:
+        folder: The folder of all jobs.
+        accounts: Accounts that may have jobs.
+        host_keys: A folder with a known_hosts file per host, named after it, with address, port and keys.
+        account: The account on the hosts.
+        identity: The private SSH key.
+        kubernetes: The rules for jobs of Kubernetes.
     """
 
     folder: Path
@@ -79,13 +87,13 @@ class Settings:
     host_keys: Path
     account: str
     identity: str
-    kubernetes: KubernetesRules
+    kubernetes: KubernetesRules = field(default_factory=KubernetesRules)
 
     def node(self, name: str) -> Node:
-        """Return how a host is reached.
+        """Return the address of a host.
 
         Raises:
-            UsageError: Root has named no such host.
+            UsageError: The settings have no such host.
         """
         path = self.host_keys / name
         try:
@@ -94,13 +102,15 @@ class Settings:
             line = ""
         found = _ADDRESS.match(line)
         if found is None:
-            raise UsageError(f"{name} is no host of workload_node", fix="put it into the group, and apply the phase scheduling")
+            raise UsageError(f"{name} is not a host of workload_node", fix="add it to the group, and apply the phase scheduling")
         return Node(found["plain"] or found["address"], int(found["port"] or 22), path)
 
 
 def main(words: Sequence[str]) -> int:
     """Serve until SIGTERM; return the exit code."""
-    parser = argparse.ArgumentParser(prog="primus-cli broker", description="Asks hosts and Kubernetes for the watchers of training jobs.")
+    parser = argparse.ArgumentParser(
+        prog="primus-cli broker", description="Connects to hosts and to Kubernetes for the watchers of training jobs."
+    )
     parser.add_argument("--settings", type=Path, default=SETTINGS, help="root's settings")
     parser.add_argument("--socket", type=Path, default=SOCKET, help="where to listen")
     options = parser.parse_args(list(words))
@@ -115,53 +125,51 @@ def read_settings(path: Path) -> Settings:
     """Read root's settings.
 
     Raises:
-        PlanError: They cannot be used.
+        PlanError: They are missing or invalid.
     """
     try:
-        data = parse_json(path.read_text("utf-8"))
-        if data["schema"] != SETTINGS_SCHEMA:
-            raise PlanError(f"{path}: schema {data['schema']!r}; this program reads {SETTINGS_SCHEMA}", fix=_FIX)
-        folder, host_keys = Path(data["folder"]), Path(data["host_keys"])
-        accounts = tuple(str(name) for name in data["accounts"])
-        rules = kube_broker.read_rules(data.get("kubernetes") or {})
-        return Settings(folder, accounts, host_keys, str(data["account"]), str(data["identity"]), rules)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise PlanError(f"{path}: cannot be used: {type(error).__name__}: {error}", fix=_FIX) from error
+        return read(Settings, parse_json(path.read_text("utf-8")), origin=str(path), schema=SETTINGS_SCHEMA, ignore_unknown=True)
+    except InvalidDataError as error:
+        raise PlanError(error.what, fix=_FIX) from error
+    except (OSError, ValueError) as error:
+        raise PlanError(f"{path}: cannot be read: {error}", fix=_FIX) from error
 
 
 def answer(request: Mapping[str, Any], uid: int, settings: Settings) -> Any:
-    """Do what a request asks for.
+    """Carry out a request, and return the answer.
 
     Args:
-        request: what was sent.
-        uid: the account that asks, as the kernel says.
-        settings: root's.
+        request: The request.
+        uid: The account of the sender, from the kernel.
+        settings: Root's settings.
 
     Raises:
-        PrimusError: It is refused.
-        RefusedError: The host refused.
-        NoAnswerError: The host gave no answer.
-        ApiRefusedError: The API server refused.
-        ApiSilentError: It gave no answer.
+        PrimusError: The request is invalid or not allowed.
+        RefusedError: The host refused it.
+        NoAnswerError: The host did not answer.
+        ApiRefusedError: The API server refused it.
+        ApiSilentError: The API server did not answer.
     """
     if request.get("schema") != SCHEMA:
-        raise UsageError("this is no request that is known here", fix="have the same version of primus-cli on all hosts")
+        raise UsageError("unknown request", fix=_SAME_RELEASE)
     inner = request.get("request")
     limit_s = request.get("timeout_s")
-    if not isinstance(inner, dict) or not isinstance(limit_s, (int, float)) or not 0 < limit_s <= _LONGEST_S:
-        raise UsageError("the request is not well formed", fix="have the same version of primus-cli on all hosts")
+    if not isinstance(inner, dict) or not isinstance(limit_s, (int, float)) or not 0 < limit_s <= _MAX_REQUEST_S:
+        raise UsageError("the request is malformed", fix=_SAME_RELEASE)
     if request.get("what") == NODE:
         return _ask_node(str(request.get("node")), inner, float(limit_s), uid, settings)
-    if request.get("what") == KUBERNETES and settings.kubernetes.kubeconfig:
-        account = _owner(inner, uid, settings)
-        return kube_broker.perform(inner, account, settings.kubernetes, Api(Path(settings.kubernetes.kubeconfig)))
-    raise UsageError("this host serves no such request", fix="set primus_watch_kubeconfig_file, and apply the phase scheduling")
+    if request.get("what") != KUBERNETES:
+        raise UsageError("unknown request", fix=_SAME_RELEASE)
+    if not settings.kubernetes.kubeconfig:
+        raise UsageError("this host has no access to Kubernetes", fix="set primus_watch_kubeconfig_file, and apply the phase scheduling")
+    account = _owner(inner, uid, settings)
+    return kube_broker.perform(inner, account, settings.kubernetes, Api(Path(settings.kubernetes.kubeconfig)))
 
 
 def _ask_node(name: str, inner: Mapping[str, Any], limit_s: float, uid: int, settings: Settings) -> dict[str, Any]:
     node = settings.node(name)
     if inner.get("verb") not in _VERBS:
-        raise UsageError("this is no request for a host", fix="have the same version of primus-cli on all hosts")
+        raise UsageError("unknown request for a host", fix=_SAME_RELEASE)
     sent = {key: inner[key] for key in ("verb", "job", "attempt", "key", "rank", "force") if key in inner}
     if inner["verb"] != "probe":
         sent["user"] = _owner(inner, uid, settings).pw_name
@@ -172,39 +180,39 @@ def _ask_node(name: str, inner: Mapping[str, Any], limit_s: float, uid: int, set
 
 
 def _account(uid: int, settings: Settings) -> pwd.struct_passwd:
-    """Return the account that asks, if root has named it."""
+    """Return the account of the sender, if it may have jobs."""
     try:
         found = pwd.getpwuid(uid)
     except KeyError as error:
-        raise UsageError(f"the account number {uid} has no name here", fix="add it to users_groups_accounts, and apply") from error
+        raise UsageError(f"the account number {uid} has no name on this host", fix="add it to users_groups_accounts, and apply") from error
     if found.pw_name not in settings.accounts:
-        fix = "accounts of users_groups_accounts without sudo_rules may have jobs; add it, and apply the phases baseline and scheduling"
-        raise UsageError(f"{found.pw_name} may have no jobs", fix=fix)
+        fix = "add it to users_groups_accounts without sudo_rules, and apply the phases baseline and scheduling"
+        raise UsageError(f"{found.pw_name} may not have jobs", fix=fix)
     return found
 
 
 def _owner(inner: Mapping[str, Any], uid: int, settings: Settings) -> pwd.struct_passwd:
-    """Return the account that asks, once its job's folder has shown that the job is its own."""
+    """Return the account of the sender, after checking that it owns the job's folder."""
     account, job = _account(uid, settings), inner.get("job")
     if not isinstance(job, str) or not JOB_ID.fullmatch(job):
-        raise UsageError("the request names no job", fix="let the watcher ask")
+        raise UsageError("the request has no valid job", fix=_BY_WATCHER)
     try:
-        # The broker may not look into the folder; below a parent that only root can change, its name is enough.
+        # The broker cannot read the folder. Its name is enough, because only root can change the parent.
         with safe_files.open_folder(settings.folder) as jobs:
             found = jobs.stat(job)
     except OSError as error:
-        raise PlanError(f"{settings.folder / job}: cannot be looked at: {error}", fix="mount the shared storage on this host") from error
+        raise PlanError(f"{settings.folder / job}: {error}", fix="mount the shared storage on this host") from error
     if found.st_uid != uid or not stat.S_ISDIR(found.st_mode):
-        raise UsageError(f"the job {job} is not {account.pw_name}'s", fix="let the job's own watcher ask")
+        raise UsageError(f"the job {job} does not belong to {account.pw_name}", fix=_BY_WATCHER)
     return account
 
 
 class _Server:
-    """Accepts connections, one process each, and ends those that take too long."""
+    """Accepts connections, and starts a process for each."""
 
     def __init__(self, listener: socket.socket, settings: Path) -> None:
         self.listener, self.settings = listener, settings
-        self.children: dict[int, int] = {}  # process -> account that asks
+        self.children: dict[int, int] = {}  # process -> account of the sender
         self.stopped = False
 
     def serve(self) -> None:
@@ -214,7 +222,7 @@ class _Server:
         signal.set_wakeup_fd(writing)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the wait below
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes selector.select
         self.listener.settimeout(0)
         with selectors.DefaultSelector() as selector:
             selector.register(self.listener, selectors.EVENT_READ)
@@ -241,33 +249,33 @@ class _Server:
         with connection:
             _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
             counted = Counter(self.children.values())
-            if len(self.children) >= _MOST_CHILDREN or counted[uid] >= _MOST_OF_ONE:
-                log.warning("account %d: refused for now: %d requests of its own, %d in all", uid, counted[uid], len(self.children))
+            if len(self.children) >= _MAX_PROCESSES or counted[uid] >= _MAX_PER_ACCOUNT:
+                log.warning("account %d: busy: it has %d requests, all accounts have %d", uid, counted[uid], len(self.children))
                 connection.settimeout(1.0)
                 with suppress(OSError):
-                    connection.sendall(_line({"ok": False, "kind": "silent", "error": "the broker is busy; ask again"}))
+                    connection.sendall(_line({"ok": False, "kind": "silent", "error": "the broker is busy; retry"}))
                 return
             try:
                 child = os.fork()
             except OSError:
-                log.exception("no process can be started")
+                log.exception("cannot start a process")
                 return
             if child == 0:
                 self._child(connection, uid)
             self.children[child] = uid
 
     def _child(self, connection: socket.socket, uid: int) -> NoReturn:
-        """Answer one request; the kernel ends this process when its time is over."""
+        """Answer one request; SIGALRM ends this process at the time limit."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM):
                 signal.signal(number, signal.SIG_DFL)
-            signal.alarm(int(_READ_S + _LONGEST_S + _MARGIN_S))
+            signal.alarm(int(_READ_S + _MAX_REQUEST_S + _MARGIN_S))
             self.listener.close()
             connection.settimeout(_READ_S)
             connection.sendall(_line(_answer(connection, uid, self.settings)))
         except BaseException:
-            log.exception("account %d: the request ended with an error", uid)
+            log.exception("account %d: the request failed", uid)
         finally:
             os._exit(0)
 
@@ -294,18 +302,18 @@ def _answer(connection: socket.socket, uid: int, path: Path) -> dict[str, Any]:
 
 
 def _receive(connection: socket.socket) -> dict[str, Any]:
-    taken = bytearray()
-    while not taken.endswith(b"\n"):
+    data = bytearray()
+    while not data.endswith(b"\n"):
         piece = connection.recv(1 << 16)
         if not piece:
             break
-        taken += piece
-        if len(taken) > _LARGEST_BYTES:
-            raise UsageError("the request is too large", fix="leave out fewer hosts")
+        data += piece
+        if len(data) > _MAX_BYTES:
+            raise UsageError("the request is too large", fix="exclude fewer hosts")
     try:
-        return dict(parse_json(taken.decode("utf-8", "replace")))
+        return dict(parse_json(data.decode("utf-8", "replace")))
     except (ValueError, TypeError) as error:
-        raise UsageError("the request is no JSON line", fix="let the watcher ask") from error
+        raise UsageError("the request is not a line of JSON", fix=_BY_WATCHER) from error
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
@@ -317,6 +325,6 @@ def _listen(path: Path) -> socket.socket:
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
-    path.chmod(0o666)  # who may ask for what is decided by the account that asks
+    path.chmod(0o666)  # the account of the sender decides what is allowed
     listener.listen(128)
     return listener

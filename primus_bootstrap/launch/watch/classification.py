@@ -1,4 +1,4 @@
-"""What the end of an attempt means: done, to go on, a host's fault, the job's own, or none of these. Pure."""
+"""Classify the end of an attempt: done, unfinished, caused by a host, caused by the job, or other. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_state import State
 
 DONE, UNFINISHED, NODE, OWN, OTHER, CANCELLED = "done", "unfinished", "node", "own", "other", "cancelled"
-# Why the watcher stops an attempt.
+# Reasons for which the watcher stops an attempt.
 STOP_CANCEL, STOP_FAILED, STOP_LOST, STOP_HANG, STOP_NOT_STARTED = "cancel", "failed", "lost", "no_progress", "not_started"
-CHECKPOINTED = 75  # sysexits.h EX_TEMPFAIL: stopped early with a good checkpoint
-STOPPED = (129, 130, 143)  # 128 + SIGHUP, SIGINT, SIGTERM: stopped before there was a checkpoint to end with
-NOT_ITS_TURN = 79  # of the program `attempt`: the lease was taken away, or the attempt had run already
-# Causes of the catalogue that stick to the host where they happened, besides those of kind hardware.
+CHECKPOINTED = 75  # EX_TEMPFAIL of sysexits.h: stopped early with a good checkpoint
+STOPPED = (129, 130, 143)  # 128 + SIGHUP, SIGINT, SIGTERM: stopped before the first checkpoint
+NOT_ITS_TURN = 79  # of the program `attempt`: the lease was revoked, or the attempt had run before
+# Causes of the catalogue that belong to the host, in addition to those of kind hardware.
 _OF_THE_HOST = frozenset(
     {"gpu_missing", "gpu_driver_mismatch", "gpu_busy", "shared_memory_full", "disk_read_only", "locked_memory", "network_interface",
      "rdma_failed", "broken_library"}
 )  # fmt: skip
-# Causes that may be gone at the next start, wherever it is.
+# Causes that may not occur at the next start, on any host.
 _PASSING = frozenset(
     {"port_in_use", "rendezvous_failed", "remote_unreachable", "remote_refused", "storage_lost", "disk_full", "disk_quota", "time_limit",
      "preempted", "checkpoint_not_written", "crash", "host_allocation_failed"}
 )  # fmt: skip
-# What the trainer's and primus-cli's exit codes say where no log says more; the most telling first.
+# Meaning of the exit codes of the trainer and primus-cli, if no log gives a cause. The most specific code comes first.
 _BY_CODE = (
     (76, "not_finite", "the loss or a gradient was not finite", OWN),
-    (66, "data_missing", "data are missing or of another kind", OWN),
-    (2, "settings_wrong", "a setting is wrong", OWN),
+    (66, "data_missing", "data are missing or have another format", OWN),
+    (2, "settings_wrong", "a setting is invalid", OWN),
     (3, "cannot_run_here", "a node cannot run it", OWN),
     (4, "step_failed", "a hook or a patch stopped it", OWN),
     (74, "checkpoint_not_written", "checkpoints or telemetry could not be written", OTHER),
     (77, "no_progress", "a step took longer than the trainer's own limit", OTHER),
-    (NOT_ITS_TURN, "not_its_turn", "a node refused to start: its lease was gone, or it had run already", OTHER),
+    (NOT_ITS_TURN, "not_its_turn", "a node did not start: its lease was revoked, or the attempt had run before", OTHER),
 )
-# The cause of an attempt that somebody outside of the job stopped.
+# Cause of an attempt that was stopped from outside of the job.
 FROM_OUTSIDE = "stopped_from_outside"
-# The cause of one whose place the platform took.
+# Cause of an attempt that the scheduler preempted.
 PREEMPTED = "preempted"
-# Of hosts that are kept off without anybody knowing that they are at fault.
+# Causes of exclusions where it is unknown whether the host is at fault.
 UNCLEAR, NOT_STARTED = "node_unclear", "not_started"
-_MORE = "see what the node's launcher said: attempts/{attempt}/node-*.log in the job's folder"
+_MORE = "read the launchers' logs: attempts/{attempt}/node-*.log in the job's folder"
 
 
 @dataclass(frozen=True)
 class Ending:
-    """The verdict on an attempt. `hosts` are those that the next one should keep off; `hardware`: they need a proof of health first."""
+    """How and why an attempt ended. The next one avoids `hosts`; with `hardware` they need a new health record first."""
 
     kind: str
     cause: str = ""
@@ -65,76 +65,80 @@ class Ending:
 
 
 def deciding_code(codes: Iterable[int | None]) -> int | None:
-    """Return the exit code that says most of an attempt, from those of its nodes; None where no node says anything.
+    """Return the most specific exit code of an attempt's nodes; None if no node reported one.
 
-    That one was stopped says less than that another failed: the watcher stops the others. And 0 or a stop is the whole story only where
-    every node has said how it ended.
+    A failure counts more than a stop, because the watcher stops the other nodes. 0 and a stop count only if every node has reported.
     """
-    told = list(codes)
-    known = [code for code in told if code is not None]
+    reported = list(codes)
+    known = [code for code in reported if code is not None]
     if not known:
         return None
     if set(known) <= {0, CHECKPOINTED}:
-        return None if None in told and CHECKPOINTED not in known else max(known)
-    telling = [code for code, *_ in _BY_CODE if code in known and code != NOT_ITS_TURN]
+        return None if None in reported and CHECKPOINTED not in known else max(known)
+    specific = [code for code, *_ in _BY_CODE if code in known and code != NOT_ITS_TURN]
     others = [code for code in known if code not in (0, CHECKPOINTED, NOT_ITS_TURN, *STOPPED)]
     stopped = [code for code in known if code in STOPPED]
-    if stopped and not (telling or others) and None in told:
+    if stopped and not (specific or others) and None in reported:
         return None
-    return (*telling, *others, *stopped, NOT_ITS_TURN)[0]
+    return (*specific, *others, *stopped, NOT_ITS_TURN)[0]
 
 
-def explain(job: Job, state: State, found: Diagnosis, node_hosts: Mapping[str, str], *, said: str = "") -> Ending:
-    """Judge the attempt that is over.
+def classify(job: Job, state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str], *, launcher_error: str = "") -> Ending:
+    """Classify an attempt that has ended.
 
-    `node_hosts` maps the names that nodes give themselves to the hosts of the job; `said` is what a launcher said of its own error.
+    Args:
+        job: The job.
+        state: Its state.
+        diagnosis: What the logs show.
+        node_hosts: Hosts of the job by the nodes' own hostnames.
+        launcher_error: The last error that a launcher printed.
     """
-    judged = _wanted(job, state) or _done(state) or _gone(job, state) or _early(job, state)
-    if judged is not None:
-        return judged
-    judged = _known(state, found, node_hosts) if found.cause is not None else _unknown(job, state, said)
-    if judged.kind != OTHER:
-        return judged
-    return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else judged
+    ending = _cancelled(job, state) or _done(state) or _node_lost(job, state) or _early(job, state)
+    if ending is not None:
+        return ending
+    ending = _diagnosed(state, diagnosis, node_hosts) if diagnosis.cause is not None else _undiagnosed(job, state, launcher_error)
+    if ending.kind != OTHER:
+        return ending
+    return _absent(job, state) if state.absent else _unclear(job, state) if state.unclear else ending
 
 
-def _wanted(job: Job, state: State) -> Ending | None:
+def _cancelled(job: Job, state: State) -> Ending | None:
     if state.cancel:
         return Ending(CANCELLED, "cancelled", "cancelled on request")
     if state.verdict == observation.CANCELLED:
-        where = f"cancelled in {job.platform}, not by a request to the watcher"
-        return Ending(CANCELLED, "cancelled", where, "primus-bootstrap workload resume goes on")
+        reason = f"cancelled in {job.platform}, not by a request to the watcher"
+        return Ending(CANCELLED, "cancelled", reason, "to continue: primus-bootstrap workload resume")
     return None
 
 
 def _done(state: State) -> Ending | None:
-    well = state.current.exit_code == 0 and not state.lost  # 0 only where every node has said so
-    return Ending(DONE, reason="every node ended with exit code 0") if well else None
+    done = state.current.exit_code == 0 and not state.lost  # 0 means that every node has reported it
+    return Ending(DONE, reason="every node ended with exit code 0") if done else None
 
 
-def _gone(job: Job, state: State) -> Ending | None:
+def _node_lost(job: Job, state: State) -> Ending | None:
     if state.lost or state.verdict == observation.NODE_FAIL:
         return _lost(job, state)
     return None
 
 
 def _early(job: Job, state: State) -> Ending | None:
-    """Judge an attempt that was ended early, by the platform or well by itself."""
+    """Classify an attempt that the scheduler ended early, or that ended early with a checkpoint."""
     if state.verdict == observation.PREEMPTED:
         return _preempted(job, state)
     if state.current.exit_code == CHECKPOINTED and state.stopping in ("", STOP_FAILED):
         return Ending(UNFINISHED, "unfinished", "stopped early with a good checkpoint (exit code 75)")
     if state.verdict == observation.TIME_LIMIT:
-        return Ending(OTHER, "time_limit", "Slurm's time limit was reached", "raise --time, or let --signal ask for a checkpoint earlier")
+        return Ending(OTHER, "time_limit", "Slurm's time limit was reached", "raise --time, or request an earlier checkpoint with --signal")
     return None
 
 
 def _preempted(job: Job, state: State) -> Ending:
     if job.target != KUBERNETES or state.current.first_step is not None:
         return Ending(UNFINISHED, PREEMPTED, f"{job.platform} gave the nodes to a job of higher priority")
-    # Kueue says the same of a job that has to make room, and of one whose pods were not all ready in time.
-    reason = f"{job.platform} held it back or evicted it before the first step"
-    fix = f"see why: kubectl -n {job.pods.namespace} get events, and describe its workload of Kueue"
+    # Kueue reports the same for a job that is preempted and for one whose pods were not all ready in time.
+    reason = f"{job.platform} suspended or evicted it before the first step"
+    fix = f"find the reason: kubectl -n {job.pods.namespace} get events; kubectl describe its Workload of Kueue"
     return Ending(UNFINISHED, PREEMPTED, reason, fix)
 
 
@@ -142,80 +146,80 @@ def _lost(job: Job, state: State) -> Ending:
     names = ", ".join(state.lost)
     if not state.lost:
         return Ending(OTHER, "node_lost", "Slurm lost a node of the job")
-    reason = f"{names} did not answer for {job.policy.lost_after_s} s, or started again in the middle"
+    reason = f"{names} did not answer for {job.policy.lost_after_s} s, or rebooted during the attempt"
     if job.target == KUBERNETES:
-        reason = f"Kubernetes did not hear from {names} for {job.policy.lost_after_s} s and more, and no step was made"
+        reason = f"Kubernetes did not hear from {names} for {job.policy.lost_after_s} s or more, and no step was made"
     if job.target == SLURM:
-        reason = f"Slurm did not hear from {names} any more, and its launcher fell silent"
-    return Ending(NODE, "node_lost", reason, f"look at {names}", state.lost if _some(state, state.lost) else ())
+        reason = f"Slurm does not hear from {names} any more, and the launcher there is silent"
+    return Ending(NODE, "node_lost", reason, f"check {names}", state.lost if _may_exclude(state, state.lost) else ())
 
 
 def _absent(job: Job, state: State) -> Ending:
-    # Where a platform chooses the hosts, those of the other ranks may never be known.
+    # If a scheduler chooses the hosts, those of the other ranks may stay unknown.
     hosts = state.absent if job.nodes == 1 or len(state.absent) < job.nodes else ()
-    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _why_not(job, state), hosts)
+    return Ending(NODE if hosts else OTHER, NOT_STARTED, state.reason, _start_fix(job, state), hosts)
 
 
-def _why_not(job: Job, state: State) -> str:
-    """Say where to look for the reason why an attempt did not start; of pods the kubelets' events tell, for an hour."""
+def _start_fix(job: Job, state: State) -> str:
+    """Return where the reason is shown why an attempt did not start; the kubelets' events exist for an hour."""
     more = _MORE.format(attempt=state.attempt)
     return f"kubectl -n {job.pods.namespace} get events; {more}" if job.target == KUBERNETES else more
 
 
 def _unclear(job: Job, state: State) -> Ending:
     names = ", ".join(state.unclear)
-    look = f"kubectl describe node {' '.join(state.unclear)}" if job.target == KUBERNETES else "scontrol show node"
-    reason = f"{job.platform} did not get {names} back from the attempt; whether the host is lost is unknown"
-    hosts = state.unclear if _some(state, state.unclear) else ()
-    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"look at {names}: {look}", hosts)
+    command = f"kubectl describe node {' '.join(state.unclear)}" if job.target == KUBERNETES else "scontrol show node"
+    reason = f"{job.platform} did not release {names} after the attempt; whether the host is lost is unknown"
+    hosts = state.unclear if _may_exclude(state, state.unclear) else ()
+    return Ending(NODE if hosts else OTHER, UNCLEAR, reason, f"check {names}: {command}", hosts)
 
 
-def _known(state: State, found: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:
-    cause = found.cause
+def _diagnosed(state: State, diagnosis: Diagnosis, node_hosts: Mapping[str, str]) -> Ending:
+    cause = diagnosis.cause
     if cause is None:
         raise ValueError("a diagnosis without a cause")
     fix = cause.fix[0] if cause.fix else ""
-    nodes = _blamed(found)
+    nodes = _suspects(diagnosis)
     hosts = tuple(dict.fromkeys(node_hosts.get(node, node) for node in nodes if node))
     where = f" on {', '.join(hosts)}" if hosts else ""
     hardware = cause.kind == HARDWARE and cause.needs != KILLED
     if hardware or cause.kind == HANG or cause.name in _OF_THE_HOST:
-        some = hosts if _some(state, hosts) else ()
-        kind = NODE if some or hardware else OTHER
-        return Ending(kind, cause.name, f"{cause.title}{where}", fix, some, hardware)
+        excluded = hosts if _may_exclude(state, hosts) else ()
+        kind = NODE if excluded or hardware else OTHER
+        return Ending(kind, cause.name, f"{cause.title}{where}", fix, excluded, hardware)
     kind = OWN if cause.kind == CAUSE and cause.name not in _PASSING else OTHER
     return Ending(kind, cause.name, f"{cause.title}{where}", fix)
 
 
-def _blamed(found: Diagnosis) -> tuple[str, ...]:
-    """Return the nodes that a diagnosis points at: of a hang those that others waited for, else where it happened first."""
-    if found.suspects:
-        return tuple(item.node for item in found.suspects)
-    if found.cause is not None and found.cause.kind == HANG:
-        return ()  # who waited longest is not the cause
-    if found.evidence and found.evidence[0].node:
-        return (found.evidence[0].node,)
-    return (found.first.node,) if found.first is not None else ()
+def _suspects(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Return the nodes that a diagnosis names: for a hang those that others waited for, else the first that failed."""
+    if diagnosis.suspects:
+        return tuple(item.node for item in diagnosis.suspects)
+    if diagnosis.cause is not None and diagnosis.cause.kind == HANG:
+        return ()  # the node that waited longest is not the cause
+    if diagnosis.evidence and diagnosis.evidence[0].node:
+        return (diagnosis.evidence[0].node,)
+    return (diagnosis.first.node,) if diagnosis.first is not None else ()
 
 
-def _unknown(job: Job, state: State, told: str) -> Ending:
+def _undiagnosed(job: Job, state: State, launcher_error: str) -> Ending:
     code = state.current.exit_code
     more = _MORE.format(attempt=state.attempt)
     if state.stopping == STOP_HANG:
         return Ending(OTHER, "no_progress", state.reason, more)
     if state.stopping == STOP_NOT_STARTED:
-        return Ending(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, told) if part), _why_not(job, state))
+        return Ending(OTHER, NOT_STARTED, "; ".join(part for part in (state.reason, launcher_error) if part), _start_fix(job, state))
     for known, cause, reason, kind in _BY_CODE:
         if code == known:
-            return Ending(kind, cause, f"{told or reason} (exit code {code})", more)
+            return Ending(kind, cause, f"{launcher_error or reason} (exit code {code})", more)
     if code in STOPPED and state.stopping in ("", STOP_FAILED):
-        reason = f"stopped from outside before there was a checkpoint to end with (exit code {code})"
-        return Ending(UNFINISHED, FROM_OUTSIDE, reason, "see who stops it: journalctl on its hosts, of the unit that the attempt ran in")
-    said = "no node said how it ended" if code is None else f"{told}{', ' if told else ''}exit code {code}"
-    return Ending(OTHER, "unknown", f"the cause is unknown: {said}", more)
+        reason = f"stopped from outside before the first checkpoint (exit code {code})"
+        return Ending(UNFINISHED, FROM_OUTSIDE, reason, "find what stopped it: journalctl on its hosts, for the unit of the attempt")
+    details = "no node reported an exit code" if code is None else f"{launcher_error}{', ' if launcher_error else ''}exit code {code}"
+    return Ending(OTHER, "unknown", f"the cause is unknown: {details}", more)
 
 
-def _some(state: State, hosts: Iterable[str]) -> bool:
-    """Say whether these are some of several hosts, or the only one: where all are named it is hardly the hosts' fault."""
+def _may_exclude(state: State, hosts: Iterable[str]) -> bool:
+    """Return whether these are some of several hosts, or the only one. If all of several hosts are named, they are hardly at fault."""
     mine = {host.name for host in state.hosts}
     return bool(mine & set(hosts)) and (len(mine) == 1 or not mine <= set(hosts))

@@ -1,4 +1,4 @@
-"""Which hosts the next attempt runs on, and which of the excluded ones come back. Pure: plain data in, plain data out."""
+"""Choose the hosts of the next attempt, and the excluded hosts that return. Pure functions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Choice:
-    """The hosts of the next attempt, and what stays excluded; `why` says why there are not enough.
+    """The hosts of the next attempt.
 
-    Where the target takes the hosts itself there are none, and `spares` says whether spare ones may be among them.
+    Attributes:
+        hosts: The hosts; empty if the scheduler chooses them.
+        excluded: Hosts that stay excluded.
+        returned: Hosts that return.
+        why: Why there are not enough hosts; empty if there are.
+        spares: Whether the scheduler may use spare hosts.
     """
 
     hosts: tuple[Host, ...] = ()
@@ -30,18 +35,18 @@ class Choice:
 
 
 def choose(job: Job, state: State, candidates: Candidates) -> Choice:
-    """Choose among candidates.
+    """Choose hosts for the next attempt.
 
-    Excluded hosts stay out as long as there are others. They come back, the longest excluded first, when nothing else is left and they
-    answer, with a health record that passes and is newer than the exclusion; where it was not for broken hardware, unknown health will do.
+    Excluded hosts stay out while there are enough others. Otherwise they return, the longest excluded first, if they answer and have a
+    health record that passes and is newer than the exclusion. Without broken hardware, unknown health is enough.
     """
     if candidates.why:
         return Choice(excluded=state.excluded, why=candidates.why)
     if candidates.chosen_by_target:
-        return _left_out(job, state, candidates)
+        return _for_scheduler(job, state, candidates)
     excluded = {item.host: item for item in state.excluded}
-    wrong = {item.host.name: _wrong(job, item, excluded.get(item.host.name)) for item in candidates.hosts}
-    able = [item for item in candidates.hosts if not wrong[item.host.name]]
+    problems = {item.host.name: _problem(job, item, excluded.get(item.host.name)) for item in candidates.hosts}
+    able = [item for item in candidates.hosts if not problems[item.host.name]]
     order = {item.host.name: index for index, item in enumerate(candidates.hosts)}
 
     def rank(item: Candidate) -> tuple[bool, float, bool, bool, int]:
@@ -51,14 +56,14 @@ def choose(job: Job, state: State, candidates: Candidates) -> Choice:
 
     chosen = sorted(sorted(able, key=rank)[: job.nodes], key=lambda item: order[item.host.name])
     if len(chosen) < job.nodes:
-        return Choice(excluded=state.excluded, why=_too_few(job, wrong))
+        return Choice(excluded=state.excluded, why=_too_few(job, problems))
     names = {item.host.name for item in chosen}
     returned = tuple(name for name in excluded if name in names)
     return Choice(tuple(item.host for item in chosen), tuple(item for item in state.excluded if item.host not in names), returned)
 
 
-def _wrong(job: Job, item: Candidate, mine: Excluded | None) -> str:
-    """Say why a host cannot be taken; empty where it can."""
+def _problem(job: Job, item: Candidate, mine: Excluded | None) -> str:
+    """Return why a host cannot be used; empty if it can."""
     if not item.answers:
         return f"does not answer ({item.why})"
     if item.health == FAIL:
@@ -72,21 +77,21 @@ def _wrong(job: Job, item: Candidate, mine: Excluded | None) -> str:
     return f"is excluded ({mine.reason}) and has no newer health record that passes"
 
 
-def _too_few(job: Job, wrong: dict[str, str]) -> str:
-    able = sum(not why for why in wrong.values())
-    return f"{job.nodes} hosts are needed and {able} can be had: {'; '.join(f'{name} {why}' for name, why in wrong.items() if why)}"
+def _too_few(job: Job, problems: dict[str, str]) -> str:
+    able = sum(not why for why in problems.values())
+    return f"{job.nodes} hosts are needed and {able} are available: {'; '.join(f'{name} {why}' for name, why in problems.items() if why)}"
 
 
-def _left_out(job: Job, state: State, candidates: Candidates) -> Choice:
-    """Trim the list of hosts that Slurm is told to leave out, so that enough remain, and say whether spare hosts are needed.
+def _for_scheduler(job: Job, state: State, candidates: Candidates) -> Choice:
+    """Shorten the list of excluded hosts so that enough remain for the scheduler, and decide whether spare hosts are needed.
 
-    Slurm refuses a job that could never run. Spare hosts take the place of others where those that Slurm can use now are too few and
-    become enough with them. Else hosts that are left out and that Slurm can use now come back first, those for broken hardware last;
-    hosts that are down come back only where the partition would be too small without them.
+    Slurm refuses a job that could never run. Spares are used if the usable hosts are too few and become enough with them. Otherwise
+    excluded hosts return: first those that are usable now, those with broken hardware last. Hosts that are down return only if the
+    partition would be too small without them.
     """
-    left = {item.host for item in state.excluded}
+    excluded = {item.host for item in state.excluded}
     usual = tuple(item for item in candidates.hosts if not item.spare)
-    spares = _able(usual, left) < job.nodes <= _able(candidates.hosts, left)
+    spares = _usable(usual, excluded) < job.nodes <= _usable(candidates.hosts, excluded)
     pool = candidates.hosts if spares else usual
     kept = list(state.excluded)
     returned: list[str] = []
@@ -100,6 +105,6 @@ def _left_out(job: Job, state: State, candidates: Candidates) -> Choice:
     return Choice(excluded=tuple(kept), returned=tuple(returned), spares=spares)
 
 
-def _able(hosts: Iterable[Candidate], left: set[str]) -> int:
-    """Count the hosts that can be used now and are not left out."""
-    return sum(item.answers and item.host.name not in left for item in hosts)
+def _usable(hosts: Iterable[Candidate], excluded: set[str]) -> int:
+    """Count the hosts that are usable now and not excluded."""
+    return sum(item.answers and item.host.name not in excluded for item in hosts)

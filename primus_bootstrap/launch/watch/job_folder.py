@@ -1,4 +1,4 @@
-"""A job's folder on shared storage: where everything lies, how it is made, and the small files that others drop into it."""
+"""The folder of a job on shared storage: its files, how it is created, and the requests of users."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CANCEL, RESUME = "cancel", "resume"
-LARGEST_JOB_BYTES = 4 << 20  # a job that names thousands of hosts
+MAX_JOB_BYTES = 4 << 20  # a job may name thousands of hosts
 REQUESTS = (CANCEL, RESUME)
 _FOLDERS = ("requests", "attempts", "run")
-# What belongs to one attempt although it is written into the run folder, which all attempts share.
+# Files of one attempt in the run folder, which all attempts share.
 GAUGES = "metrics.prom"
 _OF_AN_ATTEMPT = ("logs", "failure.json", "plan*.json", GAUGES)
 
@@ -39,80 +39,78 @@ class JobFolder:
 
     @property
     def job_file(self) -> Path:
-        """What the job is."""
+        """The description of the job."""
         return self.path / "job.json"
 
     @property
     def state_file(self) -> Path:
-        """Where it stands."""
+        """The state of the job."""
         return self.path / "state.json"
 
     @property
     def run(self) -> Path:
-        """The run folder of the newest attempt; steps and checkpoints go on over all attempts."""
+        """The run folder. Steps and checkpoints of all attempts are in it, logs only of the newest."""
         return self.path / "run"
 
     def attempt(self, number: int) -> Path:
-        """Return what is kept of one attempt."""
+        """Return the folder of one attempt."""
         return self.path / "attempts" / str(number)
 
     def job(self) -> Job:
         """Read job.json.
 
         Raises:
-            UsageError: It is not there or wrong.
+            UsageError: The file is missing or invalid.
         """
         return self.read()[0]
 
     def read(self) -> tuple[Job, str]:
-        """Read job.json once; return the job and the text that it was read from.
+        """Read job.json once; return the job and the text.
 
         Raises:
-            UsageError: It is not there or wrong.
+            UsageError: The file is missing or invalid.
         """
         try:
-            text = safe_files.read_regular(self.job_file, max_bytes=LARGEST_JOB_BYTES).decode("utf-8", "replace")
+            text = safe_files.read_regular(self.job_file, max_bytes=MAX_JOB_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise UsageError(f"{self.job_file}: cannot be read: {error}", fix="give the folder of a job that you may read") from error
         job = read_job(text, origin=str(self.job_file))
         if job.id != self.path.name:
-            raise UsageError(
-                f"{self.job_file}: the job is {job.id}, and its folder {self.path.name}", fix="do not move or copy job folders"
-            )
+            raise UsageError(f"{self.job_file}: the job's id is {job.id}, not {self.path.name}", fix="do not move or copy job folders")
         return job, text
 
     def state(self) -> states.State | None:
-        """Read state.json; None before the watcher has written one."""
+        """Read state.json; return None before the watcher has written one."""
         return states.load(self.state_file)
 
     def key(self) -> str:
-        """Return the proof that a request comes from somebody who may read this folder."""
+        """Return the key that proves read access to this folder."""
         try:
             return safe_files.read_regular(self.path / "key").decode("utf-8", "replace").strip()
         except OSError as error:
             raise PlanError(f"{self.path}/key: cannot be read: {error}", fix="run as the job's user") from error
 
     def requests(self) -> frozenset[str]:
-        """Return what was asked for and not acted upon yet."""
+        """Return the requests that the watcher has not applied yet."""
         return frozenset(name for name in REQUESTS if (self.path / "requests" / name).exists())
 
     def request(self, name: str) -> None:
-        """Ask the watcher for something; what was asked for before and not acted upon yet counts no more."""
+        """Write a request for the watcher; it replaces earlier requests."""
         try:
             for other in REQUESTS:
                 if other != name:
-                    self.answered(other)
+                    self.remove_request(other)
             (self.path / "requests" / name).touch()
         except OSError as error:
             raise PlanError(f"{self.path}/requests: cannot be written: {error}", fix="run as the job's user") from error
 
-    def answered(self, name: str) -> None:
-        """Remove a request that the state knows of."""
+    def remove_request(self, name: str) -> None:
+        """Remove a request that the state contains."""
         with suppress(FileNotFoundError):
             (self.path / "requests" / name).unlink()
 
     def append(self, name: str, record: Mapping[str, Any]) -> None:
-        """Add a line to a file of JSON lines, on disk before this returns; a line that a crash left unfinished is ended first."""
+        """Append a line to a file of JSON lines and sync it; a line that a crash left incomplete is terminated first."""
         path = self.path / name
         line = json.dumps(record).encode() + b"\n"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -127,7 +125,7 @@ class JobFolder:
             sync_folder(self.path)
 
     def set_aside(self, number: int, patterns: Sequence[str] = _OF_AN_ATTEMPT) -> None:
-        """Move what an attempt left in the run folder to what is kept of it; a second call moves what is left."""
+        """Move an attempt's files from the run folder to its own folder; a second call moves the rest."""
         target = self.attempt(number)
         target.mkdir(parents=True, exist_ok=True)
         for pattern in patterns:
@@ -137,14 +135,14 @@ class JobFolder:
 
 
 def create(root: Path, text: str) -> tuple[JobFolder, bool]:
-    """Make a job's folder at once; return it, and whether it was made now.
+    """Create a job's folder; return it, and whether it is new.
 
-    The folder of all jobs belongs to root, so root makes a job's folder and hands it to the job's user as its last act. Other accounts can
-    make folders only where they own the folder of all jobs.
+    The folder of all jobs belongs to root. Root creates a job's folder, and gives it to the job's user as the last step. Other accounts
+    can create folders only if they own the folder of all jobs.
 
     Raises:
-        UsageError: The job is wrong, another one has its id, or its user is neither the one who calls nor known here.
-        PlanError: The folder cannot be made.
+        UsageError: The job is invalid, its id is in use, or its user is neither the caller nor an account of this host.
+        PlanError: The folder cannot be created.
     """
     job = read_job(text, origin="job.json")
     owner = _user(job)
@@ -153,24 +151,24 @@ def create(root: Path, text: str) -> tuple[JobFolder, bool]:
         with safe_files.open_folder(root, owner=os.geteuid()) as jobs:
             if _exists(jobs, job.id):
                 return folder, _same(folder, job)
-            _make(jobs, job.id, text if text.endswith("\n") else text + "\n", owner)
+            _create_folder(jobs, job.id, text if text.endswith("\n") else text + "\n", owner)
     except OSError as error:
-        fix = "look at the path that is named; `primus-bootstrap apply hosts.yaml --phase scheduling` sets owners and modes right"
-        raise PlanError(f"{root}: the job's folder cannot be made: {error}", fix=fix) from error
+        fix = "`primus-bootstrap apply hosts.yaml --phase scheduling` repairs the owner and mode of the path above"
+        raise PlanError(f"{root}: the job's folder cannot be created: {error}", fix=fix) from error
     return folder, True
 
 
 def _user(job: Job) -> pwd.struct_passwd:
-    """Return the account whose job it is."""
+    """Return the account of the job's user."""
     me = pwd.getpwuid(os.geteuid())
     if job.user == me.pw_name:
         return me
     if os.geteuid():
-        raise UsageError(f"user: the job is {job.user}'s, and this is {me.pw_name}", fix=f"run this as {job.user}, or as root")
+        raise UsageError(f"user: the job belongs to {job.user}, and this is {me.pw_name}", fix=f"run this as {job.user}, or as root")
     try:
         return pwd.getpwnam(job.user)
     except KeyError as error:
-        raise UsageError(f"user: there is no account {job.user} here", fix="add it to users_groups_accounts, and apply") from error
+        raise UsageError(f"user: this host has no account {job.user}", fix="add it to users_groups_accounts, and apply") from error
 
 
 def _exists(jobs: safe_files.Folder, name: str) -> bool:
@@ -182,30 +180,30 @@ def _exists(jobs: safe_files.Folder, name: str) -> bool:
 
 
 def _same(folder: JobFolder, job: Job) -> bool:
-    """Return False, for nothing was made, where the job that is there is the same.
+    """Return False if the existing job is the same: nothing was created.
 
     Raises:
-        UsageError: It is another one.
+        UsageError: It is another job.
     """
-    there = read_owned(folder.path.parent, job.id, ("job.json",))
-    found = read_job(there.contents[0].decode("utf-8", "replace"), origin=str(folder.job_file))
-    if there.owner.pw_name == job.user and found.request() == job.request():
+    existing = read_owned(folder.path.parent, job.id, ("job.json",))
+    found = read_job(existing.contents[0].decode("utf-8", "replace"), origin=str(folder.job_file))
+    if existing.owner.pw_name == job.user and found.request() == job.request():
         return False
-    raise UsageError(f"{folder.path}: there is another job with this id", fix="choose another id")
+    raise UsageError(f"{folder.path}: another job has this id", fix="choose another id")
 
 
-def _make(jobs: safe_files.Folder, name: str, text: str, owner: pwd.struct_passwd) -> None:
-    """Fill a folder under another name, hand it over, and give it its name: a kill leaves nothing that looks like a job."""
+def _create_folder(jobs: safe_files.Folder, name: str, text: str, owner: pwd.struct_passwd) -> None:
+    """Fill a folder under a hidden name, change its owner, and rename it: a kill leaves nothing that looks like a job."""
     hidden = f".{name}.{secrets.token_hex(4)}"
     mine, my_group = os.geteuid(), os.getegid()
     jobs.make_folder(hidden, owner=mine, group=my_group, mode=0o700)
     try:
-        with jobs.folder(hidden, owner=mine) as made:
+        with jobs.folder(hidden, owner=mine) as folder:
             for content, file in ((text, "job.json"), (secrets.token_hex(32) + "\n", "key")):
-                made.write(file, content.encode(), mode=0o600, owner=owner.pw_uid, group=owner.pw_gid)
+                folder.write(file, content.encode(), mode=0o600, owner=owner.pw_uid, group=owner.pw_gid)
             for inner in _FOLDERS:
-                made.make_folder(inner, owner=owner.pw_uid, group=owner.pw_gid, mode=0o755)
-            os.fchown(made.descriptor, owner.pw_uid, owner.pw_gid)
+                folder.make_folder(inner, owner=owner.pw_uid, group=owner.pw_gid, mode=0o755)
+            os.fchown(folder.descriptor, owner.pw_uid, owner.pw_gid)
         os.rename(hidden, name, src_dir_fd=jobs.descriptor, dst_dir_fd=jobs.descriptor)
     except OSError:
         shutil.rmtree(Path(jobs.path, hidden), ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Whose a job folder is: looked at once, through a descriptor, below folders that only root can change.
+"""The owner of a job's folder, read through a descriptor below folders that only root can change.
 
-The folder of all jobs belongs to root, and each job's folder to the job's user. Whoever owns a job's folder decides as whom it runs, so
-root never takes that from a file in it. What lies below a job's folder is read with the rights of its owner, never with root's.
+The folder of all jobs belongs to root, and each job's folder to the job's user. A job runs as the owner of its folder; root never takes
+the account from a file in it. Files in a job's folder are read with the rights of its owner, not with root's.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _READ_S = 10.0
-_FIX_FOLDERS = "look at the path that is named; `primus-bootstrap apply hosts.yaml --phase scheduling` sets owners and modes right"
+_FIX_FOLDERS = "`primus-bootstrap apply hosts.yaml --phase scheduling` repairs the owner and mode of the path above"
 
 
 class NoSuchJobError(PrimusError):
-    """There is no folder of that job; the exit code is one that no other error has."""
+    """The job has no folder. No other error has this exit code."""
 
     exit_code = 44
 
 
 @dataclass(frozen=True)
 class OwnedFiles:
-    """Who owns a job's folder, and the content of the files that were asked for."""
+    """The owner of a job's folder, and the content of the requested files."""
 
     owner: pwd.struct_passwd
     contents: tuple[bytes, ...]
 
 
 def read_owned(root: Path, job_id: str, names: Sequence[str], *, timeout_s: float = _READ_S) -> OwnedFiles:
-    """Open a job's folder once, and read files in it as its owner.
+    """Open a job's folder once, and read files in it with the rights of its owner.
 
     Args:
-        root: the folder of all jobs.
-        job_id: the job.
-        names: files in its folder; each must be a regular file of the folder's owner.
-        timeout_s: seconds for all of it.
+        root: The folder of all jobs.
+        job_id: The job.
+        names: Files in its folder; each must be a regular file of the folder's owner.
+        timeout_s: Time limit for everything, in seconds.
 
     Raises:
         NoSuchJobError: There is no such folder.
-        PlanError: A path cannot be trusted, has an owner without an account, or does not answer in time.
+        PlanError: A path is not safe, its owner has no account, or the storage does not answer in time.
     """
     if not JOB_ID.fullmatch(job_id):
-        raise UsageError(f"{job_id!r} is no job id", fix="give an id as `primus-bootstrap workload list` shows it")
+        raise UsageError(f"{job_id!r} is not a job id", fix="give an id that `primus-bootstrap workload list` prints")
 
     def read() -> tuple[int, tuple[bytes, ...]]:
         with safe_files.open_folder(root) as jobs, jobs.folder(job_id) as folder:
@@ -65,11 +65,15 @@ def read_owned(root: Path, job_id: str, names: Sequence[str], *, timeout_s: floa
         number, contents = safe_files.within(timeout_s, read)
         return OwnedFiles(pwd.getpwuid(number), contents)
     except FileNotFoundError as error:
-        raise NoSuchJobError(f"{path}: there is no such job, or a file of it is missing", fix="see `workload list`") from error
+        raise NoSuchJobError(
+            f"{path}: there is no such job, or one of its files is missing", fix="`primus-bootstrap workload list --all` lists all jobs"
+        ) from error
     except KeyError as error:
-        raise PlanError(f"{path}: its owner has no account here: {error}", fix="add it to users_groups_accounts, and apply") from error
+        raise PlanError(
+            f"{path}: its owner has no account on this host: {error}", fix="add it to users_groups_accounts, and apply"
+        ) from error
     except (OSError, TimeoutError) as error:
-        raise PlanError(f"{path}: cannot be used: {error}", fix=_FIX_FOLDERS) from error
+        raise PlanError(f"{path}: {error}", fix=_FIX_FOLDERS) from error
 
 
 def owner_of(root: Path, job_id: str) -> pwd.struct_passwd:
@@ -82,7 +86,7 @@ def owner_of(root: Path, job_id: str) -> pwd.struct_passwd:
 
 
 def become(owner: pwd.struct_passwd) -> None:
-    """Give root's rights up for those of an account, for good; nothing happens where this process has them already."""
+    """Change this process permanently from root to an account; do nothing if it already runs as that account."""
     if os.geteuid() == owner.pw_uid:
         return
     os.initgroups(owner.pw_name, owner.pw_gid)
@@ -92,14 +96,14 @@ def become(owner: pwd.struct_passwd) -> None:
 
 
 def check_own_folder(path: Path, *, parents: bool = True) -> None:
-    """Make sure that a job's folder belongs to whoever runs this, and that nobody but root can put another one in its place.
+    """Check that a job's folder belongs to the account of this process, and that only root can replace it.
 
     Args:
-        path: the job's folder.
-        parents: look at the folders above it too. In a pod they are what the volume's driver made.
+        path: The job's folder.
+        parents: Check the folders above it too. In a pod the volume's driver creates these.
 
     Raises:
-        PlanError: It is another account's, or others can replace it.
+        PlanError: It belongs to another account, or others can replace it.
     """
     me = os.geteuid()
     try:
@@ -108,6 +112,6 @@ def check_own_folder(path: Path, *, parents: bool = True) -> None:
             return
         found = path.lstat()
         if found.st_uid != me:
-            raise safe_files.UnsafePathError(str(path), f"belongs to the account number {found.st_uid}, and this is {me}")
+            raise safe_files.UnsafePathError(str(path), f"belongs to the account number {found.st_uid}, and this process runs as {me}")
     except OSError as error:
-        raise PlanError(f"{path}: is not taken as a job's folder: {error}", fix=_FIX_FOLDERS) from error
+        raise PlanError(f"{path}: not accepted as a job's folder: {error}", fix=_FIX_FOLDERS) from error

@@ -1,4 +1,4 @@
-"""Talks to an API server of Kubernetes: one request, one connection, bounded time. No answer is another thing than a refusal."""
+"""HTTP client for the API server of Kubernetes: one connection per request, with time limits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_WAIT_S, _WHOLE_S = 5.0, 20.0  # for one packet, and for the whole answer
-_PIECE_BYTES, _LARGEST_BYTES = 1 << 16, 64 << 20
+_READ_S, _ANSWER_S = 5.0, 20.0  # time limits for one read, and for the whole answer
+_PIECE_BYTES, _MAX_BYTES = 1 << 16, 64 << 20
 _PAGE = 500
 _SHOWN = 300
 _OK = range(200, 300)
@@ -26,21 +26,21 @@ NOT_FOUND, CONFLICT, TOO_MANY, SERVER_FAULT = 404, 409, 429, 500
 
 
 class ApiSilentError(Exception):
-    """The API server gave no answer that says anything of what was asked; that is unknown."""
+    """The API server gave no authoritative answer; the state is unknown."""
 
 
 class ApiRefusedError(Exception):
-    """The API server refused; `status` is HTTP's."""
+    """The API server refused the request; `status` is the HTTP status."""
 
-    def __init__(self, status: int, said: str) -> None:
-        """Keep what it said."""
-        super().__init__(f"the API server refused ({status}): {said}")
+    def __init__(self, status: int, message: str) -> None:
+        """Store status and message."""
+        super().__init__(f"the API server refused ({status}): {message}")
         self.status = status
 
 
 @dataclass
 class Api:
-    """An API server by a kubeconfig, which is read anew when the server takes it for expired."""
+    """An API server, by a kubeconfig. It is read again after a failure, because it may have been renewed."""
 
     kubeconfig: Path
     _access: Access | None = field(default=None, repr=False)
@@ -50,7 +50,7 @@ class Api:
         return self._ask("GET", path, query)
 
     def find(self, path: str) -> dict[str, Any] | None:
-        """Return an object; None where the server says that there is none."""
+        """Return an object; None if the server reports that it does not exist."""
         try:
             return self.get(path)
         except ApiRefusedError as error:
@@ -59,25 +59,25 @@ class Api:
             raise
 
     def text(self, path: str, **query: str) -> str:
-        """Return what is no object, like a pod's log."""
+        """Return an answer that is not JSON, like a pod's log."""
         return self._send("GET", path, query)[1].decode("utf-8", "replace")
 
     def items(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
-        """Yield what a list holds, page by page; the kind's own name and version are not in it."""
-        again = ""
+        """Yield the items of a list, page by page; they have no apiVersion and kind."""
+        token = ""
         while True:
-            page = self.get(path, limit=str(_PAGE), **query, **({"continue": again} if again else {}))
+            page = self.get(path, limit=str(_PAGE), **query, **({"continue": token} if token else {}))
             yield from page.get("items") or ()
-            again = str((page.get("metadata") or {}).get("continue") or "")
-            if not again:
+            token = str((page.get("metadata") or {}).get("continue") or "")
+            if not token:
                 return
 
     def create(self, path: str, body: dict[str, Any], **query: str) -> dict[str, Any]:
-        """Make an object; return it as the server keeps it."""
+        """Create an object; return it as the server stores it."""
         return self._ask("POST", path, query, body)
 
     def delete(self, path: str, body: dict[str, Any]) -> None:
-        """Have an object deleted; one that is gone, or is another by now, is left at that."""
+        """Delete an object. It is no error if it does not exist, or has been replaced."""
         try:
             self._ask("DELETE", path, {}, body)
         except ApiRefusedError as error:
@@ -85,27 +85,27 @@ class Api:
                 raise
 
     def _ask(self, verb: str, path: str, query: dict[str, str], body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ask once for an object.
+        """Send one request, and return the object in the answer.
 
         Raises:
-            ApiSilentError: No answer, not in time, or one that says only that the server has trouble.
-            ApiRefusedError: It answered, and refused.
+            ApiSilentError: There is no answer in time, or the server reports a fault of its own.
+            ApiRefusedError: The server refused the request.
         """
         status, text = self._send(verb, path, query, body)
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:
-            raise ApiSilentError(f"the API server's answer ({status}) was cut off, or is no object") from error
+            raise ApiSilentError(f"the API server's answer ({status}) is incomplete or not an object") from error
 
     def _send(self, verb: str, path: str, query: dict[str, str], body: dict[str, Any] | None = None) -> tuple[int, bytes]:
-        deadline = time.monotonic() + _WHOLE_S
+        deadline = time.monotonic() + _ANSWER_S
         try:
             access = self._access = self._access or read_access(self.kubeconfig)
             target = f"{access.prefix}{path}{'?' + urlencode(query) if query else ''}"
             headers = {"Accept": "application/json, */*", "User-Agent": "primus-watch", **access.headers()}
             sent = None if body is None else json.dumps(body).encode()
             headers.update({} if sent is None else {"Content-Type": "application/json"})
-            with closing(http.client.HTTPSConnection(access.host, access.port, timeout=_WAIT_S, context=access.context)) as line:
+            with closing(http.client.HTTPSConnection(access.host, access.port, timeout=_READ_S, context=access.context)) as line:
                 line.request(verb, target, sent, headers)
                 answer = line.getresponse()
                 text = _read(answer, deadline)
@@ -113,37 +113,37 @@ class Api:
             raise ApiSilentError(f"{error.what}; fix: {error.fix}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self._access = None  # it may have been renewed
-            raise ApiSilentError(f"the API server gave no answer: {type(error).__name__}: {error}") from error
+            raise ApiSilentError(f"the API server did not answer: {type(error).__name__}: {error}") from error
         if answer.status in _OK:
             return answer.status, text
-        said = _said(text) or answer.reason
+        message = _message(text) or answer.reason
         if answer.status == http.client.UNAUTHORIZED:
             self._access = None
-            raise ApiSilentError(f"the API server does not know us ({said}): {self.kubeconfig} has expired or is another cluster's")
+            raise ApiSilentError(f"the API server rejects {self.kubeconfig} ({message}): it has expired, or belongs to another cluster")
         if answer.status == TOO_MANY or answer.status >= SERVER_FAULT:
-            raise ApiSilentError(f"the API server has trouble ({answer.status}): {said}")
-        raise ApiRefusedError(answer.status, said)
+            raise ApiSilentError(f"the API server has a fault ({answer.status}): {message}")
+        raise ApiRefusedError(answer.status, message)
 
 
 def _read(answer: http.client.HTTPResponse, deadline: float) -> bytes:
-    """Read an answer piece by piece: a server that trickles must not hold the watcher."""
-    taken = bytearray()
+    """Read an answer with a time limit: a slow server must not block the watcher."""
+    data = bytearray()
     while True:
         piece = answer.read1(_PIECE_BYTES)
         if not piece:
-            return bytes(taken)
-        taken += piece
+            return bytes(data)
+        data += piece
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the answer was not complete after {_WHOLE_S:.0f} s")
-        if len(taken) > _LARGEST_BYTES:
+            raise TimeoutError(f"the answer was not complete after {_ANSWER_S:.0f} s")
+        if len(data) > _MAX_BYTES:
             raise ValueError("the answer is too large")
 
 
-def _said(text: bytes) -> str:
-    """Return what a refusal says: the API server's message, or the page of a proxy in between."""
+def _message(text: bytes) -> str:
+    """Return the message of a refusal, from the API server or from a proxy."""
     try:
         data = dict(json.loads(text))
-        said = str(data.get("message") or data.get("reason") or "")
+        message = str(data.get("message") or data.get("reason") or "")
     except (ValueError, TypeError):
-        said = text.decode("utf-8", "replace")
-    return " ".join(said.split())[:_SHOWN]
+        message = text.decode("utf-8", "replace")
+    return " ".join(message.split())[:_SHOWN]

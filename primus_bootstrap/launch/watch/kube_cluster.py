@@ -1,6 +1,6 @@
-"""What a watcher does in Kubernetes, as a few questions and acts on the objects of one job: `Cluster`, and its form that talks to a server.
+"""Access to the objects of one job in Kubernetes.
 
-The broker uses `JobObjects` with the kubeconfig; watchers ask the broker through `kube_broker.Brokered`, which has the same methods.
+The broker uses `JobObjects` with the kubeconfig. Watchers use `kube_broker.BrokeredCluster`, which has the same methods.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
 
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.kube_api import Api
@@ -20,18 +20,18 @@ _FOREGROUND = "Foreground"
 
 
 class Cluster(Protocol):
-    """All raise ApiSilentError where there is no answer, and ApiRefusedError where it is no."""
+    """The objects of a job. Every method raises ApiSilentError without an answer, and ApiRefusedError on a refusal."""
 
     def served(self) -> tuple[Kind, ...]:
-        """Return the kinds of objects that the API server has."""
+        """Return the kinds of objects that the API server supports."""
         ...
 
     def nodes(self, selector: str) -> list[dict[str, Any]]:
-        """Return the Nodes with these labels; all where the text is empty."""
+        """Return the Nodes with these labels; all Nodes for an empty selector."""
         ...
 
     def node(self, name: str) -> dict[str, Any] | None:
-        """Return one Node; None where there is none."""
+        """Return one Node; None if it does not exist."""
         ...
 
     def tops(self, kind: Kind, attempt: int | None) -> list[dict[str, Any]]:
@@ -47,21 +47,21 @@ class Cluster(Protocol):
         ...
 
     def create(self, start: Start, form: str, index: int, *, dry_run: bool = False) -> dict[str, Any]:
-        """Create one of the objects that an attempt is made of; return it as the server keeps it."""
+        """Create one of the objects of an attempt; return it as the server stores it."""
         ...
 
     def delete(self, kind: Kind, name: str, uid: str) -> None:
-        """Delete one of the job's objects, that very one, with what belongs to it."""
+        """Delete one of the job's objects by name and uid, with its dependents."""
         ...
 
     def delete_pod(self, name: str, uid: str, seconds: int) -> None:
-        """Delete one of the job's pods, that very one; it has so many seconds to end."""
+        """Delete one of the job's pods by name and uid, with a grace period in seconds."""
         ...
 
 
 @dataclass(frozen=True)
 class JobObjects:
-    """The objects of one job in one namespace. Nothing of another job is returned, changed or deleted."""
+    """The objects of one job in one namespace. Objects of other jobs are neither returned nor changed."""
 
     api: Api
     job: str
@@ -71,7 +71,7 @@ class JobObjects:
         """See `Cluster`."""
         groups = {group["name"]: group for group in self.api.get("/apis").get("groups") or ()}
         versions = {name: {one["version"] for one in group.get("versions") or ()} for name, group in groups.items()}
-        return tuple(kind for kind in making.KINDS if kind.version in versions.get(kind.group, ()))
+        return tuple(kind for kind in manifests.KINDS if kind.version in versions.get(kind.group, ()))
 
     def nodes(self, selector: str) -> list[dict[str, Any]]:
         """See `Cluster`."""
@@ -83,20 +83,20 @@ class JobObjects:
 
     def tops(self, kind: Kind, attempt: int | None) -> list[dict[str, Any]]:
         """See `Cluster`."""
-        return list(self.api.items(kind.path(self.namespace), labelSelector=making.selector(self.job, attempt)))
+        return list(self.api.items(kind.path(self.namespace), labelSelector=manifests.selector(self.job, attempt)))
 
     def pods(self, attempt: int | None) -> list[dict[str, Any]]:
         """See `Cluster`."""
-        return list(self.api.items(self._pod(), labelSelector=making.selector(self.job, attempt)))
+        return list(self.api.items(self._pod(), labelSelector=manifests.selector(self.job, attempt)))
 
     def log(self, pod: str) -> str:
         """See `Cluster`."""
-        self._own(self._pod(pod))
-        return self.api.text(f"{self._pod(pod)}/log", container=making.CONTAINER, tailLines=str(LOG_LINES))
+        self._is_own(self._pod(pod))
+        return self.api.text(f"{self._pod(pod)}/log", container=manifests.CONTAINER, tailLines=str(LOG_LINES))
 
     def create(self, start: Start, form: str, index: int, *, dry_run: bool = False) -> dict[str, Any]:
         """See `Cluster`."""
-        kind, body = making.objects(start, form)[index]
+        kind, body = manifests.objects(start, form)[index]
         return self.api.create(kind.path(self.namespace), body, **({"dryRun": "All"} if dry_run else {}))
 
     def delete(self, kind: Kind, name: str, uid: str) -> None:
@@ -108,17 +108,17 @@ class JobObjects:
         self._delete(self._pod(name), uid, {"gracePeriodSeconds": seconds})
 
     def _delete(self, path: str, uid: str, body: dict[str, Any]) -> None:
-        if self._own(path):
+        if self._is_own(path):
             self.api.delete(path, {**body, "preconditions": {"uid": uid}})
 
-    def _own(self, path: str) -> bool:
-        """Say whether an object is there; one of another job is refused, whatever its name."""
+    def _is_own(self, path: str) -> bool:
+        """Return whether an object exists; refuse an object of another job."""
         found = self.api.find(path)
         if found is None:
             return False
         labels = (found.get("metadata") or {}).get("labels") or {}
-        if (labels.get(making.MANAGED), labels.get(making.JOB)) != (making.MANAGER, self.job):
-            raise ApiRefusedError(403, f"{path} is no object of the job {self.job}")
+        if (labels.get(manifests.MANAGED), labels.get(manifests.JOB)) != (manifests.MANAGER, self.job):
+            raise ApiRefusedError(403, f"{path} does not belong to the job {self.job}")
         return True
 
     def _pod(self, name: str = "") -> str:

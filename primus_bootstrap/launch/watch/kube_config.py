@@ -1,4 +1,4 @@
-"""A kubeconfig, as far as a watcher needs it: server, authority, and a token or a client certificate. What runs a program is refused."""
+"""Read a kubeconfig: server, certificate authority, and a token or client certificate. Credentials from programs are refused."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import yaml
 
 from primus_bootstrap.core.errors import PlanError
 
-_FIX = "write it anew with a server, its authority, and a token or client certificate: docs/workloads.md"
+_FIX = "write one with a server, its certificate authority, and a token or client certificate: docs/workloads.md"
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where the API server is, and as whom it is asked. `token_file` is read at every request: such tokens are renewed."""
+    """The address of the API server, and the credentials. `token_file` is read at every request, because such tokens are renewed."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Access:
     token_file: str = ""
 
     def headers(self) -> dict[str, str]:
-        """Return what says who asks."""
+        """Return the headers with the credentials."""
         token = Path(self.token_file).read_text("utf-8").strip() if self.token_file else self.token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
@@ -39,7 +39,7 @@ def read_access(path: Path) -> Access:
     """Read the current context of a kubeconfig.
 
     Raises:
-        PlanError: It cannot be read, or asks for what a watcher does not do.
+        PlanError: It cannot be read, or needs something that is not supported.
     """
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
@@ -50,12 +50,12 @@ def read_access(path: Path) -> Access:
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
         raise PlanError(f"{path}: cannot be used as a kubeconfig: {type(error).__name__}: {error}", fix=_FIX) from error
     if server.scheme != "https" or not server.hostname:
-        raise PlanError(f"{path}: the server is {cluster['server']}; only https:// is asked", fix=_FIX)
+        raise PlanError(f"{path}: the server is {cluster['server']}; only https:// is supported", fix=_FIX)
     if cluster.get("insecure-skip-tls-verify"):
-        raise PlanError(f"{path}: insecure-skip-tls-verify is not taken: anybody could answer", fix="give certificate-authority-data")
+        raise PlanError(f"{path}: insecure-skip-tls-verify is not supported", fix="add certificate-authority-data")
     for key in ("exec", "auth-provider", "username"):
         if user.get(key):
-            raise PlanError(f"{path}: the user has {key}, which a watcher does not do", fix=_FIX)
+            raise PlanError(f"{path}: the user has {key}, which is not supported", fix=_FIX)
     try:
         context = _context(path.parent, cluster, user)
     except (OSError, ValueError) as error:
@@ -74,7 +74,7 @@ def _named(data: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def _context(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
-    """Return a context that trusts the cluster's own authority, or the system's where the kubeconfig names none."""
+    """Return a context that trusts the cluster's certificate authority, or the system's if the kubeconfig names none."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     authority = _content(folder, cluster, "certificate-authority")
@@ -84,7 +84,7 @@ def _context(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl
         context.load_verify_locations(cadata=authority.decode("ascii"))
     certificate, key = (_content(folder, user, name) for name in ("client-certificate", "client-key"))
     if certificate and key:
-        with ExitStack() as stack:  # Python takes a key from a file only; nobody else can open these
+        with ExitStack() as stack:  # Python reads a key from a file only; other accounts cannot open these
             names = []
             for content in (certificate, key):
                 file = stack.enter_context(tempfile.NamedTemporaryFile(prefix="primus-watch-"))
@@ -96,7 +96,7 @@ def _context(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> ssl
 
 
 def _content(folder: Path, table: dict[str, Any], name: str) -> bytes:
-    """Return what stands in the kubeconfig itself, or in a file that it names, relative to its own folder."""
+    """Return a value of the kubeconfig, or the content of a file that it names relative to its own folder."""
     if table.get(f"{name}-data"):
         return base64.b64decode(table[f"{name}-data"], validate=True)
     return (folder / str(table[name])).read_bytes() if table.get(name) else b""

@@ -1,7 +1,7 @@
-"""Which watcher leads a job: one, also where service hosts lock files each for itself, or where one was away and comes back.
+"""Leader election: one watcher leads a job, even if file locks are local to a host, or a host was disconnected for a while.
 
-state.json names its watcher. One that finds another's name there writes no more; one that begins waits whether the other, on another host,
-still writes. Times that are compared are of one clock: this host's.
+state.json names the watcher. A watcher that finds another name there stops writing. A watcher that starts first waits to see whether the
+other one, on another host, still writes. Only times of this host's clock are compared.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_folder import JobFolder
     from primus_bootstrap.launch.watch.job_state import State
 
-LISTEN_S = 30.0  # a watcher that lives writes more often: loop.STALE_S
+LISTEN_S = 30.0  # a running watcher writes more often: loop.STALE_S
 
 
 class LockedError(PrimusError):
-    """Another watcher has the job."""
+    """Another watcher leads the job."""
 
     exit_code = 5
 
@@ -36,7 +36,7 @@ def _host() -> str:
 
 @dataclass(frozen=True)
 class Leader:
-    """This watcher's claim to one job; `name` tells it from all others: host, boot, and a number of its own."""
+    """This watcher's claim to one job. `name` is unique: host, boot and a random number."""
 
     folder: JobFolder
     host: str = field(default_factory=_host)
@@ -44,14 +44,14 @@ class Leader:
 
     @property
     def name(self) -> str:
-        """What state.json calls it."""
+        """The name in state.json."""
         return f"{self.host}/{self.number}"
 
     def wait(self, state: State | None, stop: threading.Event, *, listen_s: float = LISTEN_S) -> None:
-        """Wait as long as the watcher of another host may be alive; on this host the lock of the job has told already.
+        """Wait while a watcher on another host may still run; on this host the lock file has excluded that.
 
         Raises:
-            LockedError: It is: it wrote meanwhile.
+            LockedError: It runs: it has written the state meanwhile.
         """
         if state is None or not state.watcher or state.watcher.rpartition("/")[0] == self.host or state.phase in states.TERMINAL:
             return
@@ -61,10 +61,10 @@ class Leader:
             raise self._locked(now)
 
     def check(self) -> None:
-        """Make sure that this watcher still leads.
+        """Check that this watcher still leads.
 
         Raises:
-            LockedError: Another one has taken the job.
+            LockedError: Another watcher leads the job.
         """
         now = self.folder.state()
         if now is not None and now.watcher != self.name:
@@ -73,5 +73,5 @@ class Leader:
     def _locked(self, state: State) -> LockedError:
         host = state.watcher.partition("/")[0]
         return LockedError(
-            f"{self.folder.path}: the watcher on {host or 'another host'} has this job", fix="stop it; this one is tried again by systemd"
+            f"{self.folder.path}: the watcher on {host or 'another host'} leads this job", fix="stop it; systemd restarts this one"
         )

@@ -1,4 +1,4 @@
-"""The end of a rank's output, and what follows it until the job has ended; by the name of the file, since each attempt writes a new one."""
+"""Print the end of a rank's log, and follow it until the job has ended. Each attempt writes a new file of the same name."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_folder import JobFolder
 
 LINES = 200
-_MOST_BYTES = 8 << 20
+_MAX_BYTES = 8 << 20
 PIECE_BYTES = 1 << 16
 _EVERY_S = 0.5
 _LOOK_EVERY_S = 2.0
 
 
 def show(folder: JobFolder, rank: int, *, lines: int, follow: bool) -> int:
-    """Print the last lines of a rank's log; with `follow` go on until the job has come to its end.
+    """Print the last lines of a rank's log; with `follow` continue until the job has ended.
 
     Raises:
-        PlanError: The rank has written nothing yet, and nothing is to be followed.
+        PlanError: There is no log yet, and `follow` is not set.
     """
     path = folder.run / "logs" / f"rank-{rank:05d}.log"
     try:
-        text = read_tail(path, _MOST_BYTES)
+        text = read_tail(path, _MAX_BYTES)
     except OSError as error:
         if not follow:
-            fix = f"see `workload status {folder.path.name}`: whether it has begun, and how many processes it has"
+            fix = f"check with `primus-bootstrap workload status {folder.path.name}` whether the job runs and has this rank"
             missing = isinstance(error, FileNotFoundError)
-            said = f"{path}: rank {rank} has written nothing yet" if missing else f"{path}: cannot be read: {error}"
-            raise PlanError(said, fix=fix) from error
+            what = f"{path}: rank {rank} has written nothing yet" if missing else f"{path}: cannot be read: {error}"
+            raise PlanError(what, fix=fix) from error
         text = b""
     _write(b"".join(text.splitlines(keepends=True)[-lines:]) if lines > 0 else b"")
     if follow:
@@ -49,10 +49,10 @@ def show(folder: JobFolder, rank: int, *, lines: int, follow: bool) -> int:
 
 
 def _follow(folder: JobFolder, path: Path) -> None:
-    """Print what is added to the file, and to each one that takes its place."""
+    """Print what is appended to the file, and to each file that replaces it."""
     number, offset = _end(path)
     looked = 0.0
-    over = False
+    ended = False
     while True:
         piece = read_piece(path, offset, number=number)
         if piece is not None:
@@ -60,13 +60,13 @@ def _follow(folder: JobFolder, path: Path) -> None:
             if piece.data:
                 _write(piece.data)
                 continue
-        if over:
+        if ended:
             return
         if time.monotonic() - looked > _LOOK_EVERY_S:
             looked = time.monotonic()
             with suppress(PrimusError):
                 state = folder.state()
-                over = state is not None and state.phase in states.TERMINAL
+                ended = state is not None and state.phase in states.TERMINAL
         time.sleep(_EVERY_S)
 
 
@@ -79,7 +79,7 @@ def _end(path: Path) -> tuple[int, int]:
 
 
 class Piece(NamedTuple):
-    """A part of a file: the file's number, where the part begins, and its bytes."""
+    """A part of a file: the inode number, the offset of the part, and its bytes."""
 
     number: int
     offset: int
@@ -87,9 +87,9 @@ class Piece(NamedTuple):
 
 
 def read_piece(path: Path, offset: int, *, number: int | None = None) -> Piece | None:
-    """Return at most `PIECE_BYTES` of a file from an offset on; None where there is no such file.
+    """Return at most `PIECE_BYTES` of a file from an offset on; None if there is no such file.
 
-    It begins at 0 if the file is shorter than the offset, or is another one than `number`.
+    The offset is 0 if the file is shorter, or has another inode number than `number`.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

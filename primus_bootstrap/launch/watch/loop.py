@@ -1,4 +1,4 @@
-"""The watcher's loop: look, decide, write the intent, act. What comes next follows from state.json alone: it may be killed anywhere."""
+"""The watcher's loop: observe, decide, write state.json, act. It may be killed at any time: state.json alone decides what comes next."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TICK_S = 2.0
-STALE_S = 30.0  # the state is written at least this often, so that people can tell a watcher that is gone
-_POLITE_S = 5.0  # a launcher whose lease is gone ends by itself; after this it is killed
+STALE_S = 30.0  # the state is written at least this often; an older state means that the watcher does not run
+_SELF_STOP_S = 5.0  # a launcher without a lease ends by itself; after this time it is killed
 
 
 @dataclass
 class Watcher:
-    """One watcher of one job. `watching_since`: time that passed while nobody watched counts against no limit."""
+    """The watcher of one job. Time before `watching_since` does not count against any limit."""
 
     job: Job
     folder: JobFolder
@@ -49,7 +49,7 @@ class Watcher:
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have a name of its own."""
+        """Create this watcher's claim to the job."""
         self.leader = Leader(self.folder)
 
     def run(self) -> State:
@@ -58,95 +58,95 @@ class Watcher:
         self.leader.wait(found, self.stop)
         if self.stop.is_set():
             return found or states.State(self.job.id)
-        state = found or restart_policy.submitted(self.job, time.time())
-        state = replace(restart_policy.taken_over(self.job, state, time.time()), watcher=self.leader.name)
+        state = found or restart_policy.initial_state(self.job, time.time())
+        state = replace(restart_policy.take_over(self.job, state, time.time()), watcher=self.leader.name)
         begun = () if found else (Event("submitted"),)
         if state.phase not in states.TERMINAL:
             state = self._save(state, (*begun, Event("watcher_started", state.reason)))
         elif self.folder.requests():
             state = self._save(state, ())
-        state = self._asked(state)
+        state = self._apply_requests(state)
         while state.phase not in states.TERMINAL and not self.stop.is_set():
             before, state = state, self._step(state)
             if state.phase == before.phase or time.time() < state.not_before:
                 self.stop.wait(self.every_s)
-            state = self._asked(state)
+            state = self._apply_requests(state)
         return state
 
     def _step(self, state: State) -> State:
-        """Do what the phase says."""
+        """Do what the phase requires."""
         self.leader.check()
         if state.phase in (states.PENDING, states.WAITING):
-            return self._begin(state) if time.time() >= state.not_before else self._kept(state)
+            return self._begin_attempt(state) if time.time() >= state.not_before else self._refresh(state)
         if state.phase == states.ENDED:
-            return self._judge(state)
+            return self._conclude(state)
         if state.phase == states.STARTING:
             self.target.start(state)
         if state.phase == states.STOPPING:
-            self.target.stop(state, force=state.revoked and time.time() - state.revoked_at > _POLITE_S)
+            self.target.stop(state, force=state.revoked and time.time() - state.revoked_at > _SELF_STOP_S)
         seen = self.target.observe(state)
         offset = state.current.steps_offset
-        found = progress.look(self.folder.run, self._checkpoints(), steps_offset=offset)
-        decision = restart_policy.decide(self.job, state, replace(seen, progress=found), self._moment())
+        found = progress.read_progress(self.folder.run, self._checkpoints(), steps_offset=offset)
+        decision = restart_policy.evaluate(self.job, state, replace(seen, progress=found), self._clock())
         return self._take(state, decision)
 
-    def _begin(self, state: State) -> State:
+    def _begin_attempt(self, state: State) -> State:
         candidates = self.target.candidates()
         if state.attempt:
             self.folder.set_aside(state.attempt)
         offset = progress.steps_size(self.folder.run)
-        begun = restart_policy.begin(self.job, state, candidates, self._moment(), steps_offset=offset)
+        begun = restart_policy.begin_attempt(self.job, state, candidates, self._clock(), steps_offset=offset)
         return self._take(state, begun)
 
-    def _judge(self, state: State) -> State:
+    def _conclude(self, state: State) -> State:
         found = diagnosis.diagnose(self.folder.run)
         attempt = self.folder.attempt(state.attempt)
         attempt.mkdir(parents=True, exist_ok=True)
-        # failure.json is of the node that failed last, and may know less.
+        # failure.json comes from the node that failed last, and may contain less.
         write_atomic(attempt / "diagnosis.json", json.dumps(found.to_json(), indent=1) + "\n", mode=0o600)
         nodes = node_record.read_all(attempt).values()
         hosts = {record.node: record.host for record in nodes}
-        # What this watcher asked for is no reason; what made a launcher end by itself is.
+        # A stop by this watcher is not the cause; a launcher that ended by itself may note it.
         noted = "" if state.stopping else next((record.note for record in nodes if record.note), "")
-        judged = classification.explain(self.job, state, found, hosts, said=node_record.last_error(attempt) or noted)
-        decision = restart_policy.judge(self.job, state, judged, time.time())
+        ending = classification.classify(self.job, state, found, hosts, launcher_error=node_record.last_error(attempt) or noted)
+        decision = restart_policy.conclude(self.job, state, ending, time.time())
         for item in decision.state.excluded:
             if item not in state.excluded:
                 self.folder.append("verdicts.jsonl", self._verdict(item, state).to_json())
-        self.folder.set_aside(state.attempt, [GAUGES])  # a rank that was killed could not say that nothing runs any more
+        self.folder.set_aside(state.attempt, [GAUGES])  # a killed rank could not reset its gauges
         return self._take(state, decision)
 
-    def _asked(self, state: State) -> State:
-        """Act on requests; a request is removed once the state knows of it."""
+    def _apply_requests(self, state: State) -> State:
+        """Apply the user's requests; a request is removed once the state contains it."""
         requests = self.folder.requests()
         if not requests:
             return state
-        decision = restart_policy.ask(self.job, state, requests, time.time())
+        decision = restart_policy.apply_requests(self.job, state, requests, time.time())
         state = self._take(state, decision) if decision.events else state
         for name in REQUESTS:
-            # Who goes on with a job that is still being cancelled is heard when that is over.
+            # A resume during a cancellation is applied after the cancellation.
             if name in requests and not (name == RESUME and state.cancel and state.phase not in states.TERMINAL):
-                self.folder.answered(name)
+                self.folder.remove_request(name)
         return state
 
     def _take(self, before: State, decision: Decision) -> State:
         if decision.state == before and not decision.events:
-            return self._kept(before)
+            return self._refresh(before)
         state = self._write(decision.state, decision.events)
         if state.revoked and not before.revoked:
-            state = replace(state, revoked_at=time.time())  # nobody could read it before it was written
+            state = replace(state, revoked_at=time.time())  # nodes can read it only from now on
         return state
 
-    def _kept(self, state: State) -> State:
+    def _refresh(self, state: State) -> State:
         return self._write(state, ()) if time.time() - state.updated > STALE_S / 3 else state
 
     def _write(self, state: State, events: tuple[Event, ...]) -> State:
-        """Write as long as this watcher leads."""
+        """Write the state, if this watcher still leads the job."""
         self.leader.check()
         return self._save(state, events)
 
     def _save(self, state: State, events: tuple[Event, ...]) -> State:
-        """Write events, then the state: a crash in between repeats an event, and never loses one."""
+        """Write the events, then the state: a crash in between may repeat an event, but never loses one."""
         now = time.time()
         for event in events:
             record = {
@@ -163,7 +163,7 @@ class Watcher:
         states.save(self.folder.state_file, state)
         return state
 
-    def _moment(self) -> Clock:
+    def _clock(self) -> Clock:
         return Clock(time.time(), self.watching_since)
 
     def _checkpoints(self) -> Path:
@@ -174,11 +174,11 @@ class Watcher:
             check="workload_node",
             host=item.host,
             verdict=verdicts.UNKNOWN if item.cause in (classification.UNCLEAR, classification.NOT_STARTED) else verdicts.FAIL,
-            expected="takes part in the job to its end",
+            expected="takes part in the job until its end",
             found=item.cause,
             source=f"primus-watch, job {self.job.id}, attempt {state.attempt}",
             reason=item.reason,
-            fix=f"look at {item.host}; the job's log of that attempt is {self.folder.attempt(state.attempt)}",
+            fix=f"check {item.host}; the logs of that attempt are in {self.folder.attempt(state.attempt)}",
             started=state.current.started,
             seconds=max(0.0, item.since - state.current.started),
         )
@@ -186,7 +186,7 @@ class Watcher:
 
 @contextmanager
 def ends_on_signals(watcher: Watcher) -> Iterator[None]:
-    """End the watcher between two looks on SIGTERM or SIGINT; the job goes on without it."""
+    """Stop the watcher on SIGTERM or SIGINT after the current step; the job continues without it."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, lambda *_: watcher.stop.set()) for number in numbers}
     try:

@@ -1,4 +1,4 @@
-"""What a target saw of an attempt and of its hosts: plain data between the targets and the policy."""
+"""What a target observes of an attempt and of its hosts: plain data for the restart policy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from primus_bootstrap.launch.watch.progress import Progress
 if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_spec import Host
 
-# Of a node: `absent` has not been started, `silent` did not answer. Of an attempt: `queued` waits for Slurm.
+# `absent`: the node was not started. `silent`: it did not answer. `queued`: the attempt waits for the scheduler.
 QUEUED, RUNNING, ENDED, ABSENT, SILENT = "queued", "running", "ended", "absent", "silent"
-# The target's own word on an end.
+# The target's own reason for the end of an attempt.
 NODE_FAIL, PREEMPTED, TIME_LIMIT, CANCELLED = "node_fail", "preempted", "time_limit", "cancelled_outside"
 PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 
@@ -21,9 +21,15 @@ PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
 class NodeObservation:
     """One node of an attempt.
 
-    `exit_code` None at an end: it ended without a word; `restarted`: because the host was. `heard`: its launcher is silent, and the
-    platform hears from the host. `begun` is false at an end before its launcher began. `placed`: the platform has given it this host, whose
-    turn it is to start it, or which refused.
+    Attributes:
+        host: The host.
+        state: One of the states above.
+        exit_code: Exit code of the launcher; None if it is unknown.
+        restarted: The launcher ended because the host rebooted.
+        why: Details of the state.
+        heard: The launcher is silent, and the scheduler hears from the host.
+        begun: False if the node ended before its launcher started.
+        placed: The scheduler chose this host, which has not started the launcher yet, or refused to.
     """
 
     host: str
@@ -38,10 +44,18 @@ class NodeObservation:
 
 @dataclass(frozen=True)
 class Observation:
-    """An attempt as its target sees it.
+    """An attempt.
 
-    `status` is the attempt's as a whole. `paused`: the target has stopped it for a while. `hosts` are filled in where the target chooses
-    them. `target_id` is the target's own id.
+    Attributes:
+        status: State of the attempt as a whole.
+        nodes: Its nodes.
+        verdict: The target's own reason for its end.
+        target_id: The target's own id.
+        hosts: The hosts, if the target chooses them.
+        why: Details of the status.
+        paused: The target has suspended it.
+        progress: Its steps and checkpoints.
+        requests: The user's requests.
     """
 
     status: str
@@ -57,9 +71,17 @@ class Observation:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A host that may take part.
+    """A host that may run the next attempt.
 
-    `written` is when its health was looked at, in seconds since the epoch; `busy` names another job there; `gpus` None means unknown.
+    Attributes:
+        host: The host.
+        answers: Whether it answers.
+        health: Verdict of its health checks.
+        written: Time of the health checks, in seconds since the epoch.
+        spare: Whether it is a spare.
+        busy: Units of other jobs on it.
+        gpus: Number of GPUs; None: unknown.
+        why: Details.
     """
 
     host: Host
@@ -74,7 +96,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The hosts to choose from. `chosen_by_target`: it takes the hosts itself, and is only told which ones to leave out."""
+    """The hosts to choose from. With `chosen_by_target` the scheduler chooses, and the watcher only excludes hosts."""
 
     hosts: tuple[Candidate, ...] = ()
     chosen_by_target: bool = False

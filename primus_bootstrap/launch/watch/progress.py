@@ -1,4 +1,4 @@
-"""How far a job has come, from what the trainer writes: its newest step, and its newest complete checkpoint. Reads only."""
+"""Read the progress of a job from the trainer's files: the newest step and the newest complete checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GAUGE = re.compile(r"^primus_train_step(?:\{.*\})? (\d+)(?:\.0)?$", re.MULTILIN
 
 @dataclass(frozen=True)
 class Progress:
-    """`first` and `step` are the first and the newest step of this attempt, None before one is done; `checkpoint` the newest complete."""
+    """The first and the newest step of an attempt, None before the first one; and the step of the newest complete checkpoint."""
 
     first: int | None = None
     step: int | None = None
@@ -28,17 +28,17 @@ class Progress:
 
 
 def steps_size(run: Path) -> int:
-    """Return the size of steps.jsonl in bytes; what follows is of the next attempt."""
+    """Return the size of steps.jsonl in bytes; the next attempt appends to it."""
     try:
         return (run / "steps.jsonl").stat().st_size
     except OSError:
         return 0
 
 
-def look(run: Path, checkpoints: Path, *, steps_offset: int) -> Progress:
+def read_progress(run: Path, checkpoints: Path, *, steps_offset: int) -> Progress:
     """Return the progress since steps.jsonl had `steps_offset` bytes.
 
-    metrics.prom counts as well: it is replaced at each step, so that storage which shows an open file's growth late shows it in time.
+    metrics.prom counts as well: it is replaced at each step, so it is up to date even if the storage shows appended data late.
     """
     first, newest = _steps(run / "steps.jsonl", steps_offset)
     gauge = _gauge(run / "metrics.prom")
@@ -49,7 +49,7 @@ def look(run: Path, checkpoints: Path, *, steps_offset: int) -> Progress:
 
 
 def _steps(path: Path, offset: int) -> tuple[int | None, int | None]:
-    """Return the first and the last step after an offset; lines that are torn or being written are left out."""
+    """Return the first and the last step after an offset; incomplete lines are skipped."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -60,12 +60,12 @@ def _steps(path: Path, offset: int) -> tuple[int | None, int | None]:
             tail = head if start == offset else file.read(_TAIL_BYTES)
     except OSError:
         return None, None
-    first = next(_whole(head.split(b"\n")), None)
-    last = next(_whole(reversed(tail.split(b"\n"))), None)
+    first = next(_complete_steps(head.split(b"\n")), None)
+    last = next(_complete_steps(reversed(tail.split(b"\n"))), None)
     return first, last
 
 
-def _whole(lines: Iterable[bytes]) -> Iterator[int]:
+def _complete_steps(lines: Iterable[bytes]) -> Iterator[int]:
     for line in lines:
         try:
             yield int(parse_json(line)["step"])

@@ -1,6 +1,8 @@
-"""The restart policy: (job, state, what was seen, now) -> the next state. Pure; the phase of the state says what the loop does next.
+"""The restart policy: pure functions from (job, state, observation, time) to the next state.
 
-pending, waiting: choose hosts   starting: start   running: look   stopping: stop   ended: find the cause   done, failed, cancelled: nothing
+The phase decides what the loop does next:
+    pending, waiting: choose hosts   starting: start   running: observe   stopping: stop   ended: find the cause
+    done, failed, cancelled: nothing
 """
 
 from __future__ import annotations
@@ -8,10 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from primus_bootstrap.launch.watch import classification as endings
+from primus_bootstrap.launch.watch import classification, not_started
 from primus_bootstrap.launch.watch import job_state as states
-from primus_bootstrap.launch.watch import not_started
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.host_choice import choose
 from primus_bootstrap.launch.watch.job_folder import CANCEL, RESUME
 from primus_bootstrap.launch.watch.job_state import Attempt, Excluded, State
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_spec import Job
     from primus_bootstrap.launch.watch.observation import Candidates, NodeObservation, Observation
 
-FENCE_S = 5.0  # a node looks at its lease every second and needs some to end what it runs
-UNSTOPPABLE_S = 60.0  # after that a node which still says that it runs something is lost
-LEFT_OUT = "left_out"  # the cause of an exclusion that the submission asked for
-START_S = 60.0  # to start on every host over SSH, or to hand the job to Slurm or Kubernetes
-AFTER_GRACE_S = 30.0  # beyond the ranks' own time for a checkpoint
+FENCE_S = 5.0  # a node reads its lease every second, and then needs time to end its launcher
+UNSTOPPABLE_S = 60.0  # a node that still reports a running launcher after this time is lost
+LEFT_OUT = "left_out"  # cause of the exclusions that the submission requested
+START_S = 60.0  # to start on all hosts over SSH, or to submit to Slurm or Kubernetes
+AFTER_GRACE_S = 30.0  # in addition to the grace period of the ranks
 _NO_ANSWER = "did not answer for {} s"
 
 
@@ -41,7 +42,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Clock:
-    """Now, and since when this watcher watches: time that passed while nobody did counts against no limit. Seconds since the epoch."""
+    """The time, and when this watcher started, in seconds since the epoch. Time without a watcher does not count against any limit."""
 
     now: float
     watching_since: float = 0.0
@@ -49,22 +50,22 @@ class Clock:
 
 @dataclass(frozen=True)
 class Decision:
-    """The next state, and what happened."""
+    """The next state, and the events on the way to it."""
 
     state: State
     events: tuple[Event, ...] = ()
 
 
-def submitted(job: Job, now: float) -> State:
-    """Return the state of a job that nobody has watched yet: it keeps off the hosts that were out of service when it was submitted."""
+def initial_state(job: Job, now: float) -> State:
+    """Return the first state of a job. It excludes the hosts that were out of service at submission."""
     excluded = tuple(Excluded(one.host, now, LEFT_OUT, one.reason) for one in job.left_out)
     return State(job.id, since=now, reason="submitted", excluded=excluded)
 
 
-def taken_over(job: Job, state: State, now: float) -> State:
-    """Return the state as a watcher that begins may go on with it: what another host's clock said may be ahead of its own, or behind.
+def take_over(job: Job, state: State, now: float) -> State:
+    """Return the state for a watcher that continues it: times may come from another host's clock, which may be ahead or behind.
 
-    The time that nodes have to end counts anew, since nobody knows when they could read that they must.
+    The fence starts again, because it is unknown when nodes could read that their lease was revoked.
     """
     return replace(
         state,
@@ -79,35 +80,35 @@ def taken_over(job: Job, state: State, now: float) -> State:
     )
 
 
-def ask(job: Job, state: State, requests: frozenset[str], now: float) -> Decision:
-    """Act on what people asked for."""
+def apply_requests(job: Job, state: State, requests: frozenset[str], now: float) -> Decision:
+    """Apply the user's requests."""
     events: list[Event] = []
     if RESUME in requests and state.phase in (states.FAILED, states.CANCELLED):
         fresh = replace(state, cancel=False, fix="", restarts=0, restarts_without_progress=0, stops=0, not_before=now)
-        state = _to(fresh, states.WAITING, "resumed on request", now)
+        state = _enter(fresh, states.WAITING, "resumed on request", now)
         events.append(Event("resumed", state.reason))
     if CANCEL in requests and not state.cancel and state.phase not in states.TERMINAL:
         events.append(Event("requested", "cancel"))
         state = replace(state, cancel=True)
         if state.phase in (states.PENDING, states.WAITING):
-            state = _to(state, states.CANCELLED, "cancelled on request", now)
+            state = _enter(state, states.CANCELLED, "cancelled on request", now)
             events.append(Event("cancelled", state.reason))
         elif state.phase in (states.STARTING, states.RUNNING):
             deadline = now + job.grace_s + AFTER_GRACE_S
-            state, more = _stop(state, endings.STOP_CANCEL, "cancelled on request", now, deadline=deadline)
+            state, more = _stop(state, classification.STOP_CANCEL, "cancelled on request", now, deadline=deadline)
             events += more
     return Decision(state, tuple(events))
 
 
-def begin(job: Job, state: State, candidates: Candidates, moment: Clock, *, steps_offset: int = 0) -> Decision:
-    """Choose hosts and intend the next attempt, or go on waiting for hosts."""
-    now = moment.now
+def begin_attempt(job: Job, state: State, candidates: Candidates, clock: Clock, *, steps_offset: int = 0) -> Decision:
+    """Choose hosts and begin the next attempt, or continue to wait for hosts."""
+    now = clock.now
     choice = choose(job, state, candidates)
     if choice.why:
-        limit = max(state.since, state.not_before, moment.watching_since) + job.policy.hosts_timeout_s
+        limit = max(state.since, state.not_before, clock.watching_since) + job.policy.hosts_timeout_s
         if now > limit:
             why = f"waited {job.policy.hosts_timeout_s} s for hosts: {choice.why}"
-            return _give_up(state, why, "bring hosts back, then: primus-bootstrap workload resume", now)
+            return _give_up(state, why, "repair hosts or add some, then: primus-bootstrap workload resume", now)
         if state.phase == states.WAITING and state.reason == choice.why:
             return Decision(state)
         waiting = replace(state, phase=states.WAITING, reason=choice.why, since=state.since if state.phase == states.WAITING else now)
@@ -137,65 +138,67 @@ def begin(job: Job, state: State, candidates: Candidates, moment: Clock, *, step
         excluded=choice.excluded,
         attempts=(*state.attempts, Attempt(number, names, started=now, steps_offset=steps_offset)),
     )
-    events = [Event("node_returned", "there are not enough other hosts, and nothing speaks against it", host) for host in choice.returned]
+    events = [Event("node_returned", "there are not enough other hosts, and no check excludes it", host) for host in choice.returned]
     return Decision(
-        _to(begun, states.STARTING, f"attempt {number}{where}", now), (*events, Event("attempt_starting", f"attempt {number}{where}"))
+        _enter(begun, states.STARTING, f"attempt {number}{where}", now), (*events, Event("attempt_starting", f"attempt {number}{where}"))
     )
 
 
-def decide(job: Job, state: State, seen: Observation, moment: Clock) -> Decision:
-    """Judge what was seen of an attempt that is starting, running or being stopped."""
-    now = moment.now
+def evaluate(job: Job, state: State, observation: Observation, clock: Clock) -> Decision:
+    """Return what follows from an observation of an attempt that is starting, running or being stopped."""
+    now = clock.now
     events: list[Event] = []
-    state = _take_over(state, seen)
-    state, more = _note_answers(state, seen, now)
+    state = _adopt(state, observation)
+    state, more = _record_answers(state, observation, now)
     events += more
-    state = replace(state, placed=not_started.placed(state, seen, now))
-    seen = _without_a_word(job, state, seen, now)
-    state, more = _note_progress(state, seen, now)
+    state = replace(state, placed=not_started.placed(state, observation, now))
+    observation = _end_silent_launchers(job, state, observation, now)
+    state, more = _record_progress(state, observation, now)
     events += more
-    lost = _lost(job, state, seen, now)
-    if _over(state, seen):
-        state, more = _end(state, seen, now, lost=())
+    lost = _lost(job, state, observation, now)
+    if _has_ended(state, observation):
+        state, more = _end(state, observation, now, lost=())
     elif state.phase == states.STOPPING:
-        state, more = _stopping(job, state, seen, now, lost)
+        state, more = _stopping(job, state, observation, now, lost)
     else:
-        state, more = _going(job, state, seen, moment, lost)
+        state, more = _ongoing(job, state, observation, clock, lost)
     return Decision(state, (*events, *more))
 
 
-def judge(job: Job, state: State, ending: Ending, now: float) -> Decision:
-    """Decide what follows an attempt that is over."""
-    state = _last(state, cause=ending.cause, reason=ending.reason)
+def conclude(job: Job, state: State, ending: Ending, now: float) -> Decision:
+    """Decide what follows an attempt that has ended."""
+    state = _update_attempt(state, cause=ending.cause, reason=ending.reason)
     events = [Event("attempt_ended", ending.reason, step=state.step)]
-    if ending.kind == endings.DONE:
-        return Decision(_to(state, states.DONE, ending.reason, now), (*events, Event("done", ending.reason, step=state.step)))
-    if ending.kind == endings.CANCELLED:
-        ended = replace(_to(state, states.CANCELLED, ending.reason, now), fix=ending.fix)
+    if ending.kind == classification.DONE:
+        return Decision(_enter(state, states.DONE, ending.reason, now), (*events, Event("done", ending.reason, step=state.step)))
+    if ending.kind == classification.CANCELLED:
+        ended = replace(_enter(state, states.CANCELLED, ending.reason, now), fix=ending.fix)
         return Decision(ended, (*events, Event("cancelled", ending.reason, step=state.step)))
     known = {item.host for item in state.excluded}
     new = [Excluded(host, now, ending.cause, ending.reason, ending.hardware) for host in ending.hosts if host not in known]
     state = replace(state, excluded=(*state.excluded, *new))
     events += [Event("node_excluded", item.reason, item.host) for item in new]
-    decision = _again(job, state, ending, now)
+    decision = _restart_or_give_up(job, state, ending, now)
     return Decision(decision.state, (*events, *decision.events))
 
 
-def _again(job: Job, state: State, ending: Ending, now: float) -> Decision:
-    """Start again, or give up with the reason."""
-    if ending.kind == endings.OWN and _repeated(state):
+def _restart_or_give_up(job: Job, state: State, ending: Ending, now: float) -> Decision:
+    """Restart, or give up with a reason."""
+    if ending.kind == classification.OWN and _repeated(state):
         at = "before the first step" if state.current.last_step is None else f"after step {state.current.last_step}"
         return _give_up(state, f"ended twice {at} for the same reason: {ending.reason}", ending.fix, now)
-    # Going on from a checkpoint costs nothing; an attempt that did not make a single step is no such thing.
+    # Continuing from a checkpoint does not count against the retry budget, if the attempt made at least one step.
     stepped = state.current.first_step is not None
-    outside = ending.cause == endings.FROM_OUTSIDE
-    free = ending.kind == endings.UNFINISHED and not outside and stepped
+    outside = ending.cause == classification.FROM_OUTSIDE
+    free = ending.kind == classification.UNFINISHED and not outside and stepped
     policy = job.policy
-    # Nor is a job at fault that is stopped from outside, or whose place is taken before its first step, as often in a row as it may fail;
-    # what goes on after that is no accident: a queue, for one, evicts a job of which one pod never begins.
-    forgiven = (outside or (ending.cause == endings.PREEMPTED and not stepped)) and state.stops < policy.max_restarts_without_progress
-    stops = state.stops + (1 if forgiven else 0)
-    spent = state.restarts_without_progress + (0 if free or forgiven else 1)
+    # Stops from outside, and preemptions before the first step, do not count either, up to max_restarts_without_progress in a row. More
+    # of them have a systematic cause: a queue, for example, evicts a job one of whose pods never starts.
+    uncounted = (
+        outside or (ending.cause == classification.PREEMPTED and not stepped)
+    ) and state.stops < policy.max_restarts_without_progress
+    stops = state.stops + (1 if uncounted else 0)
+    spent = state.restarts_without_progress + (0 if free or uncounted else 1)
     if spent > policy.max_restarts_without_progress:
         since = "at all" if state.best_step is None else f"since step {state.best_step}"
         why = f"{policy.max_restarts_without_progress} restarts without progress {since}; the last attempt: {ending.reason}"
@@ -205,8 +208,8 @@ def _again(job: Job, state: State, ending: Ending, now: float) -> Decision:
     pause = 0 if free else policy.backoff_s[min(spent + stops, len(policy.backoff_s)) - 1]
     counted = replace(state, restarts=state.restarts + 1, restarts_without_progress=spent, stops=stops)
     again = replace(counted, not_before=now + pause, fix=ending.fix)
-    text = f"starts again{f' in {pause} s' if pause else ''}: {ending.reason}"
-    return Decision(_to(again, states.WAITING, text, now), (Event("restart", text),))
+    text = f"restart{f' in {pause} s' if pause else ''}: {ending.reason}"
+    return Decision(_enter(again, states.WAITING, text, now), (Event("restart", text),))
 
 
 def _repeated(state: State) -> bool:
@@ -217,73 +220,73 @@ def _repeated(state: State) -> bool:
 
 
 def _give_up(state: State, why: str, fix: str, now: float) -> Decision:
-    fix = fix or "look at the attempts' logs, mend the cause, then: primus-bootstrap workload resume"
-    return Decision(replace(_to(state, states.FAILED, why, now), fix=fix), (Event("failed", why, step=state.best_step),))
+    fix = fix or "read the logs of the attempts, remove the cause, then: primus-bootstrap workload resume"
+    return Decision(replace(_enter(state, states.FAILED, why, now), fix=fix), (Event("failed", why, step=state.best_step),))
 
 
-def _to(state: State, phase: str, reason: str, now: float) -> State:
+def _enter(state: State, phase: str, reason: str, now: float) -> State:
     return replace(state, phase=phase, reason=reason, since=now)
 
 
-def _last(state: State, **changes: object) -> State:
+def _update_attempt(state: State, **changes: object) -> State:
     return replace(state, attempts=(*state.attempts[:-1], replace(state.current, **changes)))  # type: ignore[arg-type]
 
 
-def _take_over(state: State, seen: Observation) -> State:
-    """Keep what the target chose or says of the end."""
-    hosts = state.hosts or seen.hosts
+def _adopt(state: State, observation: Observation) -> State:
+    """Store the hosts, id and verdict of the target."""
+    hosts = state.hosts or observation.hosts
     names = state.current.hosts or tuple(host.name for host in hosts)
-    target_id = state.target_id or seen.target_id
-    state = replace(state, hosts=hosts, target_id=target_id, verdict=seen.verdict or state.verdict)
-    return _last(state, hosts=names, target_id=target_id)
+    target_id = state.target_id or observation.target_id
+    state = replace(state, hosts=hosts, target_id=target_id, verdict=observation.verdict or state.verdict)
+    return _update_attempt(state, hosts=names, target_id=target_id)
 
 
-def _note_answers(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
-    if seen.status == seeing.SILENT and not seen.nodes:
-        return state, []  # the target itself did not answer, and says nothing of nodes
+def _record_answers(state: State, observation: Observation, now: float) -> tuple[State, list[Event]]:
+    if observation.status == observations.SILENT and not observation.nodes:
+        return state, []  # the target itself did not answer, so the nodes are unknown
     before = dict(state.unknown)
-    silent = {node.host: node.why for node in seen.nodes if node.state == seeing.SILENT}
+    silent = {node.host: node.why for node in observation.nodes if node.state == observations.SILENT}
     events = [Event("node_unknown", why, host) for host, why in silent.items() if host not in before]
     events += [Event("node_back", "answers again", host) for host in before if host not in silent]
     return replace(state, unknown=tuple(sorted((host, before.get(host, now)) for host in silent))), events
 
 
-def _without_a_word(job: Job, state: State, seen: Observation, now: float) -> Observation:
-    """Take launchers that have been silent for long on hosts that the platform hears from for ended: that is no loss of a host.
+def _end_silent_launchers(job: Job, state: State, observation: Observation, now: float) -> Observation:
+    """Count a launcher as ended if it is silent for long and the scheduler hears from its host: the host is not lost.
 
-    Not before their lease is over: a platform that has forgotten the job would say the same of launchers that run.
+    This needs an expired lease: a scheduler that has forgotten the job reports the same while launchers run.
     """
     since = dict(state.unknown)
     fenced = state.revoked and now - state.revoked_at >= job.policy.lease_s + FENCE_S
 
-    def judged(node: NodeObservation) -> NodeObservation:
-        over = fenced and node.heard and node.state == seeing.SILENT and now - since[node.host] >= job.policy.lost_after_s
-        return replace(node, state=seeing.ENDED) if over else node
+    def evaluate_node(node: NodeObservation) -> NodeObservation:
+        over = fenced and node.heard and node.state == observations.SILENT and now - since[node.host] >= job.policy.lost_after_s
+        return replace(node, state=observations.ENDED) if over else node
 
-    return replace(seen, nodes=tuple(judged(node) for node in seen.nodes))
+    return replace(observation, nodes=tuple(evaluate_node(node) for node in observation.nodes))
 
 
-def _note_progress(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
-    found = seen.progress
+def _record_progress(state: State, observation: Observation, now: float) -> tuple[State, list[Event]]:
+    found = observation.progress
     state = replace(state, checkpoint=found.checkpoint if found.checkpoint is not None else state.checkpoint)
     if found.first is not None and state.current.first_step is not None and found.first < state.current.first_step:
-        state = _last(state, first_step=found.first)  # metrics.prom was seen before the first lines of steps.jsonl
+        state = _update_attempt(state, first_step=found.first)  # metrics.prom was visible before the first lines of steps.jsonl
     if found.step is None or found.step == state.current.last_step:
         return state, []
     events: list[Event] = []
     if state.current.first_step_at is None:
-        state = _last(state, first_step=found.first, first_step_at=now)
+        state = _update_attempt(state, first_step=found.first, first_step_at=now)
         events.append(Event("first_step", f"the first step of attempt {state.attempt}", step=found.first))
-    state = replace(_last(state, last_step=found.step), step=found.step, step_at=now)
+    state = replace(_update_attempt(state, last_step=found.step), step=found.step, step_at=now)
     if state.best_step is None or found.step > state.best_step:
         state = replace(state, best_step=found.step, restarts_without_progress=0, stops=0)
     return state, events
 
 
-def _lost(job: Job, state: State, seen: Observation, now: float) -> tuple[str, ...]:
-    """Return the nodes that have not answered for long; as long as steps are made every node is there, whatever SSH says."""
-    silent = {node.host for node in seen.nodes if node.state == seeing.SILENT}
-    if seen.verdict == seeing.NODE_FAIL:  # Slurm has waited already: SlurmdTimeout
+def _lost(job: Job, state: State, observation: Observation, now: float) -> tuple[str, ...]:
+    """Return the nodes that have been silent for too long. While the job makes steps, every node is alive, whatever SSH reports."""
+    silent = {node.host for node in observation.nodes if node.state == observations.SILENT}
+    if observation.verdict == observations.NODE_FAIL:  # Slurm has already waited for SlurmdTimeout
         return tuple(host for host, _ in state.unknown if host in silent)
     limit = job.policy.lost_after_s
     if state.step_at is not None and now - state.step_at < limit:
@@ -291,111 +294,115 @@ def _lost(job: Job, state: State, seen: Observation, now: float) -> tuple[str, .
     return tuple(host for host, since in state.unknown if host in silent and now - since >= limit)
 
 
-def _over(state: State, seen: Observation) -> bool:
-    """Say whether nothing of the attempt runs, as far as everybody says, and everybody has said it."""
-    open_ends = [node for node in seen.nodes if node.state in (seeing.RUNNING, seeing.SILENT)]
-    not_started = state.phase == states.STARTING and any(node.state == seeing.ABSENT for node in seen.nodes)
-    return seen.status == seeing.ENDED and not open_ends and not not_started
+def _has_ended(state: State, observation: Observation) -> bool:
+    """Return whether the attempt has ended on every node."""
+    open_ends = [node for node in observation.nodes if node.state in (observations.RUNNING, observations.SILENT)]
+    not_started = state.phase == states.STARTING and any(node.state == observations.ABSENT for node in observation.nodes)
+    return observation.status == observations.ENDED and not open_ends and not not_started
 
 
-def _end(state: State, seen: Observation, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
-    restarted = tuple(node.host for node in seen.nodes if node.restarted)
+def _end(state: State, observation: Observation, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    restarted = tuple(node.host for node in observation.nodes if node.restarted)
     gone = tuple(dict.fromkeys((*lost, *restarted)))
-    code = endings.deciding_code(node.exit_code for node in seen.nodes)
-    state = replace(_last(state, ended=now, exit_code=code), lost=gone, unknown=(), placed=())
-    if (never := not_started.never_began(seen)) and not state.stopping:
-        state = replace(state, stopping=endings.STOP_NOT_STARTED, reason=not_started.told(never), absent=not_started.to_blame(never))
-    events = [Event("node_lost", "started again in the middle", host) for host in restarted]
-    return _to(state, states.ENDED, state.reason if state.stopping else "the attempt is over", now), events
+    code = classification.deciding_code(node.exit_code for node in observation.nodes)
+    state = replace(_update_attempt(state, ended=now, exit_code=code), lost=gone, unknown=(), placed=())
+    if (never := not_started.never_started(observation)) and not state.stopping:
+        state = replace(
+            state, stopping=classification.STOP_NOT_STARTED, reason=not_started.reason(never), absent=not_started.chosen_hosts(never)
+        )
+    events = [Event("node_lost", "rebooted during the attempt", host) for host in restarted]
+    return _enter(state, states.ENDED, state.reason if state.stopping else "the attempt has ended", now), events
 
 
 def _stop(state: State, why: str, reason: str, now: float, *, deadline: float) -> tuple[State, list[Event]]:
-    state = replace(_to(state, states.STOPPING, reason, now), stopping=why, deadline=deadline)
+    state = replace(_enter(state, states.STOPPING, reason, now), stopping=why, deadline=deadline)
     if deadline <= now:
         state = replace(state, revoked=True, revoked_at=now)
     return state, [Event("stopping", reason, step=state.step)]
 
 
-def _stopping(job: Job, state: State, seen: Observation, now: float, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
-    """Leave only when everything has ended, or every node that may still run something has lost its lease long enough ago."""
+def _stopping(job: Job, state: State, observation: Observation, now: float, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    """End the attempt once every node has ended, or once the lease of every other node expired long enough ago."""
     if not state.revoked:
         return (replace(state, revoked=True, revoked_at=now) if now >= state.deadline else state), []
     fenced = state.revoked_at + job.policy.lease_s + FENCE_S
     if now < fenced:
         return state, []
-    silent = {node.host for node in seen.nodes if node.state == seeing.SILENT}
-    running = {node.host for node in seen.nodes if node.state == seeing.RUNNING}
-    nobody_known = not seen.nodes and seen.status != seeing.ENDED
-    if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nobody_known):
+    silent = {node.host for node in observation.nodes if node.state == observations.SILENT}
+    running = {node.host for node in observation.nodes if node.state == observations.RUNNING}
+    nodes_unknown = not observation.nodes and observation.status != observations.ENDED
+    if now < fenced + UNSTOPPABLE_S and (silent - set(lost) or running or nodes_unknown):
         return state, []
-    # A host that answers and still runs it is at fault; what a platform still collects from, and does not call silent, nobody knows.
+    # A direct host that answers and still runs the launcher is at fault. A host that a scheduler has not released is unknown.
     unclear = tuple(sorted(running)) if job.platform else ()
     gone = tuple(sorted((silent | running) - set(unclear)))
     events = [
         Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host) for host in gone
     ]
     events += [
-        Event("node_unclear", f"{job.platform} has not got it back {now - state.revoked_at:.0f} s after the stop", host) for host in unclear
+        Event("node_unclear", f"{job.platform} has not released it {now - state.revoked_at:.0f} s after the stop", host) for host in unclear
     ]
-    state, more = _end(replace(state, unclear=unclear), seen, now, lost=gone)
+    state, more = _end(replace(state, unclear=unclear), observation, now, lost=gone)
     return state, [*events, *more]
 
 
-def _going(job: Job, state: State, seen: Observation, moment: Clock, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
-    """Judge an attempt that is starting or running."""
-    now = moment.now
-    state, settle = _note_failing(job, state, seen, now)
+def _ongoing(job: Job, state: State, observation: Observation, clock: Clock, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
+    """Return what follows for an attempt that is starting or running."""
+    now = clock.now
+    state, settle = _record_failing(job, state, observation, now)
     if state.failing_since and now - state.failing_since >= settle:
-        return _failed(state, seen, now)
+        return _failed(state, observation, now)
     if lost:
-        return _stop(state, endings.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
+        return _stop(state, classification.STOP_LOST, f"{', '.join(lost)} {_NO_ANSWER.format(job.policy.lost_after_s)}", now, deadline=now)
     if state.phase == states.STARTING:
-        return _starting(job, state, seen, moment)
-    if seen.paused:
+        return _starting(job, state, observation, clock)
+    if observation.paused:
         return replace(state, since=now, step_at=None if state.step_at is None else now), []
     limit, since, what = job.policy.progress_timeout_s, state.step_at or 0.0, "no new step"
     if state.current.first_step_at is None:
         limit, since, what = job.policy.first_step_timeout_s, state.since, "no first step"
-    if limit and now - max(since, moment.watching_since) > limit:
-        return _stop(state, endings.STOP_HANG, f"{what} for {limit} s", now, deadline=now)
+    if limit and now - max(since, clock.watching_since) > limit:
+        return _stop(state, classification.STOP_HANG, f"{what} for {limit} s", now, deadline=now)
     return state, []
 
 
-def _failed(state: State, seen: Observation, now: float) -> tuple[State, list[Event]]:
-    """Stop what is left of an attempt of which a part has ended; where that never began, the rest could only wait for it."""
-    if never := not_started.never_began(seen):
-        state = replace(state, absent=not_started.to_blame(never))
-        return _stop(state, endings.STOP_NOT_STARTED, not_started.told(never), now, deadline=now)
-    ended = ", ".join(f"{node.host} ({node.exit_code})" for node in seen.nodes if node.state == seeing.ENDED)
-    return _stop(state, endings.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
+def _failed(state: State, observation: Observation, now: float) -> tuple[State, list[Event]]:
+    """Stop an attempt of which some nodes have ended. If these never started, the others could only wait for them."""
+    if never := not_started.never_started(observation):
+        state = replace(state, absent=not_started.chosen_hosts(never))
+        return _stop(state, classification.STOP_NOT_STARTED, not_started.reason(never), now, deadline=now)
+    ended = ", ".join(f"{node.host} ({node.exit_code})" for node in observation.nodes if node.state == observations.ENDED)
+    return _stop(state, classification.STOP_FAILED, f"the launcher has ended on {ended or 'the nodes'}", now, deadline=now)
 
 
-def _note_failing(job: Job, state: State, seen: Observation, now: float) -> tuple[State, float]:
-    """Note since when a part of the attempt has ended; return how long the rest may go on in seconds."""
-    codes = [node.exit_code for node in seen.nodes if node.state == seeing.ENDED]
-    if not codes and seen.status != seeing.ENDED:
+def _record_failing(job: Job, state: State, observation: Observation, now: float) -> tuple[State, float]:
+    """Record when the first node ended; return how long the other nodes may continue, in seconds."""
+    codes = [node.exit_code for node in observation.nodes if node.state == observations.ENDED]
+    if not codes and observation.status != observations.ENDED:
         return replace(state, failing_since=0.0), 0.0
-    well = bool(codes) and set(codes) <= {0, endings.CHECKPOINTED}
-    settle = job.grace_s + AFTER_GRACE_S if well and seen.status != seeing.ENDED else float(job.policy.settle_s)
+    well = bool(codes) and set(codes) <= {0, classification.CHECKPOINTED}
+    settle = job.grace_s + AFTER_GRACE_S if well and observation.status != observations.ENDED else float(job.policy.settle_s)
     return (state if state.failing_since else replace(state, failing_since=now)), settle
 
 
-def _starting(job: Job, state: State, seen: Observation, moment: Clock) -> tuple[State, list[Event]]:
-    now = moment.now
-    absent = [node for node in seen.nodes if node.state == seeing.ABSENT]
-    if seen.status in (seeing.RUNNING, seeing.ENDED) and not absent and not state.unknown:
+def _starting(job: Job, state: State, observation: Observation, clock: Clock) -> tuple[State, list[Event]]:
+    now = clock.now
+    absent = [node for node in observation.nodes if node.state == observations.ABSENT]
+    if observation.status in (observations.RUNNING, observations.ENDED) and not absent and not state.unknown:
         text = f"attempt {state.attempt} runs on {', '.join(host.name for host in state.hosts)}"
-        return _to(state, states.RUNNING, text, now), [Event("attempt_running", text)]
-    queued = job.platform and seen.status in (seeing.QUEUED, seeing.RUNNING)
-    if seen.status == seeing.QUEUED and seen.why:
-        state = replace(state, reason=seen.why)
-    limit = job.policy.hosts_timeout_s if seen.status == seeing.SILENT else START_S
-    late = not queued and now - max(state.since, moment.watching_since) > limit
-    blamed = not_started.to_blame(absent) if job.platform else tuple(node.host for node in absent)
-    if not late and (held := not_started.late(job, state, now, moment.watching_since)):
+        return _enter(state, states.RUNNING, text, now), [Event("attempt_running", text)]
+    queued = job.platform and observation.status in (observations.QUEUED, observations.RUNNING)
+    if observation.status == observations.QUEUED and observation.why:
+        state = replace(state, reason=observation.why)
+    limit = job.policy.hosts_timeout_s if observation.status == observations.SILENT else START_S
+    late = not queued and now - max(state.since, clock.watching_since) > limit
+    blamed = not_started.chosen_hosts(absent) if job.platform else tuple(node.host for node in absent)
+    if not late and (held := not_started.late(job, state, now, clock.watching_since)):
         late, limit, blamed = True, not_started.limit_s(job), held
     if late:
-        said = "; ".join([*(f"{node.host}: {node.why}" for node in seen.nodes if node.why), *([seen.why] if seen.why else [])])
+        said = "; ".join(
+            [*(f"{node.host}: {node.why}" for node in observation.nodes if node.why), *([observation.why] if observation.why else [])]
+        )
         reason = f"it did not start within {limit:.0f} s: {said}"
-        return _stop(replace(state, absent=blamed), endings.STOP_NOT_STARTED, reason, now, deadline=now)
+        return _stop(replace(state, absent=blamed), classification.STOP_NOT_STARTED, reason, now, deadline=now)
     return state, []

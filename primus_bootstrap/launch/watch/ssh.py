@@ -1,4 +1,4 @@
-"""One question to the program `primus-cli unit` on one host: the only module that starts ssh. Only the broker uses it."""
+"""Send one request over SSH to the program `primus-cli unit` on a host. The broker uses it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 SCHEMA = "primus.unit/1"
 CONNECT_S = 5
 _SHOWN = 300
-_ANSWER_BYTES = 4 << 20  # an answer has some hundred bytes
+_MAX_ANSWER_BYTES = 4 << 20  # an answer has some hundred bytes
 
 
 @dataclass(frozen=True)
 class Ssh:
-    """How nodes are reached: the account there, the private key, and the hosts' public keys."""
+    """The SSH settings: the account on the nodes, the private key, and the hosts' public keys."""
 
     account: str
     identity: str
@@ -30,7 +30,7 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Channel:
-    """Asks hosts over SSH, with strict host keys; the request goes by standard input, because it carries the job's key."""
+    """Sends requests over SSH, with strict host keys. A request contains the job's key, so it is sent on standard input."""
 
     ssh: Ssh
 
@@ -38,12 +38,12 @@ class Channel:
         """Return a host's answer.
 
         Raises:
-            NoAnswerError: There is none in time, or it is no answer of this program.
-            RefusedError: The program refuses.
+            NoAnswerError: There is no answer in time, or it is not from this program.
+            RefusedError: The program refused the request.
         """
         line = json.dumps({"schema": SCHEMA, **request}).encode() + b"\n"
         try:
-            done = run_command(self.command(address, port), stdin=line, timeout_s=timeout_s, max_output_bytes=_ANSWER_BYTES)
+            done = run_command(self.command(address, port), stdin=line, timeout_s=timeout_s, max_output_bytes=_MAX_ANSWER_BYTES)
         except TimeoutError as error:
             raise NoAnswerError(f"no answer over SSH within {timeout_s:.0f} s") from error
         except OSError as error:
@@ -51,14 +51,16 @@ class Channel:
         try:
             answer = dict(parse_json(done.stdout))
         except (ValueError, TypeError) as error:
-            said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
-            raise NoAnswerError(f"ssh ended with exit code {done.code}: {said or 'no word'}") from error
+            output = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+            raise NoAnswerError(f"ssh ended with exit code {done.code}: {output or 'no message'}") from error
         if answer.get("ok") is not True:
-            raise RefusedError(f"{answer.get('error', 'refused without a reason')}; fix: {answer.get('fix', 'see the log of the host')}")
+            raise RefusedError(
+                f"{answer.get('error', 'refused without a reason')}; fix: {answer.get('fix', 'read the system log of the host')}"
+            )
         return answer
 
     def command(self, address: str, port: int) -> tuple[str, ...]:
-        """Return the words of ssh; nothing of the user's own configuration counts."""
+        """Return the command line of ssh; it ignores the user's own configuration."""
         options = {
             "BatchMode": "yes",
             "StrictHostKeyChecking": "yes",

@@ -1,4 +1,4 @@
-"""`primus-cli watch`: what the watcher's unit, the workload verbs and users call. The only module of the watcher that prints.
+"""`primus-cli watch`: the commands for jobs, called by the watcher's unit, the verbs `workload` and users.
 
 primus-cli watch create  --root ROOT  < job.json
 primus-cli watch run     --folder ROOT/ID [--every-s 2]
@@ -9,7 +9,7 @@ primus-cli watch owner   --folder ROOT/ID
 primus-cli watch list    --root ROOT [--json]
 primus-cli watch probe   NODE
 
-Files in a job's folder are its user's. Root gives its rights up for the user's before it reads one.
+Files in a job's folder belong to its user. Root changes to that account before it reads them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from primus_bootstrap.launch.watch.broker_client import SOCKET, Broker, NoAnswer
 from primus_bootstrap.launch.watch.job_folder import JobFolder
 from primus_bootstrap.launch.watch.job_owner import NoSuchJobError, become, check_own_folder, owner_of
 from primus_bootstrap.launch.watch.job_spec import DIRECT, JOB_ID, KUBERNETES
-from primus_bootstrap.launch.watch.kube_broker import Brokered
+from primus_bootstrap.launch.watch.kube_broker import BrokeredCluster
 from primus_bootstrap.launch.watch.leader import LockedError
 from primus_bootstrap.launch.watch.loop import STALE_S, TICK_S, Watcher, ends_on_signals
 from primus_bootstrap.launch.watch.targets.direct import DirectTarget
@@ -56,7 +56,7 @@ STATUS_SCHEMA, LIST_SCHEMA = "primus.job-status/1", "primus.job-list/1"
 _EVENTS = 20
 _EVENT_KEYS = {"time", "kind", "attempt", "host", "reason", "step"}
 _EVENTS_BYTES = 1 << 16
-_ONE_S, _ALL_S = 5.0, 60.0  # for what a list says of one job, and of all
+_JOB_S, _LIST_S = 5.0, 60.0  # time limits of a list, for one job and for all
 _PROBE_S = 12.0
 
 
@@ -72,36 +72,38 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="primus-watch", description="Keeps the restart policy of a job; its state is in the job's folder."
+        prog="primus-watch", description="Watches training jobs and restarts them; the state is in the job's folder."
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    made = verbs.add_parser("create", help="make a job's folder from job.json on standard input")
-    made.add_argument("--root", type=Path, required=True, help="folder of all jobs, on shared storage")
-    made.set_defaults(call=_create)
-    run = verbs.add_parser("run", help="watch a job to its end")
-    run.add_argument("--every-s", type=float, default=TICK_S, help=f"seconds between two looks ({TICK_S:.0f})")
-    shown = verbs.add_parser("show", help="show the state of a job")
-    shown.add_argument("--events-from", type=int, metavar="BYTES", help="events from this place in their file on, not the newest ones")
-    logged = verbs.add_parser("log", help="print the end of a rank's output")
-    logged.add_argument("--rank", type=int, default=0, help="which rank (0)")
-    logged.add_argument("--lines", type=int, default=log_view.LINES, help=f"how many lines ({log_view.LINES})")
-    logged.add_argument("--follow", action="store_true", help="go on until the job has ended")
-    listed = verbs.add_parser("list", help="list the jobs that you may read")
-    listed.add_argument("--root", type=Path, required=True, help="folder of all jobs")
-    asked = verbs.add_parser("request", help="ask the watcher to cancel the job, or to go on with it")
-    asked.add_argument("what", choices=folders.REQUESTS)
-    owned = verbs.add_parser("owner", help="print the account that owns the job's folder")
-    for verb, call in ((run, _run), (shown, _show), (logged, _log), (asked, _request), (owned, _owner)):
+    create = verbs.add_parser("create", help="create a job's folder from job.json on standard input")
+    create.add_argument("--root", type=Path, required=True, help="folder of all jobs, on shared storage")
+    create.set_defaults(call=_create)
+    run = verbs.add_parser("run", help="watch a job until its end")
+    run.add_argument("--every-s", type=float, default=TICK_S, help=f"seconds between two observations ({TICK_S:.0f})")
+    show = verbs.add_parser("show", help="show the state of a job")
+    show.add_argument(
+        "--events-from", type=int, metavar="BYTES", help="print the events from this offset of their file on, instead of the newest"
+    )
+    log_ = verbs.add_parser("log", help="print the end of a rank's log")
+    log_.add_argument("--rank", type=int, default=0, help="the rank (0)")
+    log_.add_argument("--lines", type=int, default=log_view.LINES, help=f"number of lines ({log_view.LINES})")
+    log_.add_argument("--follow", action="store_true", help="continue until the job has ended")
+    list_ = verbs.add_parser("list", help="list the jobs that you may read")
+    list_.add_argument("--root", type=Path, required=True, help="folder of all jobs")
+    request = verbs.add_parser("request", help="request that the watcher cancels or resumes the job")
+    request.add_argument("what", choices=folders.REQUESTS)
+    owner = verbs.add_parser("owner", help="print the account that owns the job's folder")
+    for verb, call in ((run, _run), (show, _show), (log_, _log), (request, _request), (owner, _owner)):
         verb.add_argument("--folder", type=Path, required=True, help="the job's folder")
         verb.set_defaults(call=call)
-    probed = verbs.add_parser("probe", help="ask a host of workload_node for its health, through the broker")
-    probed.add_argument("node", help="its name in hosts.yaml")
-    probed.set_defaults(call=_probe)
-    for verb in (run, probed):
+    probe = verbs.add_parser("probe", help="print the health of a host of workload_node, through the broker")
+    probe.add_argument("node", help="its name in hosts.yaml")
+    probe.set_defaults(call=_probe)
+    for verb in (run, probe):
         verb.add_argument("--broker", type=Path, default=SOCKET, help="the broker's socket")
-    listed.set_defaults(call=_list)
-    for verb in (shown, listed):
-        verb.add_argument("--json", action="store_true", help="for programs")
+    list_.set_defaults(call=_list)
+    for verb in (show, list_):
+        verb.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
 
@@ -115,39 +117,39 @@ def _run(options: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     folder = JobFolder(options.folder)
     if _removed(folder):
-        log.info("%s: the job's folder was removed: there is nothing to watch", folder.path)
+        log.info("%s: the job's folder was removed; the watcher ends", folder.path)
         return 0
     check_own_folder(folder.path)
     job = _own_job(folder)
     try:
-        with _lock(folder).open("w", encoding="utf-8") as held:
-            _hold(folder, held)
+        with _lock_file(folder).open("w", encoding="utf-8") as file:
+            _lock(folder, file)
             watcher = Watcher(job, folder, make_target(job, folder, Broker(options.broker)), options.every_s)
             with ends_on_signals(watcher):
                 watcher.run()
     except OSError as error:
-        fix = "free space or mend the storage; systemd starts the watcher again, and the job goes on meanwhile"
+        fix = "free space, or repair the storage; systemd restarts the watcher, and the job continues meanwhile"
         raise PlanError(f"{folder.path}: the shared storage failed: {error}", fix=fix) from error
     return 0
 
 
 def _own_job(folder: JobFolder) -> Job:
-    """Return the job, which must be that of whoever watches it."""
+    """Return the job; it must belong to the account of this process."""
     job, me = folder.job(), _account(os.geteuid())
     if job.user != me:
-        raise PlanError(f"{folder.job_file}: the job is {job.user}'s, and this is {me}", fix="submit the job again")
+        raise PlanError(f"{folder.job_file}: the job belongs to {job.user}, and this is {me}", fix="submit the job again")
     return job
 
 
-def _hold(folder: JobFolder, held: IO[str]) -> None:
+def _lock(folder: JobFolder, file: IO[str]) -> None:
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        raise LockedError(f"{folder.path}: another watcher has this job", fix="stop it; this one is tried again by systemd") from error
+        raise LockedError(f"{folder.path}: another watcher leads this job", fix="stop it; systemd restarts this one") from error
 
 
 def _removed(folder: JobFolder) -> bool:
-    """Tell a job whose folder was removed from storage that is away: there, the folder of all jobs is not to be read, or empty."""
+    """Return whether the job's folder was removed. If the storage is not mounted, the folder of all jobs is unreadable or empty."""
     try:
         return not folder.path.exists() and any(folder.path.parent.iterdir())
     except OSError:
@@ -155,14 +157,14 @@ def _removed(folder: JobFolder) -> bool:
 
 
 def make_target(job: Job, folder: JobFolder, broker: Broker) -> Target:
-    """Return where a job's attempts run."""
+    """Return the target that runs a job's attempts."""
     if job.target == KUBERNETES:
-        document = parse_json(safe_files.read_regular(folder.job_file, max_bytes=folders.LARGEST_JOB_BYTES))
-        return KubernetesTarget(job, folder, Brokered(job, document, broker))
+        document = parse_json(safe_files.read_regular(folder.job_file, max_bytes=folders.MAX_JOB_BYTES))
+        return KubernetesTarget(job, folder, BrokeredCluster(job, document, broker))
     return DirectTarget(job, folder, broker) if job.target == DIRECT else SlurmTarget(job, folder)
 
 
-def _lock(folder: JobFolder) -> Path:
+def _lock_file(folder: JobFolder) -> Path:
     return folder.path / "watch.lock"
 
 
@@ -178,11 +180,13 @@ def _show(options: argparse.Namespace) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     try:
-        names = safe_files.within(_ALL_S, lambda: sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name)))
+        names = safe_files.within(_LIST_S, lambda: sorted(path.name for path in options.root.iterdir() if JOB_ID.fullmatch(path.name)))
     except (OSError, TimeoutError) as error:
-        raise PlanError(f"{options.root}: cannot be read: {error}", fix="give the folder of all jobs") from error
-    deadline = time.monotonic() + _ALL_S
-    found = [item for name in names if (item := _list_item(options.root / name, min(_ONE_S, deadline - time.monotonic()))) is not None]
+        raise PlanError(
+            f"{options.root}: cannot be read: {error}", fix="mount the shared storage, or pass the folder of all jobs"
+        ) from error
+    deadline = time.monotonic() + _LIST_S
+    found = [item for name in names if (item := _list_item(options.root / name, min(_JOB_S, deadline - time.monotonic()))) is not None]
     if options.json:
         sys.stdout.write(json.dumps({"schema": LIST_SCHEMA, "jobs": found}) + "\n")
     else:
@@ -191,19 +195,19 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _list_item(path: Path, limit_s: float) -> dict[str, Any] | None:
-    """Return what a list says of one job, read as its owner in a process of its own; None where there is nothing that may be read."""
+    """Return a job for a list, read as its owner in a separate process; None if this account may not read it, or it was removed."""
 
     def read() -> dict[str, Any] | None:
         _as_owner(path)
         folder = JobFolder(path)
-        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile; another account's
+        with suppress(FileNotFoundError, PermissionError):  # removed meanwhile, or of another account
             folder.job_file.lstat()
             if os.access(path, os.X_OK):
                 return _listed(folder)
         return None
 
     if limit_s <= 0:
-        return _unread(path.name, "", f"{path}: the jobs before it took all the time that a list has")
+        return _unread(path.name, "", f"{path}: the list reached its time limit before this job")
     found: dict[str, Any] | None
     try:
         found = safe_files.within(limit_s, read)
@@ -213,7 +217,7 @@ def _list_item(path: Path, limit_s: float) -> dict[str, Any] | None:
 
 
 def _as_owner(path: Path) -> None:
-    """Go on with the rights of whoever owns a job's folder, where this is root: what lies in it is a user's."""
+    """Change from root to the owner of a job's folder: its files belong to a user."""
     if os.geteuid() == 0:
         become(owner_of(path.parent, path.name))
 
@@ -242,22 +246,22 @@ def _request(options: argparse.Namespace) -> int:
     folder = JobFolder(options.folder)
     folder.job()
     folder.request(options.what)
-    sys.stdout.write(f"{options.what} is asked for; the watcher acts on it within seconds\n")
+    sys.stdout.write(f"requested {options.what}; the watcher applies it within seconds\n")
     return 0
 
 
 def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
-    """Return a job with its state and newest events as plain data.
+    """Return a job with its state and newest events, as plain data.
 
     Raises:
-        UsageError: job.json is not there or wrong, or names another account than the one that owns the folder.
+        UsageError: job.json is missing or invalid, or names another account than the owner of the folder.
     """
-    # One read: its owner may replace the file at any moment.
+    # One read only: its owner may replace the file at any time.
     job, text = folder.read()
     owner = folder.path.stat().st_uid
     if owner and _account(owner) != job.user:
         raise UsageError(
-            f"{folder.job_file}: the job is {job.user}'s, and its folder {_account(owner)}'s", fix="do not change the user of a job"
+            f"{folder.job_file}: the job belongs to {job.user}, and its folder to {_account(owner)}", fix="do not change the user of a job"
         )
     state = folder.state()
     live = state is not None and state.phase not in states.TERMINAL
@@ -271,11 +275,11 @@ def _status(folder: JobFolder, *, events: int = _EVENTS) -> dict[str, Any]:
 
 
 def _listed(folder: JobFolder) -> dict[str, Any]:
-    """Return a job for a list of all: without its events, and with its newest attempt only. One that cannot be read says why."""
+    """Return a job for a list: without events, and with its newest attempt only. If it cannot be read, the reason is included."""
     try:
         status = _status(folder, events=0)
-        _line(status)  # what cannot be shown ends the look at this job, not the list
-    except Exception as error:  # noqa: BLE001 - what is in a folder of a user must not keep the jobs of others from being listed
+        _line(status)  # a job that cannot be printed must not end the list
+    except Exception as error:  # noqa: BLE001 - a user's files must not hide the jobs of others
         return _unread(folder.path.name, _account(folder.path.stat().st_uid), str(error))
     if status["state"]:
         status["state"]["attempts"] = status["state"]["attempts"][-1:]
@@ -303,18 +307,18 @@ def _events(path: Path) -> list[Any]:
 
 
 def events_from(path: Path, offset: int) -> tuple[list[Any], int]:
-    """Return the events from a place in the file on, as many as one answer takes, and the place after them: 0 is the first one's."""
+    """Return the events from an offset of the file on, as many as one answer contains, and the offset after them."""
     piece = log_view.read_piece(path, max(0, offset))
     if piece is None:
         return [], offset
     whole = piece.data.rfind(b"\n") + 1
     if not whole and len(piece.data) == log_view.PIECE_BYTES:
-        whole = len(piece.data)  # no event is that long: what a user wrote there is passed over
+        whole = len(piece.data)  # no event is that long: skip what a user wrote there
     return _parsed(piece.data[:whole]), piece.offset + whole
 
 
 def _parsed(lines: bytes) -> list[Any]:
-    """Return the events in lines; what is none is left out: the file belongs to the job's user."""
+    """Return the events in these lines; invalid lines are skipped, because the file belongs to the job's user."""
     events = []
     for line in lines.decode("utf-8", "replace").split("\n"):
         with suppress(ValueError):
@@ -326,10 +330,15 @@ def _parsed(lines: bytes) -> list[Any]:
 
 def _line(status: dict[str, Any]) -> str:
     job, problem = status["job"], status.get("problem", "")
-    unread = {"phase": "unknown" if problem else states.PENDING, "step": None, "attempt": 0, "reason": problem or "not watched yet"}
+    unread = {
+        "phase": "unknown" if problem else states.PENDING,
+        "step": None,
+        "attempt": 0,
+        "reason": problem or "no watcher has started yet",
+    }
     state = status["state"] or unread
     step = "-" if state["step"] is None else state["step"]
-    stale = " (its watcher is gone)" if status["stale"] else ""
+    stale = " (its watcher does not run)" if status["stale"] else ""
     return printable(
         f"{job['id']}  {job['user']}  {job['target']}  {state['phase']}{stale}  attempt {state['attempt']}  step {step}  {state['reason']}"
     )
@@ -340,7 +349,7 @@ def _text(status: dict[str, Any]) -> str:
     state = status["state"] or {}
     lines += [f"  fix: {state['fix']}"] if state.get("fix") else []
     lines += [f"  checkpoint: step {state['checkpoint']}"] if state.get("checkpoint") is not None else []
-    lines += [f"  keeps off {item['host']}: {item['reason']}" for item in state.get("excluded", ())]
+    lines += [f"  excludes {item['host']}: {item['reason']}" for item in state.get("excluded", ())]
     for event in status["events"]:
         when = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(event["time"]))
         words = [event["kind"], event["host"], event["reason"], "" if event["step"] is None else f"step {event['step']}"]

@@ -1,4 +1,4 @@
-"""Where attempts run. A target starts, looks at and stops one attempt; what it cannot find out it says so, and decides nothing."""
+"""Targets start, observe and stop attempts. They report an unknown state as unknown, and decide nothing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 
 class Target(Protocol):
-    """Every call ends within its own time-outs, and may be repeated."""
+    """Every call has a time limit, and may be repeated."""
 
     def candidates(self) -> Candidates:
-        """Return the hosts that may take part, as they are now."""
+        """Return the hosts that may run the next attempt, with their current state."""
         ...
 
     def start(self, state: State) -> None:
-        """Start the state's attempt where it has not been started."""
+        """Start the state's attempt on the hosts where it has not started."""
         ...
 
     def observe(self, state: State) -> Observation:
-        """Return how the state's attempt stands, without progress and requests."""
+        """Return the state's attempt as it is now, without progress and requests."""
         ...
 
     def stop(self, state: State, *, force: bool) -> None:
-        """Ask the attempt to end; with `force` end it at once."""
+        """Stop the attempt gracefully; with `force` kill it."""
         ...

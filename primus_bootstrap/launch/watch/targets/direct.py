@@ -1,4 +1,4 @@
-"""The target `direct`: a systemd unit on each host, started by the program `primus-cli unit` there, which the broker asks over SSH."""
+"""The target `direct`: a systemd unit on each host, started by `primus-cli unit`, to which the broker connects over SSH."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.broker_client import NoAnswerError, RefusedError
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.node_record import NodeRecord
 
 _LOOK_S, _START_S = 12.0, 30.0
-AT_ONCE = 32
-# A connection costs the service host some 60 ms of a processor, and its node a process: with more hosts, each is asked less often.
-ASKED_A_LOOK = 16
+MAX_CONNECTIONS = 32
+# A connection costs the service host some 60 ms of CPU time. With more hosts, each is queried less often.
+QUERIED_PER_TICK = 16
 
 
 class Nodes(Protocol):
-    """Who asks hosts: the broker."""
+    """The part of the broker that a target uses."""
 
     def ask_node(self, node: str, request: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any]:
         """Return a host's answer."""
@@ -37,9 +37,14 @@ class Nodes(Protocol):
 
 @dataclass
 class DirectTarget:
-    """The hosts of one job. `refused` keeps what hosts said to the newest start, for people.
+    """The hosts of one job.
 
-    `running` keeps the answers of the hosts of the newest attempt that run it, in the order in which they were asked.
+    Attributes:
+        job: The job.
+        folder: Its folder.
+        broker: The broker of this host.
+        refused: Error messages of the newest start, by host.
+        running: The last answers of the hosts that run the newest attempt, the oldest first.
     """
 
     job: Job
@@ -49,15 +54,15 @@ class DirectTarget:
     running: dict[Host, dict[str, Any]] = field(default_factory=dict)
 
     def candidates(self) -> Candidates:
-        """Ask every host and spare whether it is there, healthy and free."""
+        """Query every host and spare: whether it answers, is healthy and is free."""
         direct = self.job.direct
         hosts = (*direct.hosts, *direct.spares)
-        found = _each(hosts, self._probe)
+        found = _in_parallel(hosts, self._probe)
         spares = {host.name for host in direct.spares}
         return Candidates(tuple(self._candidate(host, answer, spare=host.name in spares) for host, answer in found.items()))
 
     def start(self, state: State) -> None:
-        """Start the launcher on each host of the attempt; a host where it runs or has run says so and does nothing."""
+        """Start the launcher on each host of the attempt; a host where it runs or has run does nothing."""
         self.running = {}
 
         def one(host: Host) -> str:
@@ -68,18 +73,18 @@ class DirectTarget:
                 return str(error)
             return ""
 
-        answers = _each(state.hosts, one)
+        answers = _in_parallel(state.hosts, one)
         self.refused = {host.name: answer for host, answer in answers.items() if answer}
 
     def observe(self, state: State) -> Observation:
-        """Ask the hosts of the attempt, and read what the launchers wrote."""
+        """Query the hosts of the attempt, and read the records of the launchers."""
         answers = self._answers(state)
         records = node_record.read_all(self.folder.attempt(state.attempt))
         nodes = tuple(self._node(host, answers[host], records.get(rank), state) for rank, host in enumerate(state.hosts))
         return Observation(_status(nodes), nodes, hosts=state.hosts)
 
     def stop(self, state: State, *, force: bool) -> None:
-        """Ask each host of the attempt to stop it; who does not answer has its lease to look at."""
+        """Stop the attempt on each host; a host that does not answer ends it when it loses the lease."""
 
         def one(host: Host) -> None:
             try:
@@ -87,13 +92,13 @@ class DirectTarget:
             except (NoAnswerError, RefusedError) as error:
                 self.refused[host.name] = str(error)
 
-        _each(state.hosts, one)
+        _in_parallel(state.hosts, one)
 
     def _answers(self, state: State) -> dict[Host, dict[str, Any] | str]:
-        """Ask every host that is not known to run the attempt, and of the others those that were asked longest ago."""
+        """Query every host that is not known to run the attempt, and those of the others that were queried longest ago."""
         kept = {host: answer for host, answer in self.running.items() if host in state.hosts and state.phase == states.RUNNING}
         others = [host for host in state.hosts if host not in kept]
-        asked = _each([*others, *list(kept)[:ASKED_A_LOOK]], lambda host: self._status(host, state))
+        asked = _in_parallel([*others, *list(kept)[:QUERIED_PER_TICK]], lambda host: self._status(host, state))
         answers = {**{host: answer for host, answer in kept.items() if host not in asked}, **asked}
         self.running = {
             host: answer for host, answer in answers.items() if not isinstance(answer, str) and answer.get("state") == "running"
@@ -117,7 +122,7 @@ class DirectTarget:
         return Candidate(
             host,
             answers=True,
-            health=str(answer.get("health", seeing.UNKNOWN)),
+            health=str(answer.get("health", observations.UNKNOWN)),
             written=_by_our_clock(answer),
             spare=spare,
             busy=", ".join(str(name) for name in others),
@@ -132,34 +137,34 @@ class DirectTarget:
             return str(error)
 
     def _node(self, host: Host, answer: dict[str, Any] | str, record: NodeRecord | None, state: State) -> NodeObservation:
-        """Put together what a host says and what its launcher wrote."""
+        """Combine a host's answer with the record of its launcher."""
         if record is not None and record.ended is not None:
-            return NodeObservation(host.name, seeing.ENDED, record.exit_code, why=record.note)
+            return NodeObservation(host.name, observations.ENDED, record.exit_code, why=record.note)
         if isinstance(answer, str):
-            return NodeObservation(host.name, seeing.SILENT, why=answer)
+            return NodeObservation(host.name, observations.SILENT, why=answer)
         if answer.get("state") == "running":
-            return NodeObservation(host.name, seeing.RUNNING)
+            return NodeObservation(host.name, observations.RUNNING)
         if record is None and state.phase != states.RUNNING:
-            return NodeObservation(host.name, seeing.ABSENT, why=self.refused.get(host.name, ""))
+            return NodeObservation(host.name, observations.ABSENT, why=self.refused.get(host.name, ""))
         restarted = record is not None and record.boot_id != answer.get("boot_id")
-        return NodeObservation(host.name, seeing.ENDED, restarted=restarted, why="its launcher ended without a word")
+        return NodeObservation(host.name, observations.ENDED, restarted=restarted, why="its launcher ended without a record")
 
 
 def _by_our_clock(answer: dict[str, Any]) -> float:
-    """Return when a host's health was looked at by this host's clock: theirs may be ahead, or behind."""
+    """Return the time of a host's health checks by this host's clock: its own may be ahead or behind."""
     written, now = float(answer.get("written", 0.0)), float(answer.get("now", 0.0))
     return time.time() - (now - written) if written and now else written
 
 
 def _status(nodes: Sequence[NodeObservation]) -> str:
     found = {node.state for node in nodes}
-    if seeing.RUNNING in found:
-        return seeing.RUNNING
-    return seeing.SILENT if seeing.SILENT in found and not found & {seeing.ENDED} else seeing.ENDED
+    if observations.RUNNING in found:
+        return observations.RUNNING
+    return observations.SILENT if observations.SILENT in found and not found & {observations.ENDED} else observations.ENDED
 
 
-def _each(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
-    """Return the answers of all hosts, asked at once."""
-    with ThreadPoolExecutor(max_workers=min(len(hosts), AT_ONCE) or 1) as pool:
+def _in_parallel(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
+    """Return the answers of all hosts, queried in parallel."""
+    with ThreadPoolExecutor(max_workers=min(len(hosts), MAX_CONNECTIONS) or 1) as pool:
         asked = {host: pool.submit(one, host) for host in hosts}
         return {host: answer.result() for host, answer in asked.items()}

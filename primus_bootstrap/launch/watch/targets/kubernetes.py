@@ -1,7 +1,7 @@
-"""The target `kubernetes`: an attempt is one object (JobSet, TrainJob, Indexed Job) or a Job a rank, found again by its labels.
+"""The target `kubernetes`: an attempt is one object (JobSet, TrainJob, Indexed Job) or a Job per rank, found by its labels.
 
-The cluster never starts anything again by itself: the watcher makes new objects for each attempt. Rank 0's address goes over the shared
-storage, so that no name has to be resolved.
+The cluster never restarts anything by itself: the watcher creates new objects for each attempt. Rank 0's address is passed through the
+shared storage, so no name has to be resolved.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from primus_bootstrap.core.atomic_files import write_if_changed
 from primus_bootstrap.launch.runtimes.self_exec import archive, own_command
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.job_spec_kubernetes import INDEXED, JOBSET, RANKS, TRAINJOB
 from primus_bootstrap.launch.watch.kube_api import ApiRefusedError, ApiSilentError
-from primus_bootstrap.launch.watch.kube_broker import person
+from primus_bootstrap.launch.watch.kube_broker import pod_user
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
-from primus_bootstrap.launch.watch.targets import kubernetes_nodes as places
-from primus_bootstrap.launch.watch.targets import kubernetes_objects as making
-from primus_bootstrap.launch.watch.targets import kubernetes_pods as reading
+from primus_bootstrap.launch.watch.targets import kubernetes_nodes as node_checks
+from primus_bootstrap.launch.watch.targets import kubernetes_objects as manifests
+from primus_bootstrap.launch.watch.targets import kubernetes_pods as pod_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.targets.kubernetes_objects import Kind, Start
     from primus_bootstrap.launch.watch.targets.kubernetes_pods import Pod
 
-_STUCK_S = 60.0  # a registry may be away for a moment
-_AT_ONCE, _NOW = 0, 1  # seconds of grace: gone from the server without the kubelet's word, or killed by it
+_STUCK_S = 60.0  # a registry may be unreachable for a moment
+_WITHOUT_KUBELET, _KILL = 0, 1  # grace periods in seconds: 0 deletes the object without waiting for the kubelet
 
 
 @dataclass
 class KubernetesTarget:
-    """The objects of one job. `refused` is what the API server said to the newest start, for people."""
+    """The objects of one job. `refused` is the error of the newest start."""
 
     job: Job
     folder: JobFolder
@@ -53,97 +53,97 @@ class KubernetesTarget:
     _kinds: tuple[Kind, ...] = ()
 
     def candidates(self) -> Candidates:
-        """Ask which nodes there are that can take the pods at all, and which of them the scheduler can use now."""
+        """Return the nodes that could run the pods, and whether the scheduler can use them now."""
         wanted = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
         try:
             nodes = self.cluster.nodes(wanted)
         except (ApiSilentError, ApiRefusedError) as error:
             return Candidates(chosen_by_target=True, why=str(error))
-        borne = making.tolerations(self.job.pods)
-        able = {node["metadata"]["name"]: places.usable(node) for node in nodes if places.suits(node, self.job.pods, borne)}
+        tolerations = manifests.tolerations(self.job.pods)
+        able = {node["metadata"]["name"]: node_checks.usable(node) for node in nodes if node_checks.suits(node, self.job.pods, tolerations)}
         return Candidates(tuple(Candidate(Host(name, name), answers=well) for name, well in able.items()), chosen_by_target=True)
 
     def start(self, state: State) -> None:
-        """Make the attempt's objects unless they are there; what cannot be found out leaves everything as it is."""
+        """Create the attempt's objects unless they exist; if that is unknown, do nothing."""
         self.refused = ""
         try:
             there = {(kind, item["metadata"]["name"]) for kind, item in self._tops(state.attempt)}
             start = self._start(state)
-            if there and any(_made(start, form) <= there for form in making.FORMS):
+            if there and any(_object_names(start, form) <= there for form in manifests.FORMS):
                 return
             self._clear(state.attempt)
             form = self._form(start)
-            for index, (kind, sent) in enumerate(making.objects(start, form)):
+            for index, (kind, sent) in enumerate(manifests.objects(start, form)):
                 if (kind, sent["metadata"]["name"]) not in there:
                     self._create(start, form, index)
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
 
     def observe(self, state: State) -> Observation:
-        """Ask for the attempt's objects and pods, for nodes of which there is doubt, and read what the launchers wrote."""
+        """Query the attempt's objects and pods, and doubtful nodes, and read the records of the launchers."""
         records = node_record.read_all(self.folder.attempt(state.attempt))
         try:
             tops = [item for _, item in self._tops(state.attempt)]
             listed = self.cluster.pods(state.attempt)
-            pods = reading.by_rank((pod for pod in map(reading.read_pod, listed) if pod), records)
+            pods = pod_status.by_rank((pod for pod in map(pod_status.read_pod, listed) if pod), records)
             ready = self._nodes_ready(pods, records)
         except (ApiSilentError, ApiRefusedError) as error:
-            return Observation(seeing.SILENT, why=str(error))
+            return Observation(observations.SILENT, why=str(error))
         if not tops and not pods:
             return self._without_objects(state, records, ready)
         self._keep_logs(state, pods, records)
-        names = reading.node_names(self.job.nodes, pods, records)
-        failed = reading.failures(tops, self.job.nodes)
+        names = pod_status.node_names(self.job.nodes, pods, records)
+        failed = pod_status.failures(tops, self.job.nodes)
         nodes = tuple(self._node(rank, pods.get(rank), records.get(rank), ready, failed.get(rank, "")) for rank in range(self.job.nodes))
         hosts = tuple(Host(name, name) for name in names)
-        held = any(map(reading.suspended, tops)) and not state.stopping
+        held = any(map(pod_status.suspended, tops)) and not state.stopping
         preempted = bool(records) and (held or any(pod.preempted for pod in pods.values()))
-        verdict = seeing.PREEMPTED if preempted else ""
+        verdict = observations.PREEMPTED if preempted else ""
         if tops and all(item["metadata"].get("deletionTimestamp") for item in tops):
             verdict = _deleted(state, records)
         return Observation(self._status(nodes, pods), nodes, verdict, self.job.unit(state.attempt), hosts, why=_why(nodes, pods, held=held))
 
     def stop(self, state: State, *, force: bool) -> None:
-        """Delete the attempt's objects and thereby its pods, which have their time for a checkpoint; with `force` they have none."""
+        """Delete the attempt's objects with their pods; `force` skips the grace period."""
         try:
             for kind, item in self._tops(state.attempt):
                 self._delete(kind, item)
             if force:
                 for item in self.cluster.pods(state.attempt):
-                    self._delete_pod(item, _NOW)
+                    self._delete_pod(item, _KILL)
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
 
     def _served(self) -> tuple[Kind, ...]:
-        """Return the kinds that the API server has, asked for once."""
+        """Return the kinds that the API server supports; queried once."""
         if not self._kinds:
             self._kinds = self.cluster.served()
         return self._kinds
 
     def _tops(self, attempt: int | None = None) -> Iterator[tuple[Kind, dict[str, Any]]]:
-        """Yield the objects of an attempt, or of all, that this watcher has made; nobody else's."""
+        """Yield the objects of this job, of one attempt or of all."""
         for kind in self._served():
             for item in self.cluster.tops(kind, attempt):
                 yield kind, item
 
     def _start(self, state: State) -> Start:
         found = archive()
-        if found:  # the pods run what the watcher runs, whatever their image has
+        if found:  # pods run the same release of primus-cli as the watcher
             copy = self.folder.path / "primus-cli"
             write_if_changed(copy, found.read_bytes())
             own: tuple[str, ...] = ("python3", "-I", str(copy))
         else:
             own = own_command("python3")
         words = (*own, "attempt", "--folder", str(self.folder.path), "--attempt", str(state.attempt))
-        return making.Start(self.job, state.attempt, words, _person(), tuple(item.host for item in state.excluded))
+        return manifests.Start(self.job, state.attempt, words, _pod_user(), tuple(item.host for item in state.excluded))
 
     def _form(self, start: Start) -> str:
-        """Return how the attempt is put: as its job says, else by what the server has.
+        """Return the form of the attempt: the job's choice, or the best that the server supports.
 
-        An old server takes an Indexed Job and drops in silence that it is one: so it is asked, and what it would keep is read.
+        An old server accepts an Indexed Job and silently drops completionMode. A dry run shows whether it does.
 
         Raises:
-            ApiRefusedError: The job asks for what the server has not.
+            ApiRefusedError: The server does not support the job's choice.
         """
         wanted, served = self.job.pods.form, {kind.form for kind in self._served()}
         if wanted == "auto" and JOBSET in served:
@@ -155,44 +155,44 @@ class KubernetesTarget:
             if kept["spec"].get("completionMode") == "Indexed":
                 return INDEXED
             if wanted == INDEXED:
-                raise ApiRefusedError(404, "its Jobs know no completionMode; set workload_kubernetes_form: auto")
+                raise ApiRefusedError(404, "its Jobs have no completionMode; set workload_kubernetes_form: auto")
             wanted = RANKS
         if wanted == RANKS and self.job.pods.queue:
             raise ApiRefusedError(
-                404, "a queue admits a job as one object, and a Job a rank is none; leave workload_kubernetes_queue empty"
+                404, "a queue needs one object for all ranks, and this server needs a Job per rank; leave workload_kubernetes_queue empty"
             )
         return wanted
 
     def _create(self, start: Start, form: str, index: int) -> None:
-        """Make an object, and take it back where the server has not kept all of it.
+        """Create an object, and delete it again if the server dropped a field.
 
         Raises:
-            ApiRefusedError: The server takes it not, or not as it is.
+            ApiRefusedError: The server refused the object, or dropped a field.
         """
-        kind, sent = making.objects(start, form)[index]
+        kind, sent = manifests.objects(start, form)[index]
         kept = self.cluster.create(start, form, index)
-        missing = making.dropped(sent["spec"], kept.get("spec"))
+        missing = manifests.dropped(sent["spec"], kept.get("spec"))
         if missing:
             self._delete(kind, kept)
             raise ApiRefusedError(422, f"{kind.name} {sent['metadata']['name']}: it drops spec.{missing}, which the job needs")
 
     def _clear(self, attempt: int) -> None:
-        """Delete what is left of earlier attempts, whose leases are over; pods on nodes that nobody hears from would hold their share."""
+        """Delete objects of earlier attempts, whose leases have expired. Pods on silent nodes would keep their resources."""
         ready: dict[str, bool] = {}
         for kind, item in self._tops():
-            if item["metadata"]["labels"].get(making.ATTEMPT) != str(attempt):
+            if item["metadata"]["labels"].get(manifests.ATTEMPT) != str(attempt):
                 self._delete(kind, item)
         for item in self.cluster.pods(None):
             node = (item.get("spec") or {}).get("nodeName")
-            if item["metadata"]["labels"].get(making.ATTEMPT) == str(attempt) or not node:
+            if item["metadata"]["labels"].get(manifests.ATTEMPT) == str(attempt) or not node:
                 continue
             if node not in ready:
-                ready[node] = places.ready(self.cluster.node(node))
+                ready[node] = node_checks.ready(self.cluster.node(node))
             if not ready[node]:
-                self._delete_pod(item, _AT_ONCE)
+                self._delete_pod(item, _WITHOUT_KUBELET)
 
     def _delete(self, kind: Kind, item: Mapping[str, Any]) -> None:
-        """Delete an object with what belongs to it, that very one."""
+        """Delete an object by name and uid, with its dependents."""
         metadata = item["metadata"]
         if not metadata.get("deletionTimestamp"):
             self.cluster.delete(kind, metadata["name"], metadata["uid"])
@@ -201,36 +201,38 @@ class KubernetesTarget:
         self.cluster.delete_pod(item["metadata"]["name"], item["metadata"]["uid"], seconds)
 
     def _nodes_ready(self, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> dict[str, bool]:
-        doubtful = [rank for rank in range(self.job.nodes) if reading.in_doubt(rank, pods, records)]
+        doubtful = [rank for rank in range(self.job.nodes) if pod_status.in_doubt(rank, pods, records)]
         names = {records[rank].host if rank in records else pods[rank].node for rank in doubtful}
-        return {name: places.ready(self.cluster.node(name)) for name in sorted(names)}
+        return {name: node_checks.ready(self.cluster.node(name)) for name in sorted(names)}
 
     def _node(self, rank: int, pod: Pod | None, record: NodeRecord | None, ready: Mapping[str, bool], failed: str = "") -> NodeObservation:
         name = record.host if record else pod.node if pod else ""
-        return reading.judge_rank(name or f"rank {rank}", pod, record, ready.get(name), failed)
+        return pod_status.node_observation(name or f"rank {rank}", pod, record, ready.get(name), failed)
 
     def _status(self, nodes: tuple[NodeObservation, ...], pods: Mapping[int, Pod]) -> str:
-        """Judge the whole: an image that cannot be had for long is no queue to wait in."""
+        """Return the state of the attempt; it is absent if an image cannot be pulled for a long time."""
         stuck = {pod.name for pod in pods.values() if pod.stuck}
         now = time.monotonic()
         self.stuck_since = {name: self.stuck_since.get(name, now) for name in stuck}
         if any(now - since > _STUCK_S for since in self.stuck_since.values()):
-            return seeing.ABSENT
-        return reading.status_of(nodes)
+            return observations.ABSENT
+        return pod_status.status_of(nodes)
 
     def _without_objects(self, state: State, records: Mapping[int, NodeRecord], ready: Mapping[str, bool]) -> Observation:
-        """Judge an attempt of which the server has nothing: not made yet, over and cleaned up, or deleted by somebody."""
+        """Return the observation of an attempt without objects: not created yet, cleaned up after its end, or deleted by a user."""
         if state.phase == states.STARTING and not records and not state.target_id:
-            return Observation(seeing.ABSENT, why=self.refused)
+            return Observation(observations.ABSENT, why=self.refused)
         names = [host.name for host in state.hosts] or [f"rank {rank}" for rank in range(self.job.nodes)]
         nodes = tuple(
-            self._node(rank, None, records[rank], ready) if rank in records else NodeObservation(name, seeing.ENDED)
+            self._node(rank, None, records[rank], ready) if rank in records else NodeObservation(name, observations.ENDED)
             for rank, name in enumerate(names)
         )
-        return Observation(reading.status_of(nodes), nodes, _deleted(state, records), why="Kubernetes has nothing of the attempt any more")
+        return Observation(
+            pod_status.status_of(nodes), nodes, _deleted(state, records), why="Kubernetes has no objects of the attempt any more"
+        )
 
     def _keep_logs(self, state: State, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> None:
-        """Keep the last words of containers whose launcher never began; all others write to the shared storage themselves."""
+        """Save the logs of containers whose launcher never started; launchers write their logs to the shared storage."""
         for rank, pod in pods.items():
             path = self.folder.attempt(state.attempt) / f"node-{rank:05d}.log"
             if rank in records or pod.exit_code is None or path.exists():
@@ -239,7 +241,7 @@ class KubernetesTarget:
                 text = self.cluster.log(pod.name)
             except (ApiSilentError, ApiRefusedError) as error:
                 text = str(error)
-            last = next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+            last = next((line for line in reversed(text.splitlines()) if line.strip()), "its log is empty")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(
                 f"{text.rstrip()}\nprimus-cli: the container of {pod.name} ended with exit code {pod.exit_code}: {last}\n", "utf-8"
@@ -247,28 +249,28 @@ class KubernetesTarget:
 
 
 def _why(nodes: tuple[NodeObservation, ...], pods: Mapping[int, Pod], *, held: bool) -> str:
-    """Say why an attempt does not run yet."""
-    told = dict.fromkeys(node.why for node in nodes if node.state == seeing.ABSENT and node.why)
+    """Return why an attempt does not run yet."""
+    reasons = dict.fromkeys(node.why for node in nodes if node.state == observations.ABSENT and node.why)
     if held:
-        return "Kubernetes holds the job back: its queue has not admitted it"
-    if told:
-        return f"Kubernetes: {'; '.join(told)}"
-    return "" if pods else "Kubernetes has made no pods yet"
+        return "Kubernetes suspends the job: its queue has not admitted it"
+    if reasons:
+        return f"Kubernetes: {'; '.join(reasons)}"
+    return "" if pods else "Kubernetes has not created pods yet"
 
 
 def _deleted(state: State, records: Mapping[int, NodeRecord]) -> str:
-    """Return the verdict on an attempt whose objects somebody deletes: as good as a cancel, unless this watcher did, or all was over."""
-    over = bool(records) and all(record.exit_code == 0 for record in records.values())
-    return "" if state.stopping or over else seeing.CANCELLED
+    """Return the verdict on an attempt whose objects were deleted: cancelled, unless this watcher did it or the attempt had ended."""
+    ended = bool(records) and all(record.exit_code == 0 for record in records.values())
+    return "" if state.stopping or ended else observations.CANCELLED
 
 
-def _made(start: Start, form: str) -> set[tuple[Kind, str]]:
-    return {(kind, sent["metadata"]["name"]) for kind, sent in making.objects(start, form)}
+def _object_names(start: Start, form: str) -> set[tuple[Kind, str]]:
+    return {(kind, sent["metadata"]["name"]) for kind, sent in manifests.objects(start, form)}
 
 
-def _person() -> making.Person:
-    """Return the numbers of the job's user, as whom this watcher runs."""
+def _pod_user() -> manifests.PodUser:
+    """Return the ids of the job's user, which this watcher has too."""
     try:
-        return person(pwd.getpwuid(os.geteuid()))
+        return pod_user(pwd.getpwuid(os.geteuid()))
     except KeyError:
-        return making.Person(os.geteuid(), os.getegid())
+        return manifests.PodUser(os.geteuid(), os.getegid())

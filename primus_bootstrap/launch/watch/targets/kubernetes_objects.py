@@ -1,4 +1,4 @@
-"""The objects that one attempt is in Kubernetes: pure functions from a job to what the API server is sent."""
+"""Build the Kubernetes objects of an attempt. Pure functions of the job."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ JOB, ATTEMPT, RANK = "primus-bootstrap.io/job", "primus-bootstrap.io/attempt", "
 INDEX = "batch.kubernetes.io/job-completion-index"
 QUEUE, PRIORITY = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/priority-class"
 TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
-CONTAINER = "node"  # Trainer looks for it by this name
+CONTAINER = "node"  # Trainer requires this name
 POD_NODE, POD_IP, POD_NAME, POD_RANK = "PRIMUS_POD_NODE", "PRIMUS_POD_IP", "PRIMUS_POD_NAME", "JOB_COMPLETION_INDEX"
 _HOSTNAME = "kubernetes.io/hostname"
 _AFTER_GRACE_S = 30
-_KEPT_S = 24 * 3600  # how long the cluster keeps what has ended, where it cleans up by itself
-# What a server may leave out of its answer although it took it: Jobs clean up by themselves from 1.21 on.
+_KEPT_S = 24 * 3600  # how long the cluster keeps ended objects, if it cleans up by itself
+# Fields that a server may drop: Jobs clean up by themselves from 1.21 on.
 _MAY_BE_DROPPED = ("ttlSecondsAfterFinished",)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of object that an attempt is made of, and where the API server has it; `form` is what is made with it alone."""
+    """A kind of object, and its path at the API server; `form` is the form of attempts that consist of it."""
 
     form: str
     group: str
@@ -39,11 +39,11 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """What an object of it says."""
+        """Group and version, as in the field apiVersion."""
         return f"{self.group}/{self.version}"
 
     def path(self, namespace: str, name: str = "") -> str:
-        """Return where the API server has the objects of a namespace, or one of them."""
+        """Return the path of all objects in a namespace, or of one of them."""
         return f"/apis/{self.api_version}/namespaces/{namespace}/{self.plural}{'/' + name if name else ''}"
 
 
@@ -56,8 +56,8 @@ FORMS = (TRAINJOB, JOBSET, INDEXED, RANKS)
 
 
 @dataclass(frozen=True)
-class Person:
-    """As whom the pods run: the numbers of the job's user, as shared storage knows them."""
+class PodUser:
+    """The ids with which the pods run: those of the job's user, because shared storage uses them."""
 
     uid: int
     gid: int
@@ -66,32 +66,32 @@ class Person:
 
 @dataclass(frozen=True)
 class Start:
-    """One attempt: its number, the words that its containers run, and the nodes that it keeps off."""
+    """One attempt: its number, the command line of its containers, and the nodes that it avoids."""
 
     job: Job
     attempt: int
     words: tuple[str, ...]
-    person: Person
+    user: PodUser
     excluded: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The name of its object; short enough for what is made from it (a pod's name has 63 characters)."""
+        """Name of the object; short enough for the names of its pods (63 characters)."""
         return f"{self.job.id}-{self.attempt}"
 
     @property
     def labels(self) -> dict[str, str]:
-        """What its objects and pods are found by."""
+        """Labels of its objects and pods."""
         return {MANAGED: MANAGER, JOB: self.job.id, ATTEMPT: str(self.attempt)}
 
 
 def selector(job: str, attempt: int | None = None) -> str:
-    """Return what finds the objects and pods of a job, or of one attempt, and no other's."""
+    """Return the label selector for the objects and pods of a job, or of one attempt."""
     return f"{MANAGED}={MANAGER},{JOB}={job}" + (f",{ATTEMPT}={attempt}" if attempt is not None else "")
 
 
 def objects(start: Start, form: str) -> list[tuple[Kind, dict[str, Any]]]:
-    """Return what is to be created, in this order."""
+    """Return the objects of an attempt, in the order of creation."""
     if form == RANKS:
         return [(BATCH_JOB, rank_job(start, rank)) for rank in range(start.job.nodes)]
     if form == JOBSET:
@@ -107,7 +107,7 @@ def indexed_job(start: Start) -> dict[str, Any]:
 
 
 def rank_job(start: Start, rank: int) -> dict[str, Any]:
-    """Return the Job of one rank, for servers whose Jobs know no index."""
+    """Return the Job of one rank, for servers without Indexed Jobs."""
     made = _object(BATCH_JOB, start, {"backoffLimit": 0, "template": _template(start, rank)})
     made["metadata"]["name"] = f"{start.name}-r{rank}"
     made["metadata"]["labels"][RANK] = str(rank)
@@ -115,10 +115,9 @@ def rank_job(start: Start, rank: int) -> dict[str, Any]:
 
 
 def dropped(sent: Any, kept: Any, path: str = "") -> str:
-    """Return the first field that the API server took and did not keep, as a path; empty where it has all.
+    """Return the path of the first field that the API server dropped; empty if it stored all fields.
 
-    Old servers drop what they do not know in silence. Values are not compared: servers write quantities their own way, and a webhook
-    may take an image from elsewhere.
+    Old servers silently drop unknown fields. Values are not compared: servers normalize quantities, and a webhook may change an image.
     """
     if isinstance(sent, dict):
         if not isinstance(kept, dict):
@@ -149,7 +148,7 @@ def _object(kind: Kind, start: Start, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _indexed(start: Start) -> dict[str, Any]:
-    """Return a Job's spec; the watcher starts again, the cluster never does."""
+    """Return the spec of a Job. The watcher restarts attempts, the cluster never does."""
     nodes = start.job.nodes
     return {
         "completionMode": "Indexed",
@@ -168,7 +167,7 @@ def _job_set(start: Start) -> dict[str, Any]:
 
 
 def _runtime(start: Start) -> dict[str, Any]:
-    """Return a runtime of the attempt's own: it says all that TrainJob itself has no words for, in every version of Trainer."""
+    """Return a runtime for this attempt, with the settings that TrainJob itself lacks, for every version of Trainer."""
     ancestor = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     replicated = {"name": "n", "template": {"metadata": {"labels": ancestor}, "spec": {"backoffLimit": 0, "template": _template(start)}}}
     return {
@@ -191,17 +190,17 @@ def _template(start: Start, rank: int | None = None) -> dict[str, Any]:
 
 
 def _pod(start: Start, rank: int | None) -> dict[str, Any]:
-    wanted, person = start.job.pods, start.person
-    groups = list(dict.fromkeys((*person.groups, *wanted.groups)))
+    wanted, user = start.job.pods, start.user
+    groups = list(dict.fromkeys((*user.groups, *wanted.groups)))
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,  # training asks no API server
+        "automountServiceAccountToken": False,  # training does not use the API server
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": start.job.grace_s + _AFTER_GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": person.uid,
-            "runAsGroup": person.gid,
+            "runAsUser": user.uid,
+            "runAsGroup": user.gid,
             **({"supplementalGroups": groups} if groups else {}),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
@@ -213,7 +212,7 @@ def _pod(start: Start, rank: int | None) -> dict[str, Any]:
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wanted.shm}},
         ],
     }
-    if person.uid == 0:  # only a job of root is; the role refuses it
+    if user.uid == 0:  # a job of root, which the role refuses
         del pod["securityContext"]["runAsNonRoot"]
     if wanted.host_network:
         pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
@@ -239,7 +238,7 @@ def _container(start: Start, rank: int | None) -> dict[str, Any]:
         "command": list(start.words),
         "env": environment,
         "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(wanted)},
-        # What is mounted anew on the host is seen in the pod.
+        # The pod must see a volume that is mounted again on the host.
         "volumeMounts": [
             {"name": "storage", "mountPath": wanted.storage, **({} if wanted.claim else {"mountPropagation": "HostToContainer"})},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the container's own
@@ -253,7 +252,7 @@ def _container(start: Start, rank: int | None) -> dict[str, Any]:
 
 
 def _capabilities(wanted: Kubernetes) -> dict[str, Any]:
-    """Let RDMA pin memory where the pod has it."""
+    """Allow pods with RDMA to pin memory."""
     rdma = wanted.host_network or any(name.startswith("rdma/") for name in wanted.resources)
     return {"capabilities": {"add": ["IPC_LOCK"]}} if rdma else {}
 
@@ -265,13 +264,13 @@ def _storage(wanted: Kubernetes) -> dict[str, Any]:
 
 
 def tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
-    """Return which taints a pod bears, those with the name of its devices too, by which nodes keep off who uses none of them."""
+    """Return the tolerations of a pod. They include taints named like its devices, which reserve nodes for pods that use these."""
     devices = [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
     return [*(toleration.to_json() for toleration in wanted.tolerations), *devices]
 
 
 def _affinity(start: Start) -> dict[str, Any]:
-    """Have one pod a node, near each other where no queue sees to that, keep off the nodes that are left out, and take spares last."""
+    """Return rules for one pod per node, near each other unless a queue places them, not on excluded nodes, and on spares last."""
     own = {"labelSelector": {"matchLabels": {MANAGED: MANAGER, JOB: start.job.id}}}
     made: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**own, "topologyKey": _HOSTNAME}]}}
     if (level := start.job.pods.topology) and not start.job.pods.queue:
@@ -279,7 +278,7 @@ def _affinity(start: Start) -> dict[str, Any]:
         made["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [near]}
     nodes: dict[str, Any] = {}
     if start.excluded:
-        off = [_off("metadata.name", [name]) for name in start.excluded]  # by its name: a label may be another's
+        off = [_off("metadata.name", [name]) for name in start.excluded]  # by its name: another node may have the same label
         nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [{"matchFields": off}]}
     if spares := start.job.pods.spares:
         preference = {"matchExpressions": [_off(_HOSTNAME, spares)]}

@@ -1,11 +1,11 @@
-"""What the pods of an attempt say of its ranks: pure functions from the API server's objects to what the policy judges."""
+"""Derive the state of an attempt's nodes from its pods. Pure functions of the API server's objects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.observation import NodeObservation
 from primus_bootstrap.launch.watch.targets.kubernetes_objects import INDEX, RANK
 
@@ -14,22 +14,34 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.node_record import NodeRecord
 
-# Of a container that waits: what no waiting mends.
+# Reasons of a waiting container that do not go away by waiting.
 _STUCK = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError",
      "RunContainerError", "ImageInspectError"}
 )  # fmt: skip
-# Who ended a pod before its time, where the kubelet did: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
+# Reasons of a disruption by the kubelet: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/
 _BY_KUBELET = ("", "TerminationByKubelet")
 _SHOWN = 300
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One pod, as far as it counts here.
+    """One pod.
 
-    `exit_code` is the kubelet's word that its container has ended. `well`: it runs, and the kubelet says so of late. `stuck` and `waits`
-    say why it does not run, `failed` why it never will. `placed`: it has a node, whose kubelet has yet to start its container, or refused.
+    Attributes:
+        name: Its name.
+        rank: Its rank.
+        node: Its node; empty before it is scheduled.
+        created: When it was created.
+        running: Its container runs.
+        well: It runs, and the kubelet has reported it recently.
+        exit_code: Exit code of the container, from the kubelet.
+        stuck: Why the container cannot be started.
+        waits: Why the pod is not scheduled.
+        failed: Why the pod failed before its container ran.
+        placed: It has a node, whose kubelet has not started the container yet, or refused to.
+        preempted: The scheduler preempted it.
+        deleted: It is being deleted.
     """
 
     name: str
@@ -48,7 +60,7 @@ class Pod:
 
 
 def read_pod(item: Mapping[str, Any]) -> Pod | None:
-    """Return what a pod says; None where it has no rank."""
+    """Read a pod; return None if it has no rank."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     number = (metadata.get("labels") or {}).get(RANK) or (metadata.get("annotations") or {}).get(INDEX) or ""
     if not number.isdecimal():
@@ -70,10 +82,10 @@ def read_pod(item: Mapping[str, Any]) -> Pod | None:
         running=running,
         well=running and conditions.get("Ready", {}).get("status") == "True" and not metadata.get("deletionTimestamp"),
         exit_code=None if ended is None else int(ended.get("exitCode", 0)),
-        stuck=_said(f"{waiting['reason']}: {waiting.get('message', '')}") if stuck else "",
+        stuck=_one_line(f"{waiting['reason']}: {waiting.get('message', '')}") if stuck else "",
         waits=""
         if running or scheduled.get("status") != "False"
-        else _said(str(scheduled.get("message") or scheduled.get("reason") or "")),
+        else _one_line(str(scheduled.get("message") or scheduled.get("reason") or "")),
         failed=_reason(status) or "its pod has failed" if failed else "",
         placed=bool(spec.get("nodeName")) and ended is None and not running and (not failed or whose in _BY_KUBELET),
         preempted=whose == "PreemptionByScheduler",
@@ -82,9 +94,9 @@ def read_pod(item: Mapping[str, Any]) -> Pod | None:
 
 
 def by_rank(pods: Iterable[Pod], records: Mapping[int, NodeRecord]) -> dict[int, Pod]:
-    """Return each rank's pod: the one whose launcher has the rank, else the newest.
+    """Return the pod of each rank: the one whose launcher claimed the rank, else the newest.
 
-    What takes the place of a pod that is gone was not made by the watcher, and its launcher refuses to run.
+    The launcher of a replacement pod refuses to run, because the watcher did not create it.
     """
     found: dict[int, Pod] = {}
     for pod in sorted(pods, key=lambda pod: pod.created):
@@ -95,13 +107,13 @@ def by_rank(pods: Iterable[Pod], records: Mapping[int, NodeRecord]) -> dict[int,
 
 
 def node_names(nodes: int, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> tuple[str, ...]:
-    """Return the node of each rank in their order; nothing as long as one has none."""
+    """Return the nodes in the order of their ranks; empty while a rank has none."""
     names = [records[rank].host if rank in records else pods[rank].node if rank in pods else "" for rank in range(nodes)]
     return tuple(names) if all(names) else ()
 
 
 def in_doubt(rank: int, pods: Mapping[int, Pod], records: Mapping[int, NodeRecord]) -> bool:
-    """Say whether the node of a rank has to be looked at: a pod that the kubelet says runs, or has ended, is proof enough."""
+    """Return whether the node of a rank must be checked: not if the kubelet reports that the pod runs or has ended."""
     record, pod = records.get(rank), pods.get(rank)
     if record is not None and record.ended is not None:
         return False
@@ -110,53 +122,58 @@ def in_doubt(rank: int, pods: Mapping[int, Pod], records: Mapping[int, NodeRecor
     return bool(pod.node) and not pod.well and pod.exit_code is None
 
 
-def judge_rank(
+def node_observation(
     name: str,
     pod: Pod | None,
     record: NodeRecord | None,
-    ready: bool | None,  # noqa: FBT001 - None: not looked at
+    ready: bool | None,  # noqa: FBT001 - None: not checked
     failed: str = "",
 ) -> NodeObservation:
-    """Judge one rank.
+    """Return the observation of one rank.
 
-    `name` is its node, else what people know it by, `ready` what its node's condition says, `failed` why no pods are made any more.
+    Args:
+        name: Its node, or the name to show.
+        pod: Its pod.
+        record: The record of its launcher.
+        ready: Whether its node is ready.
+        failed: Why no more pods are created.
     """
     if record is not None and record.ended is not None:
-        return NodeObservation(name, seeing.ENDED, record.exit_code, why=record.note)
+        return NodeObservation(name, observations.ENDED, record.exit_code, why=record.note)
     if pod is not None and pod.exit_code is not None:
-        # Without a record the launcher never began, and the code is none of its own.
+        # Without a record the launcher never started, and the exit code is not its own.
         why = f"its container ended with {pod.exit_code}"
-        return NodeObservation(name, seeing.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
+        return NodeObservation(name, observations.ENDED, None if record is None else pod.exit_code, why=why, begun=record is not None)
     if ready is False:
-        return NodeObservation(name, seeing.SILENT, why="Kubernetes does not hear from it")
+        return NodeObservation(name, observations.SILENT, why="Kubernetes does not hear from it")
     if pod is not None and pod.running:
-        return NodeObservation(name, seeing.RUNNING)
+        return NodeObservation(name, observations.RUNNING)
     if record is None:
-        return _not_begun(name, pod, failed)
-    return NodeObservation(name, seeing.SILENT, why="its pod is gone, and the launcher there has not said how it ended", heard=True)
+        return _not_started(name, pod, failed)
+    return NodeObservation(name, observations.SILENT, why="its pod is gone, and the launcher left no exit code", heard=True)
 
 
-def _not_begun(name: str, pod: Pod | None, failed: str) -> NodeObservation:
-    """Judge a rank whose launcher has not begun: it waits, or never will. What is no node's is said of none."""
+def _not_started(name: str, pod: Pod | None, failed: str) -> NodeObservation:
+    """Return the observation of a rank whose launcher has not started: it waits, or it failed."""
     if pod is not None and pod.failed:
-        return NodeObservation(name, seeing.ENDED, why=pod.failed, begun=False, placed=pod.placed)
+        return NodeObservation(name, observations.ENDED, why=pod.failed, begun=False, placed=pod.placed)
     if pod is None:
-        return NodeObservation(name, seeing.ENDED, why=failed, begun=False) if failed else NodeObservation(name, seeing.ABSENT)
-    return NodeObservation(name, seeing.ABSENT, why=pod.stuck or pod.waits or "its container is being made", placed=pod.placed)
+        return NodeObservation(name, observations.ENDED, why=failed, begun=False) if failed else NodeObservation(name, observations.ABSENT)
+    return NodeObservation(name, observations.ABSENT, why=pod.stuck or pod.waits or "its container is being created", placed=pod.placed)
 
 
 def status_of(nodes: Sequence[NodeObservation]) -> str:
-    """Return how the attempt stands as a whole; one that has yet to start on a node is in the queue."""
+    """Return the state of the whole attempt; it is queued until all its nodes have started."""
     found = {node.state for node in nodes}
-    if seeing.ABSENT in found:
-        return seeing.QUEUED
-    if seeing.RUNNING in found:
-        return seeing.RUNNING
-    return seeing.SILENT if seeing.SILENT in found and seeing.ENDED not in found else seeing.ENDED
+    if observations.ABSENT in found:
+        return observations.QUEUED
+    if observations.RUNNING in found:
+        return observations.RUNNING
+    return observations.SILENT if observations.SILENT in found and observations.ENDED not in found else observations.ENDED
 
 
-def failed(item: Mapping[str, Any]) -> str:
-    """Say why an object has failed for good; empty where it has not. A Job, a JobSet and a TrainJob say so by the same condition."""
+def failure(item: Mapping[str, Any]) -> str:
+    """Return why an object has failed; empty if it has not. Jobs, JobSets and TrainJobs have the same condition."""
     status = item.get("status") or {}
     told = next((one for one in status.get("conditions") or () if one.get("type") == "Failed" and one.get("status") == "True"), None)
     if told is None and status.get("terminalState") != "Failed":
@@ -165,17 +182,17 @@ def failed(item: Mapping[str, Any]) -> str:
 
 
 def failures(items: Iterable[Mapping[str, Any]], nodes: int) -> dict[int, str]:
-    """Return by rank why no pod of it will be made: an object that has failed is of all ranks, or says of which."""
+    """Return by rank why no more pods are created: a failed object belongs to one rank or to all."""
     found: dict[int, str] = {}
     for item in items:
-        why, own = failed(item), (item["metadata"].get("labels") or {}).get(RANK, "")
+        why, own = failure(item), (item["metadata"].get("labels") or {}).get(RANK, "")
         if why:
             found.update(dict.fromkeys([int(own)] if own.isdecimal() else range(nodes), why))
     return found
 
 
 def suspended(item: Mapping[str, Any]) -> bool:
-    """Say whether an object is being held back, by a queue for one."""
+    """Return whether an object is suspended, for example by a queue."""
     conditions = (item.get("status") or {}).get("conditions") or ()
     return any(one.get("type") == "Suspended" and one.get("status") == "True" for one in conditions) or bool(
         (item.get("spec") or {}).get("suspend")
@@ -183,8 +200,8 @@ def suspended(item: Mapping[str, Any]) -> bool:
 
 
 def _reason(told: Mapping[str, Any]) -> str:
-    return _said(": ".join(str(told[key]) for key in ("reason", "message") if told.get(key)))
+    return _one_line(": ".join(str(told[key]) for key in ("reason", "message") if told.get(key)))
 
 
-def _said(text: str) -> str:
+def _one_line(text: str) -> str:
     return " ".join(text.split())[:_SHOWN]

@@ -1,7 +1,7 @@
-"""The target `slurm`: one sbatch job an attempt, found again by its name.
+"""The target `slurm`: one sbatch job per attempt, found by its name.
 
-Jobs are `--no-requeue`: a requeued job waits for minutes (BeginTime), keeps its list of nodes to leave out, and would be the same attempt
-again. The watcher hands in a new job at once instead.
+Jobs are submitted with --no-requeue. A requeued job waits for minutes (BeginTime), keeps its list of excluded nodes, and is the same
+attempt again. The watcher submits a new job at once instead.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from primus_bootstrap.launch.runtimes.slurm import CPUS_LINE, STEP
 from primus_bootstrap.launch.runtimes.topology import expand_nodes
 from primus_bootstrap.launch.watch import job_state as states
 from primus_bootstrap.launch.watch import node_record
-from primus_bootstrap.launch.watch import observation as seeing
+from primus_bootstrap.launch.watch import observation as observations
 from primus_bootstrap.launch.watch.job_spec import Host
 from primus_bootstrap.launch.watch.observation import Candidate, Candidates, NodeObservation, Observation
-from primus_bootstrap.launch.watch.targets.slurm_size import FORMAT, is_open, read_sizes, size_words
+from primus_bootstrap.launch.watch.targets.slurm_size import FORMAT, needs_size, read_sizes, size_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from primus_bootstrap.launch.watch.job_state import State
     from primus_bootstrap.launch.watch.node_record import NodeRecord
 
-# Which the role slurm makes where the group spare has hosts: those of the default partition, and spare ones, which Slurm takes last.
+# The role slurm creates it if the group spare has hosts: the nodes of the default partition and the spares, which Slurm uses last.
 SPARE_PARTITION = "spare"
 _COMMAND_S = 20.0
 _SHOWN = 300
 _COLUMNS = 3
-_SETTINGS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")  # variables that change what the commands do
+_SETTINGS = ("SLURM_", "SBATCH_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_")  # environment variables that change the commands
 _QUEUED = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 _RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "RESIZING"})
 _PAUSED = ("SUSPENDED", "STOPPED")
 _VERDICTS = {
-    "NODE_FAIL": seeing.NODE_FAIL,
-    "BOOT_FAIL": seeing.NODE_FAIL,
-    "PREEMPTED": seeing.PREEMPTED,
-    "TIMEOUT": seeing.TIME_LIMIT,
-    "DEADLINE": seeing.TIME_LIMIT,
-    "CANCELLED": seeing.CANCELLED,
+    "NODE_FAIL": observations.NODE_FAIL,
+    "BOOT_FAIL": observations.NODE_FAIL,
+    "PREEMPTED": observations.PREEMPTED,
+    "TIMEOUT": observations.TIME_LIMIT,
+    "DEADLINE": observations.TIME_LIMIT,
+    "CANCELLED": observations.CANCELLED,
 }
 _USABLE = ("idle", "mixed", "allocated", "completing", "planned")
-# RequeueExit of slurm.conf often holds 75 (docs/slurm.md), and Slurm must not requeue what the watcher starts again.
+# RequeueExit in slurm.conf often contains 75 (docs/slurm.md), and Slurm must not requeue a job that the watcher restarts.
 _SCRIPT = """#!/bin/bash
 {cpus}{step}
 code=$?
@@ -58,12 +58,12 @@ exit "$code"
 
 
 class SlurmSilentError(Exception):
-    """Slurm gave no answer; the state of the job is unknown."""
+    """Slurm did not answer; the state of the job is unknown."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One job as Slurm lists it."""
+    """One job in Slurm's list."""
 
     job_id: str
     state: str
@@ -73,7 +73,7 @@ class Listed:
 
 @dataclass
 class SlurmTarget:
-    """The Slurm jobs of one job. `refused` is what sbatch said to the newest start, for people."""
+    """The Slurm jobs of one job. `refused` is the error of the newest start."""
 
     job: Job
     folder: JobFolder
@@ -82,25 +82,25 @@ class SlurmTarget:
     def candidates(self) -> Candidates:
         """Ask which nodes the job's partition has, which only that of the spare hosts, and which of them Slurm can use now."""
         try:
-            # All: a partition that is hidden takes jobs that name it.
+            # --all: hidden partitions accept jobs that name them.
             lines = _run(["sinfo", "--all", "--noheader", "--Node", "--format=%N|%P|%T"]).splitlines()
         except SlurmSilentError as error:
             return Candidates(chosen_by_target=True, why=str(error))
         rows = [line.split("|") for line in lines if line.count("|") == _COLUMNS - 1]
         mine = {name: _usable(state) for name, partition, state in rows if self._is_mine(partition)}
         others = {name: _usable(state) for name, partition, state in rows if partition == SPARE_PARTITION}
-        # Who names a partition, and so nodes, wants no others; and a job takes all its nodes from one partition.
+        # A job that names a partition uses no other nodes, and all nodes of a job are from one partition.
         spare = {} if self.job.slurm.partition or not mine.keys() <= others.keys() else others
         found = [Candidate(Host(name, name), answers=able) for name, able in mine.items()]
         found += [Candidate(Host(name, name), answers=able, spare=True) for name, able in spare.items() if name not in mine]
         return Candidates(tuple(found), chosen_by_target=True)
 
     def _is_mine(self, partition: str) -> bool:
-        """Tell whether jobs go there, but for spare nodes."""
+        """Return whether it is the job's partition, or the default one."""
         return _is_partition(partition, self.job.slurm.partition)
 
     def start(self, state: State) -> None:
-        """Hand the attempt to Slurm unless Slurm has it already; where that cannot be found out, nothing is handed in."""
+        """Submit the attempt unless Slurm has it already; if that is unknown, do nothing."""
         self.refused = ""
         try:
             if self._find(state) is None:
@@ -109,22 +109,22 @@ class SlurmTarget:
             self.refused = str(error)
 
     def observe(self, state: State) -> Observation:
-        """Ask Slurm for the job, and read what the launchers wrote."""
+        """Query the Slurm job, and read the records of the launchers."""
         try:
             found = self._find(state)
         except SlurmSilentError as error:
-            return Observation(seeing.SILENT, why=str(error))
+            return Observation(observations.SILENT, why=str(error))
         records = {record.host: record for record in node_record.read_all(self.folder.attempt(state.attempt)).values()}
         if found is None:
             if not records and not state.target_id:
-                return Observation(seeing.ABSENT, why=self.refused)
+                return Observation(observations.ABSENT, why=self.refused)
             found = Listed(state.target_id, "FORGOTTEN", tuple(records))
-        # While a job completes, Slurm lists only the nodes that it has not got back: https://slurm.schedmd.com/squeue.html (%N)
+        # While a job completes, Slurm lists only the nodes that are not released yet: https://slurm.schedmd.com/squeue.html (%N)
         names = tuple(host.name for host in state.hosts) or found.nodes
         found = replace(found, nodes=names)
-        status = seeing.QUEUED if found.state in _QUEUED else seeing.RUNNING if found.state in _RUNNING else seeing.ENDED
+        status = observations.QUEUED if found.state in _QUEUED else observations.RUNNING if found.state in _RUNNING else observations.ENDED
         verdict = _VERDICTS.get(found.state, "")
-        if verdict == seeing.CANCELLED and state.stopping:
+        if verdict == observations.CANCELLED and state.stopping:
             verdict = ""  # by this watcher
         nodes = self._nodes(found, status, verdict, records, asked=bool(state.stopping))
         waits = _waits(found) if found.state in _QUEUED else ""
@@ -155,10 +155,10 @@ class SlurmTarget:
             self.refused = str(error)
 
     def _find(self, state: State) -> Listed | None:
-        """Return the Slurm job of an attempt by its name: from the queue, or from the accounting where the queue has forgotten it."""
+        """Return the Slurm job of an attempt by its name, from the queue or from the accounting."""
         name = self.job.unit(state.attempt)
         user = f"--user={self.job.user}"
-        # An sbatch that was given up may have been heard all the same: of two jobs the one counts that began the attempt.
+        # An sbatch that timed out may have succeeded. Of two jobs, the one that claimed the attempt counts.
         mine = node_record.owner(self.folder.attempt(state.attempt)) or state.target_id
         listed = _listed(_run(["squeue", "--noheader", "--states=all", f"--name={name}", user, "--format=%A|%T|%N|%r"]), mine)
         if listed is not None or (state.phase == states.STARTING and not state.target_id):
@@ -167,19 +167,19 @@ class SlurmTarget:
         try:
             words = ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={name}", user, "--starttime=now-30days", columns]
             return _listed(_run(words), mine)
-        except SlurmSilentError:  # without accounting the launchers' own records are what is left
+        except SlurmSilentError:  # without accounting only the records of the launchers are left
             return None
 
     def _size(self, state: State) -> tuple[str, ...]:
-        """Return the options for processors and memory; Slurm is asked what the nodes have only where that matters."""
-        if not is_open(self.job):
+        """Return the options for processors and memory; the nodes are queried only if needed."""
+        if not needs_size(self.job):
             return ()
         wanted = self._partition(state)
         nodes = read_sizes(_run(["sinfo", "--all", "--noheader", "--Node", f"--format={FORMAT}"]))
-        return size_words(self.job, (node for node in nodes if _is_partition(node.partition, wanted)))
+        return size_options(self.job, (node for node in nodes if _is_partition(node.partition, wanted)))
 
     def _partition(self, state: State) -> str:
-        """Return the partition that an attempt goes to; empty for the default one."""
+        """Return the partition of an attempt; empty for the default one."""
         return SPARE_PARTITION if state.spares else self.job.slurm.partition
 
     def _sbatch(self, state: State, size: Sequence[str]) -> list[str]:
@@ -204,61 +204,63 @@ class SlurmTarget:
     def _nodes(
         self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, asked: bool
     ) -> tuple[NodeObservation, ...]:
-        """Put together what Slurm says of nodes and what their launchers wrote."""
+        """Combine Slurm's answer with the records of the launchers."""
         ended = {name: records[name] for name in found.nodes if name in records and records[name].ended is not None}
         silent = [name for name in found.nodes if name not in ended]
-        # As long as the job runs and nobody has failed there is nothing to ask.
-        doubtful = status == seeing.ENDED or (status == seeing.RUNNING and (found.state == "COMPLETING" or bool(ended) or asked))
+        # While the job runs and no node has ended, the nodes need no check.
+        doubtful = status == observations.ENDED or (
+            status == observations.RUNNING and (found.state == "COMPLETING" or bool(ended) or asked)
+        )
         heard = self._heard(silent) if silent and doubtful else {}
         others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
         began = any(name in records for name in found.nodes)
-        if not began and status == seeing.ENDED and verdict != seeing.NODE_FAIL and False not in heard.values():
-            others = {name: NodeObservation(name, seeing.ENDED) for name in silent}  # it ended before a launcher began
-        told = {name: NodeObservation(name, seeing.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
+        if not began and status == observations.ENDED and verdict != observations.NODE_FAIL and False not in heard.values():
+            others = {name: NodeObservation(name, observations.ENDED) for name in silent}  # it ended before a launcher started
+        told = {name: NodeObservation(name, observations.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
         return tuple({**told, **others}[name] for name in found.nodes)
 
     def _heard(self, names: Sequence[str]) -> dict[str, bool]:
-        """Return whether Slurm itself hears from nodes; nothing where it cannot be asked."""
+        """Return whether Slurm hears from these nodes; empty if Slurm does not answer."""
         try:
             lines = _run(["sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T"]).splitlines()
         except SlurmSilentError:
             return {}
         pairs = [line.strip().partition("|") for line in lines if line]
-        # The sign * is for a node that does not respond: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
+        # * marks a node that does not respond: https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
         return {name: not (state.startswith("down") or "*" in state) for name, _, state in pairs}
 
 
 def _waits(found: Listed) -> str:
-    """Say why a job waits, and what lets it go on where a person holds it."""
+    """Return why a job waits, and how to release a held job."""
     held = found.state in ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD") or found.reason.startswith("JobHeld")
-    return f" ({found.reason or 'no reason given'})" + (f"; scontrol release {found.job_id} lets it go on" if held else "")
+    return f" ({found.reason or 'no reason given'})" + (f"; to release it: scontrol release {found.job_id}" if held else "")
 
 
-def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeObservation:  # noqa: FBT001 - None: Slurm does not say
-    """Judge a node whose launcher has not said how it ended."""
-    if verdict not in ("", seeing.NODE_FAIL):
-        return NodeObservation(name, seeing.ENDED)
+def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeObservation:  # noqa: FBT001 - None: unknown
+    """Return the observation of a node whose launcher left no exit code."""
+    if verdict not in ("", observations.NODE_FAIL):
+        return NodeObservation(name, observations.ENDED)
     if heard is False:
-        return NodeObservation(name, seeing.SILENT, why="Slurm does not hear from it")
-    if status != seeing.ENDED:
-        return NodeObservation(name, seeing.RUNNING)
-    if verdict == seeing.NODE_FAIL and heard:
-        return NodeObservation(name, seeing.ENDED, why="another node was lost")
-    why = "Slurm says that the job is over, and the launcher there has not said how it ended"
-    return NodeObservation(name, seeing.SILENT, why=why, heard=bool(heard))
+        return NodeObservation(name, observations.SILENT, why="Slurm does not hear from it")
+    if status != observations.ENDED:
+        return NodeObservation(name, observations.RUNNING)
+    if verdict == observations.NODE_FAIL and heard:
+        return NodeObservation(name, observations.ENDED, why="another node was lost")
+    why = "Slurm reports the end of the job, and the launcher left no exit code"
+    return NodeObservation(name, observations.SILENT, why=why, heard=bool(heard))
 
 
 def _is_partition(partition: str, wanted: str) -> bool:
-    """Tell whether it is the one that is stated, else the default one, which sinfo marks with a star."""
+    """Return whether it is the named partition, or the default one, which sinfo marks with a star."""
     return partition.rstrip("*") == wanted if wanted else partition.endswith("*")
 
 
 def _usable(state: str) -> bool:
-    return state.rstrip("+-") in _USABLE  # a sign like * or ~ after it means that the node does not answer or is switched off
+    return state.rstrip("+-") in _USABLE  # a sign like * or ~ marks a node that does not answer or is switched off
 
 
 def _listed(text: str, mine: str) -> Listed | None:
-    """Return one job of a list, else its newest: number, state, nodes, and why it waits; sacct writes `CANCELLED by 1000` and no reason."""
+    """Return the job with this number, else the newest one; sacct prints `CANCELLED by 1000` and no reason."""
     rows = [(*line.strip().split("|", 3), "")[:4] for line in text.splitlines() if line.count("|") >= _COLUMNS - 1]
     if not rows:
         return None
@@ -269,10 +271,10 @@ def _listed(text: str, mine: str) -> Listed | None:
 
 
 def _run(words: list[str]) -> str:
-    """Return what a command of Slurm's prints.
+    """Return the output of a Slurm command.
 
     Raises:
-        SlurmSilentError: It did not end well, or not in time.
+        SlurmSilentError: It failed, or did not end in time.
     """
     environment = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(_SETTINGS)}
     try:
@@ -282,6 +284,6 @@ def _run(words: list[str]) -> str:
     except OSError as error:
         raise SlurmSilentError(f"{words[0]}: {error}") from error
     if done.code:
-        said = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
-        raise SlurmSilentError(f"{words[0]} ended with exit code {done.code}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())[-_SHOWN:]
+        raise SlurmSilentError(f"{words[0]} ended with exit code {done.code}: {output}")
     return done.stdout

@@ -1,6 +1,6 @@
-"""How much of a node a job of Slurm asks for beside GPUs: processors and memory, where its user states neither. Pure.
+"""Choose the processors and memory of a Slurm job, if its user sets neither. Pure functions.
 
-Slurm itself gives one launcher a node one processor and that processor's memory, however many GPUs it has:
+Without such options Slurm gives the launcher one processor per node and that processor's share of the memory, however many GPUs it has:
 https://slurm.schedmd.com/sbatch.html#OPT_cpus-per-task
 """
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from primus_bootstrap.launch.watch.job_spec import Job
 
-# What sinfo prints of nodes, for `read_sizes`.
+# Format of sinfo for `read_sizes`.
 FORMAT = "%N|%P|%c|%G"
 _COLUMNS = 4
-# Options by which a user says how many processors there are to be; nothing is added to these.
+# Options that set the number of processors; with one of these, nothing is added.
 _PROCESSORS = frozenset(
     {"--exclusive", "--oversubscribe", "--share", "--overcommit", "--cpus-per-task", "--cpus-per-gpu", "--mincpus", "--cores-per-socket",
      "--sockets-per-node", "--threads-per-core", "--extra-node-info", "-c", "-s", "-B", "-O"}
@@ -30,7 +30,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)")
 
 @dataclass(frozen=True)
 class NodeSize:
-    """What Slurm says that a node of a partition has; `partition` bears a star where it is the default one."""
+    """The size of a node in a partition; a star after `partition` marks the default one."""
 
     partition: str
     cpus: int
@@ -38,22 +38,22 @@ class NodeSize:
 
 
 def read_sizes(text: str) -> tuple[NodeSize, ...]:
-    """Read what sinfo printed in FORMAT."""
+    """Read the output of sinfo in FORMAT."""
     rows = [line.strip().split("|") for line in text.splitlines()]
     known = [row for row in rows if len(row) == _COLUMNS and row[2].isdecimal()]
     return tuple(NodeSize(partition, int(cpus), sum(map(int, _GPUS.findall(gpus)))) for _, partition, cpus, gpus in known)
 
 
-def is_open(job: Job) -> bool:
-    """Say whether there is something to add: the user states no processors, and one is too few."""
+def needs_size(job: Job) -> bool:
+    """Return whether options must be added: the user sets no processors, and one is too few."""
     return not _options(job) & _PROCESSORS and (job.gpus_per_node > 0 or job.processes > 1)
 
 
-def size_words(job: Job, nodes: Iterable[NodeSize]) -> tuple[str, ...]:
-    """Return the options for a job of which `is_open` is true; `nodes` are those of its partition.
+def size_options(job: Job, nodes: Iterable[NodeSize]) -> tuple[str, ...]:
+    """Return the options for a job that needs them; `nodes` are those of its partition.
 
-    A job that has all GPUs of its nodes leaves nobody anything to share, and takes them whole. Fewer GPUs have the share that slurm.conf
-    gives them (DefCpuPerGPU, which the role slurm writes). Without GPUs each process has a processor, as far as every node has as many.
+    A job with all GPUs of its nodes gets whole nodes. Fewer GPUs get their share by slurm.conf (DefCpuPerGPU, which the role slurm
+    writes). Without GPUs each process gets a processor, up to the number that every node has.
     """
     known: Sequence[NodeSize] = tuple(nodes)
     if job.gpus_per_node:
