@@ -151,7 +151,7 @@ def test_hooks_of_on_failure_run_and_do_not_change_the_exit_code(tmp_path: Path)
     done = user.run(user.program("p.py", "raise SystemExit(3)\n"))
 
     assert done.returncode == 3
-    assert "10_a.sh: it ended with 5" in done.stdout
+    assert "10_a.sh: exit code 5" in done.stdout
     assert "[on_failure-10_f] saw 3" in done.stdout
 
 
@@ -166,7 +166,7 @@ def test_a_failing_patch_stops_the_run_before_the_program(tmp_path: Path) -> Non
 
     assert (skipped.returncode, "started" in skipped.stdout) == (0, True)
     assert (stopped.returncode, "started" in stopped.stdout) == (4, False)
-    assert "bad.sh: it ended with 1\n  | cannot\n  fix: " in stopped.stdout
+    assert "bad.sh: exit code 1\n  | cannot\n  fix: " in stopped.stdout
 
 
 def test_a_hook_can_skip_the_program(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_sigterm_is_passed_on_once_and_75_is_returned(tmp_path: Path) -> None:
 
     assert child.returncode == 75
     assert output.count("checkpoint written") == 1
-    assert f"the same command with --output {user.run_dir} goes on" in output
+    assert f"to resume, run the same command with --output {user.run_dir}" in output
 
 
 def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:

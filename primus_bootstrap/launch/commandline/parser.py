@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 RUNTIMES = ("direct", "container", "slurm")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+# The sections of data/settings.yml whose flags each runtime accepts; of two flags with one name, the first counts.
 _SECTIONS = {"main": ("main",), "direct": ("main", "direct"), "container": ("main", "container", "direct"), "slurm": ()}
 _PLAIN = ("--dry-run", "--strict", "--help", "--version", "--only-flags")
 _WITH_VALUE = ("--config", "--replay")
@@ -127,7 +128,7 @@ class _Options:
     def take(self, words: Sequence[str], runtime: str, where: str) -> list[str]:
         """Read options up to the first word that is not an option; return the rest."""
         rest = list(words)
-        keys = _flags_of(runtime)
+        keys = flags_of(runtime)
         while rest and rest[0].startswith("-") and rest[0] != "--":
             word = rest.pop(0)
             name, equals, value = word.partition("=")
@@ -192,7 +193,8 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'" else value
 
 
-def _flags_of(runtime: str) -> dict[str, Key]:
+def flags_of(runtime: str) -> dict[str, Key]:
+    """Return the setting of each flag that a runtime accepts."""
     keys = [key for section in _SECTIONS[runtime] for key in schema().values() if key.section == section]
     flags: dict[str, Key] = {}
     for key in keys:

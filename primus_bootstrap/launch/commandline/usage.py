@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from primus_bootstrap.core.errors import UsageError
 from primus_bootstrap.launch import masking
 from primus_bootstrap.launch.commandline.layered_settings import in_schema_order, schema
+from primus_bootstrap.launch.commandline.parser import flags_of
 from primus_bootstrap.launch.tasks import all_tasks
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ primus-cli tasks
 Print every task with a description and its arguments.
 """,
 }
-_SECTIONS = {"direct": ("direct",), "container": ("container", "direct")}
 _SLURM = """\
 primus-cli slurm [srun|sbatch] [Slurm's own options] -- [container [options] --] <task> [arguments]
 
@@ -89,9 +89,8 @@ def text(line: CommandLine) -> str:
     if line.runtime == "slurm":
         return _SLURM + "".join(f"  {key.name:10} {key.meaning}\n" for key in schema().values() if key.section == "slurm")
     if line.runtime:
-        sections = _SECTIONS[line.runtime]
-        keys = [key for section in sections for key in schema().values() if key.section == section]
-        return f"primus-cli {line.runtime} [options] -- <task> [arguments]\n\n" + "".join(_option(key) for key in keys if _flags(key))
+        keys = {key.path: key for key in flags_of(line.runtime).values() if key.section != "main"}
+        return f"primus-cli {line.runtime} [options] -- <task> [arguments]\n\n" + "".join(map(_option, keys.values()))
     return _GENERAL + "\nTasks:\n" + task_table()
 
 
@@ -106,8 +105,10 @@ def _flags(key: Key) -> list[str]:
 
 def _option(key: Key) -> str:
     value = "" if key.type == "bool" or key.on_flag else f" {'|'.join(key.choices) or key.name.upper()}"
-    default = "" if key.default in ("", [], {}, False) else f" (default: {key.default})"
-    meaning = textwrap.fill(key.meaning + default, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
+    repeat = " Can be repeated." if key.type == "list" or key.takes == "environment" else ""
+    value_text = ", ".join(key.default) if key.type == "list" else "on" if key.default is True else str(key.default)
+    default = f" (default: {value_text})" if key.default not in ("", [], {}, False) else ""
+    meaning = textwrap.fill(key.meaning + repeat + default, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return f"  {', '.join(_flags(key))}{value}\n{meaning}\n"
 
 
