@@ -77,8 +77,8 @@ def load(path: Path, options: Options) -> Cluster:
     return result.cluster
 
 
-def judge(file: HostsText, after: str, options: Options, *, removes: bool = False) -> Draft:
-    """Judge an edited hosts.yaml with the passwords of the run."""
+def check_edit(file: HostsText, after: str, options: Options, *, removes: bool = False) -> Draft:
+    """Check an edited hosts.yaml, with the passwords of the run."""
     password = options.vault_password or None
     return check_draft(file, after, vault_password_file=options.vault_password_file, ask_vault_pass=password, removes=removes)
 
@@ -111,7 +111,7 @@ def make_addition(  # noqa: PLR0913 - the options of the verb
         return Change(cluster, TargetHost(name), options)
     check_joining(new.groups, known_groups)
     try:
-        before = judge(file, with_host(file.text, new), options)
+        before = check_edit(file, with_host(file.text, new), options)
     except (InventoryError, PlanError):
         load(path, options)  # reports the problems that the file had before the edit
         raise
@@ -132,9 +132,9 @@ def make_replacement(cluster: Cluster, old: str, new: str, options: Options, *, 
     before = None
     if successor:
         address, variables = successor
-        before = judge(file, with_host(file.text, _inherited_host(file, old, new, address=address, variables=variables)), options)
+        before = check_edit(file, with_host(file.text, _inherited_host(file, old, new, address=address, variables=variables)), options)
         file = replace(file, text=before.after)
-    after = judge(file, without_host(file.text, old), options, removes=True)
+    after = check_edit(file, without_host(file.text, old), options, removes=True)
     return Change(before.cluster if before else cluster, TargetHost(new, old), options, before=before, after=after)
 
 
@@ -195,31 +195,31 @@ def accept_key(cluster: Cluster, host: str, options: Options, *, address: str, e
     """
     file = read_hosts_text(cluster.path)
     text = with_value(file.text, host, "ansible_host", address) if address and address != cluster.connection(host).address else file.text
-    moved = judge(file, text, options) if text != file.text else None
-    at = moved.cluster if moved else cluster
-    offered = offered_key(at, host)
-    if not offered:
+    if text != file.text:
+        cluster = check_edit(file, text, options).cluster
+    key = offered_key(cluster, host)
+    if not key:
         raise PlanError(f"{host} does not answer, so its host key is unknown", fix="start it, then run the same command again")
-    if offered != pinned_key(at, host) or at.connection(host).host_key not in ("", offered):
-        _confirm_key(at, host, offered, expected)
-        if at.connection(host).host_key:
-            text = with_value(text, host, "host_key", offered)
-        replace_pin(at, host, offered)
-    before = judge(file, text, options) if text != file.text else None
+    if key != pinned_key(cluster, host) or cluster.connection(host).host_key not in ("", key):
+        _confirm_key(cluster, host, key, expected)
+        if cluster.connection(host).host_key:
+            text = with_value(text, host, "host_key", key)
+        replace_pin(cluster, host, key)
+    before = check_edit(file, text, options) if text != file.text else None
     return Change(before.cluster if before else cluster, TargetHost(host), options, before=before)
 
 
-def _confirm_key(cluster: Cluster, host: str, offered: str, expected: str) -> None:
+def _confirm_key(cluster: Cluster, host: str, key: str, expected: str) -> None:
     """Compare the key of a host with the expected one, or ask a person."""
-    key_text, pinned = _key_text(offered), pinned_key(cluster, host)
+    key_text, pinned = _key_text(key), pinned_key(cluster, host)
     if expected:
-        if expected.split()[:2] != offered.split()[:2]:
+        if expected.split()[:2] != key.split()[:2]:
             fix = "on the host's console, compare: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
             raise PlanError(f"the key of {host} is not the one in --host-key: {key_text}", fix=fix)
         return
     say(f"pinned key of {host}: {_key_text(pinned)}" if pinned else f"no key of {host} is pinned")
     say(f"its key now: {key_text}")
-    need_terminal("node replace", fix=f"if it is the key of the machine, add --host-key '{offered}'")
+    need_terminal("node replace", fix=f"if it is the key of the machine, add --host-key '{key}'")
     typer.confirm(
         f"Is this the key of the reinstalled {host} (its console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub)?", abort=True, err=True
     )
@@ -258,11 +258,7 @@ def run_change(change: Change, playbook: str, ask: Callable[[], None] | None, *,
         forget_host_keys(change.cluster, (change.removed,))
         renamed = disable_host_files(change.cluster.path, change.removed)
         warning = [_SECRETS_LEFT.format(host=change.removed)] if change.dead else []
-        say(
-            "\n".join(
-                [f"removed {change.removed} from the cluster and from hosts.yaml", *warning, *(f"renamed: {path}" for path in renamed)]
-            )
-        )
+        say("\n".join([f"removed {change.removed} from the cluster and hosts.yaml", *warning, *(f"renamed: {path}" for path in renamed)]))
     if as_json:
         emit_json(report.to_json() if report else {"left": change.removed})
     return report
@@ -314,6 +310,7 @@ def _values(words: Sequence[str]) -> dict[str, Any]:
 def _file_variables(path: Path, host: str) -> dict[str, yaml.Node]:
     """Return the variables of a host's files in `host_vars/`."""
     files = read_variable_files(path.parent, str(path.parent), decrypt=None)
-    if sealed := [file.display_path for file in files.encrypted if file.owner == host]:
-        raise PlanError(f"{sealed[0]} is under Vault", fix="move what both hosts need to a group of both, then the same again")
+    if encrypted := [file.display_path for file in files.encrypted if file.owner == host]:
+        fix = "move the variables that both hosts need to a group of both, then run the same command again"
+        raise PlanError(f"{encrypted[0]} is encrypted with Vault", fix=fix)
     return {item.name: item.node for item in files.definitions if item.kind == "host" and host in item.targets}

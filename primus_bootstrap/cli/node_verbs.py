@@ -16,9 +16,9 @@ from primus_bootstrap.cli.node_changes import (
     Change,
     accept_key,
     check_answers,
+    check_edit,
     exit_code,
     groups_of,
-    judge,
     load,
     make_addition,
     make_replacement,
@@ -124,7 +124,7 @@ def remove(
         check_leaving(cluster, name)
         refuse_foreign_machine(cluster, groups_of(cluster, name), "node remove")
         file = read_hosts_text(cluster.path)
-        after = judge(file, without_host(file.text, name), options, removes=True)
+        after = check_edit(file, without_host(file.text, name), options, removes=True)
         extra = (f"node={name}", *removal_variables(cluster, wait_s, force=force or dead, dead=dead))
         change = Change(cluster, TargetHost(name), replace(options, extra_vars=extra), after=after, dead=dead)
 
