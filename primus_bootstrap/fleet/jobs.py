@@ -22,23 +22,10 @@ class JobStatus:
     """The last state that a watcher wrote of its job.
 
     Attributes:
-        id: The job's id.
-        name: The name that the user gave.
-        user: The account whose job it is.
-        target: direct, slurm or kubernetes.
         phase: The phase; `submitted` before a watcher has started, `unknown` if the job's files cannot be read.
-        reason: Why the job is in this phase.
-        fix: What the user can do about it.
         stale: The watcher has not written for longer than a running one would, so the state may be old.
-        attempt: Number of the newest attempt.
-        restarts: Restarts in total.
-        step: The newest step.
-        checkpoint: Step of the newest complete checkpoint.
-        hosts: Hosts of the newest attempt.
-        excluded: Hosts that new attempts avoid.
         since: Start of the phase, in seconds since the epoch; 0 if there is none.
         updated: When the state was written, in seconds since the epoch; 0 if there is none.
-        attempts: All attempts, oldest first.
         events: The events that were requested.
         events_end: Where the next events begin, in bytes.
     """

@@ -74,12 +74,7 @@ class Settings:
     """Root's settings.
 
     Attributes:
-        folder: The folder of all jobs.
-        accounts: Accounts that may have jobs.
         host_keys: A folder with a known_hosts file per host, named after it, with address, port and keys.
-        account: The account on the hosts.
-        identity: The private SSH key.
-        kubernetes: The rules for jobs of Kubernetes.
     """
 
     folder: Path

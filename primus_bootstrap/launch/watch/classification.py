@@ -221,5 +221,5 @@ def _undiagnosed(job: Job, state: State, launcher_error: str) -> Ending:
 
 def _may_exclude(state: State, hosts: Iterable[str]) -> bool:
     """Return whether these are some of several hosts, or the only one. If all of several hosts are named, they are hardly at fault."""
-    mine = {host.name for host in state.hosts}
-    return bool(mine & set(hosts)) and (len(mine) == 1 or not mine <= set(hosts))
+    names = {host.name for host in state.hosts}
+    return bool(names & set(hosts)) and (len(names) == 1 or not names <= set(hosts))

@@ -21,8 +21,6 @@ class Choice:
 
     Attributes:
         hosts: The hosts; empty if the scheduler chooses them.
-        excluded: Hosts that stay excluded.
-        returned: Hosts that return.
         why: Why there are not enough hosts; empty if there are.
         spares: Whether the scheduler may use spare hosts.
     """
@@ -50,9 +48,9 @@ def choose(job: Job, state: State, candidates: Candidates) -> Choice:
     order = {item.host.name: index for index, item in enumerate(candidates.hosts)}
 
     def rank(item: Candidate) -> tuple[bool, float, bool, bool, int]:
-        mine = excluded.get(item.host.name)
+        exclusion = excluded.get(item.host.name)
         unproven_spare = item.spare and item.health != PASS
-        return mine is not None, mine.since if mine else 0.0, unproven_spare, item.spare, order[item.host.name]
+        return exclusion is not None, exclusion.since if exclusion else 0.0, unproven_spare, item.spare, order[item.host.name]
 
     chosen = sorted(sorted(able, key=rank)[: job.nodes], key=lambda item: order[item.host.name])
     if len(chosen) < job.nodes:
@@ -62,7 +60,7 @@ def choose(job: Job, state: State, candidates: Candidates) -> Choice:
     return Choice(tuple(item.host for item in chosen), tuple(item for item in state.excluded if item.host not in names), returned)
 
 
-def _problem(job: Job, item: Candidate, mine: Excluded | None) -> str:
+def _problem(job: Job, item: Candidate, exclusion: Excluded | None) -> str:
     """Return why a host cannot be used; empty if it can."""
     if not item.answers:
         return f"does not answer ({item.why})"
@@ -72,9 +70,9 @@ def _problem(job: Job, item: Candidate, mine: Excluded | None) -> str:
         return f"has {item.gpus} GPUs"
     if item.busy and job.gpus_per_node:
         return f"runs {item.busy}"
-    if mine is None or (item.written > mine.since if item.health == PASS else not mine.hardware):
+    if exclusion is None or (item.written > exclusion.since if item.health == PASS else not exclusion.hardware):
         return ""
-    return f"is excluded ({mine.reason}) and has no newer health record that passes"
+    return f"is excluded ({exclusion.reason}) and has no newer health record that passes"
 
 
 def _too_few(job: Job, problems: dict[str, str]) -> str:

@@ -195,10 +195,10 @@ def _same(folder: JobFolder, job: Job) -> bool:
 def _create_folder(jobs: safe_files.Folder, name: str, text: str, owner: pwd.struct_passwd) -> None:
     """Fill a folder under a hidden name, change its owner, and rename it: a kill leaves nothing that looks like a job."""
     hidden = f".{name}.{secrets.token_hex(4)}"
-    mine, my_group = os.geteuid(), os.getegid()
-    jobs.make_folder(hidden, owner=mine, group=my_group, mode=0o700)
+    uid, gid = os.geteuid(), os.getegid()
+    jobs.make_folder(hidden, owner=uid, group=gid, mode=0o700)
     try:
-        with jobs.folder(hidden, owner=mine) as folder:
+        with jobs.folder(hidden, owner=uid) as folder:
             for content, file in ((text, "job.json"), (secrets.token_hex(32) + "\n", "key")):
                 folder.write(file, content.encode(), mode=0o600, owner=owner.pw_uid, group=owner.pw_gid)
             for inner in _FOLDERS:

@@ -136,11 +136,7 @@ class Job:
     """A job, as in job.json.
 
     Attributes:
-        id: The name, a dash and six hexadecimal digits.
-        name: The name that the user gave.
-        user: Account whose processes run.
         target: Which scheduler starts the attempts, one of TARGETS.
-        nodes: Number of hosts.
         words: The task of primus-cli and its arguments.
         created: Written by earlier releases.
         gpus_per_node: GPUs on each host.
@@ -148,11 +144,6 @@ class Job:
         options: More options of `primus-cli direct`.
         environment: Environment variables of the ranks.
         checkpoints: Folder of the checkpoints; empty: the trainer's default in the run folder.
-        grace_s: Time for a checkpoint after SIGTERM, in seconds.
-        policy: The restart policy.
-        direct: Settings of the target direct.
-        slurm: Settings of the target slurm.
-        kubernetes: Settings of the target kubernetes, None for the others.
         left_out: Hosts that were out of service at submission.
     """
 

@@ -50,22 +50,16 @@ class Kubernetes:
     """Where an attempt's pods are created, and what each pod gets.
 
     Attributes:
-        image: The image of the container.
-        namespace: The namespace of all objects.
         form: The kind of object, one of FORMS.
         storage: Folder of the shared storage, the same in the pod and on the host.
         claim: PersistentVolumeClaim with that storage; empty: a hostPath volume.
         host_network: Whether pods use the network of their host.
         resources: Requests, equal to the limits; includes GPUs.
         node_selector: Labels that a node must have.
-        tolerations: Tolerations of the pods.
-        queue: A local queue of Kueue.
         priority: A priority class of Kueue; without a queue, a PriorityClass.
         topology: Label of nodes that the pods should share.
-        pull_secrets: Secrets for the registry.
         secrets: Secrets whose keys become environment variables.
         spares: Nodes that are used last.
-        shm: Size of /dev/shm.
         groups: Group numbers of the pods in addition to those of the job's user.
     """
 

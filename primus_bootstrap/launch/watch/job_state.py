@@ -65,24 +65,14 @@ class State:
     """The state of a job. Times are in seconds since the epoch.
 
     Attributes:
-        job: The job's id.
-        phase: One of the phases above.
-        reason: Why the job is in this phase.
-        fix: What the user can do about it.
-        attempt: Number of the newest attempt; 0 before the first.
         revoked: The lease of the attempt is revoked: its nodes end their launchers.
         revoked_at: When the revocation was written.
-        updated: When the state was written.
         since: Start of the phase.
         not_before: Earliest start of the next attempt.
-        restarts: Restarts in total.
         restarts_without_progress: Restarts since the last new step.
         stops: Attempts since the last new step that were stopped from outside; they do not count against the retry budget.
         best_step: The highest step of all attempts.
-        step: The newest step of the attempt.
         step_at: When the watcher saw that step.
-        checkpoint: Step of the newest complete checkpoint.
-        hosts: Hosts of the newest attempt.
         target_id: The target's own id of the attempt.
         spares: A scheduler may use spare nodes for the newest attempt.
         stopping: Why an attempt is being stopped: cancel, failed, lost, no_progress or not_started.
@@ -95,9 +85,7 @@ class State:
         unclear: Hosts that neither ended nor count as lost.
         absent: Hosts on which the attempt never started.
         placed: Hosts that the scheduler chose and that have not started yet, and since when.
-        excluded: Hosts that new attempts avoid.
         attempts: All attempts, oldest first; the file has the newest 50.
-        watcher: Name of the watcher that leads the job.
     """
 
     job: str

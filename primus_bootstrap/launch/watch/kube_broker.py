@@ -47,7 +47,6 @@ class KubernetesRules:
     Every account may use Secrets whose names begin with its own name and a dash.
 
     Attributes:
-        kubeconfig: The kubeconfig of the broker.
         namespaces: Namespaces that may have jobs.
         storage: Folders of nodes that pods may mount.
         groups: Group numbers that pods may have in addition to those of the account.
@@ -82,15 +81,15 @@ def perform(request: Mapping[str, Any], account: pwd.struct_passwd, rules: Kuber
         )
     verbs: dict[str, Callable[[JobObjects, Mapping[str, Any]], Any]] = {
         "served": lambda objects, _: [kind.plural for kind in objects.served()],
-        "nodes": lambda objects, asked: objects.nodes(_text(asked, "selector", _SELECTOR)),
-        "node": lambda objects, asked: objects.node(_text(asked, "name", _NAME)),
-        "tops": lambda objects, asked: objects.tops(_kind(asked), _attempt(asked)),
-        "pods": lambda objects, asked: objects.pods(_attempt(asked)),
-        "log": lambda objects, asked: objects.log(_text(asked, "name", _NAME)),
-        "create": lambda objects, asked: _create(objects, asked, account, rules),
-        "delete": lambda objects, asked: objects.delete(_kind(asked), _text(asked, "name", _NAME), _text(asked, "uid", _UID)),
-        "delete_pod": lambda objects, asked: objects.delete_pod(
-            _text(asked, "name", _NAME), _text(asked, "uid", _UID), _number(asked, "seconds", _MAX_GRACE_S)
+        "nodes": lambda objects, request: objects.nodes(_text(request, "selector", _SELECTOR)),
+        "node": lambda objects, request: objects.node(_text(request, "name", _NAME)),
+        "tops": lambda objects, request: objects.tops(_kind(request), _attempt(request)),
+        "pods": lambda objects, request: objects.pods(_attempt(request)),
+        "log": lambda objects, request: objects.log(_text(request, "name", _NAME)),
+        "create": lambda objects, request: _create(objects, request, account, rules),
+        "delete": lambda objects, request: objects.delete(_kind(request), _text(request, "name", _NAME), _text(request, "uid", _UID)),
+        "delete_pod": lambda objects, request: objects.delete_pod(
+            _text(request, "name", _NAME), _text(request, "uid", _UID), _number(request, "seconds", _MAX_GRACE_S)
         ),
     }
     verb = verbs.get(str(request.get("verb")))

@@ -84,10 +84,10 @@ class Watcher:
             self.target.start(state)
         if state.phase == states.STOPPING:
             self.target.stop(state, force=state.revoked and time.time() - state.revoked_at > _SELF_STOP_S)
-        seen = self.target.observe(state)
+        observation = self.target.observe(state)
         offset = state.current.steps_offset
         found = progress.read_progress(self.folder.run, self._checkpoints(), steps_offset=offset)
-        decision = restart_policy.evaluate(self.job, state, replace(seen, progress=found), self._clock())
+        decision = restart_policy.evaluate(self.job, state, replace(observation, progress=found), self._clock())
         return self._take(state, decision)
 
     def _begin_attempt(self, state: State) -> State:

@@ -65,7 +65,6 @@ class HostRules:
     """The administrator's settings of this host.
 
     Attributes:
-        folder: The folder of all jobs.
         min_uid: Lowest number of an account that may have jobs.
         properties: More systemd properties of the units.
         accounts: Accounts that may have jobs; None: the settings are of an earlier release.
@@ -257,12 +256,12 @@ def _start(request: UnitRequest, site: HostRules, rank: int) -> dict[str, Any]:
 def _start_locked(request: UnitRequest, site: HostRules, rank: int) -> dict[str, Any]:
     if _active(request.unit):
         return {"state": "running", "boot_id": read_boot_id()}
-    mine = {name: int(match["attempt"]) for name in _units("*") if (match := _UNIT.fullmatch(name)) and match["job"] == request.job.id}
-    if any(number > request.attempt for number in mine.values()):
+    own_units = {name: int(match["attempt"]) for name in _units("*") if (match := _UNIT.fullmatch(name)) and match["job"] == request.job.id}
+    if any(number > request.attempt for number in own_units.values()):
         raise UsageError(f"attempt {request.attempt} has ended: a newer one runs on this host", fix=_BY_WATCHER)
-    for name in mine:
+    for name in own_units:
         _end_older(name)
-    others = [name for name in _units("*") if name not in mine and _active(name)]
+    others = [name for name in _units("*") if name not in own_units and _active(name)]
     if others and request.job.gpus_per_node:
         raise PlanError(f"{', '.join(others)} runs on this host, and GPUs are not shared", fix="cancel that job, or use another host")
     inner = (

@@ -28,18 +28,15 @@ class NodeRecord:
     """The launcher of one node. Times are in seconds since the epoch.
 
     Attributes:
-        rank: Number of the node in the job.
         host: Its name in the inventory, in Slurm or in Kubernetes.
         node: Its own hostname.
         boot_id: Identifies this boot of the machine.
         target_id: The target's id of the attempt.
-        started: Start of the launcher.
         ended: End of the launcher; None: it runs, or was killed.
         exit_code: Exit code of the launcher.
         note: Why the program `attempt` ended the launcher.
         address: Address of a pod.
         pod: Name of the pod.
-        schema: Name and version of the format.
     """
 
     rank: int

@@ -22,11 +22,8 @@ class NodeObservation:
     """One node of an attempt.
 
     Attributes:
-        host: The host.
-        state: One of the states above.
         exit_code: Exit code of the launcher; None if it is unknown.
         restarted: The launcher ended because the host rebooted.
-        why: Details of the state.
         heard: The launcher is silent, and the scheduler hears from the host.
         begun: False if the node ended before its launcher started.
         placed: The scheduler chose this host, which has not started the launcher yet, or refused to.
@@ -48,14 +45,9 @@ class Observation:
 
     Attributes:
         status: State of the attempt as a whole.
-        nodes: Its nodes.
         verdict: The target's own reason for its end.
-        target_id: The target's own id.
         hosts: The hosts, if the target chooses them.
-        why: Details of the status.
         paused: The target has suspended it.
-        progress: Its steps and checkpoints.
-        requests: The user's requests.
     """
 
     status: str
@@ -74,14 +66,10 @@ class Candidate:
     """A host that may run the next attempt.
 
     Attributes:
-        host: The host.
-        answers: Whether it answers.
         health: Verdict of its health checks.
         written: Time of the health checks, in seconds since the epoch.
-        spare: Whether it is a spare.
         busy: Units of other jobs on it.
         gpus: Number of GPUs; None: unknown.
-        why: Details.
     """
 
     host: Host

@@ -303,9 +303,9 @@ def _has_ended(state: State, observation: Observation) -> bool:
 
 def _end(state: State, observation: Observation, now: float, *, lost: tuple[str, ...]) -> tuple[State, list[Event]]:
     restarted = tuple(node.host for node in observation.nodes if node.restarted)
-    gone = tuple(dict.fromkeys((*lost, *restarted)))
+    lost_hosts = tuple(dict.fromkeys((*lost, *restarted)))
     code = classification.deciding_code(node.exit_code for node in observation.nodes)
-    state = replace(_update_attempt(state, ended=now, exit_code=code), lost=gone, unknown=(), placed=())
+    state = replace(_update_attempt(state, ended=now, exit_code=code), lost=lost_hosts, unknown=(), placed=())
     if (never := not_started.never_started(observation)) and not state.stopping:
         state = replace(
             state, stopping=classification.STOP_NOT_STARTED, reason=not_started.reason(never), absent=not_started.chosen_hosts(never)
@@ -335,14 +335,15 @@ def _stopping(job: Job, state: State, observation: Observation, now: float, lost
         return state, []
     # A direct host that answers and still runs the launcher is at fault. A host that a scheduler has not released is unknown.
     unclear = tuple(sorted(running)) if job.platform else ()
-    gone = tuple(sorted((silent | running) - set(unclear)))
+    lost_hosts = tuple(sorted((silent | running) - set(unclear)))
     events = [
-        Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host) for host in gone
+        Event("node_lost", "cannot be stopped" if host in running else _NO_ANSWER.format(job.policy.lost_after_s), host)
+        for host in lost_hosts
     ]
     events += [
         Event("node_unclear", f"{job.platform} has not released it {now - state.revoked_at:.0f} s after the stop", host) for host in unclear
     ]
-    state, more = _end(replace(state, unclear=unclear), observation, now, lost=gone)
+    state, more = _end(replace(state, unclear=unclear), observation, now, lost=lost_hosts)
     return state, [*events, *more]
 
 
@@ -400,9 +401,9 @@ def _starting(job: Job, state: State, observation: Observation, clock: Clock) ->
     if not late and (held := not_started.late(job, state, now, clock.watching_since)):
         late, limit, blamed = True, not_started.limit_s(job), held
     if late:
-        said = "; ".join(
+        details = "; ".join(
             [*(f"{node.host}: {node.why}" for node in observation.nodes if node.why), *([observation.why] if observation.why else [])]
         )
-        reason = f"it did not start within {limit:.0f} s: {said}"
+        reason = f"it did not start within {limit:.0f} s: {details}"
         return _stop(replace(state, absent=blamed), classification.STOP_NOT_STARTED, reason, now, deadline=now)
     return state, []

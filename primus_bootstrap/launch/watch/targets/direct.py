@@ -40,9 +40,6 @@ class DirectTarget:
     """The hosts of one job.
 
     Attributes:
-        job: The job.
-        folder: Its folder.
-        broker: The broker of this host.
         refused: Error messages of the newest start, by host.
         running: The last answers of the hosts that run the newest attempt, the oldest first.
     """
@@ -98,8 +95,8 @@ class DirectTarget:
         """Query every host that is not known to run the attempt, and those of the others that were queried longest ago."""
         kept = {host: answer for host, answer in self.running.items() if host in state.hosts and state.phase == states.RUNNING}
         others = [host for host in state.hosts if host not in kept]
-        asked = _in_parallel([*others, *list(kept)[:QUERIED_PER_TICK]], lambda host: self._status(host, state))
-        answers = {**{host: answer for host, answer in kept.items() if host not in asked}, **asked}
+        queried = _in_parallel([*others, *list(kept)[:QUERIED_PER_TICK]], lambda host: self._status(host, state))
+        answers = {**{host: answer for host, answer in kept.items() if host not in queried}, **queried}
         self.running = {
             host: answer for host, answer in answers.items() if not isinstance(answer, str) and answer.get("state") == "running"
         }
@@ -166,5 +163,5 @@ def _status(nodes: Sequence[NodeObservation]) -> str:
 def _in_parallel(hosts: Sequence[Host], one: Callable[[Host], Any]) -> dict[Host, Any]:
     """Return the answers of all hosts, queried in parallel."""
     with ThreadPoolExecutor(max_workers=min(len(hosts), MAX_CONNECTIONS) or 1) as pool:
-        asked = {host: pool.submit(one, host) for host in hosts}
-        return {host: answer.result() for host, answer in asked.items()}
+        queried = {host: pool.submit(one, host) for host in hosts}
+        return {host: answer.result() for host, answer in queried.items()}

@@ -54,9 +54,9 @@ class KubernetesTarget:
 
     def candidates(self) -> Candidates:
         """Return the nodes that could run the pods, and whether the scheduler can use them now."""
-        wanted = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
+        selector = ",".join(f"{name}={value}" for name, value in self.job.pods.node_selector.items())
         try:
-            nodes = self.cluster.nodes(wanted)
+            nodes = self.cluster.nodes(selector)
         except (ApiSilentError, ApiRefusedError) as error:
             return Candidates(chosen_by_target=True, why=str(error))
         tolerations = manifests.tolerations(self.job.pods)
@@ -67,14 +67,14 @@ class KubernetesTarget:
         """Create the attempt's objects unless they exist; if that is unknown, do nothing."""
         self.refused = ""
         try:
-            there = {(kind, item["metadata"]["name"]) for kind, item in self._tops(state.attempt)}
+            existing = {(kind, item["metadata"]["name"]) for kind, item in self._tops(state.attempt)}
             start = self._start(state)
-            if there and any(_object_names(start, form) <= there for form in manifests.FORMS):
+            if existing and any(_object_names(start, form) <= existing for form in manifests.FORMS):
                 return
             self._clear(state.attempt)
             form = self._form(start)
             for index, (kind, sent) in enumerate(manifests.objects(start, form)):
-                if (kind, sent["metadata"]["name"]) not in there:
+                if (kind, sent["metadata"]["name"]) not in existing:
                     self._create(start, form, index)
         except (ApiSilentError, ApiRefusedError) as error:
             self.refused = str(error)
@@ -145,23 +145,23 @@ class KubernetesTarget:
         Raises:
             ApiRefusedError: The server does not support the job's choice.
         """
-        wanted, served = self.job.pods.form, {kind.form for kind in self._served()}
-        if wanted == "auto" and JOBSET in served:
+        form, served = self.job.pods.form, {kind.form for kind in self._served()}
+        if form == "auto" and JOBSET in served:
             return JOBSET
-        if wanted in (JOBSET, TRAINJOB) and wanted not in served:
-            raise ApiRefusedError(404, f"it has no API for {wanted}; set workload_kubernetes_form: auto")
-        if wanted in ("auto", INDEXED):
+        if form in (JOBSET, TRAINJOB) and form not in served:
+            raise ApiRefusedError(404, f"it has no API for {form}; set workload_kubernetes_form: auto")
+        if form in ("auto", INDEXED):
             kept = self.cluster.create(start, INDEXED, 0, dry_run=True)
             if kept["spec"].get("completionMode") == "Indexed":
                 return INDEXED
-            if wanted == INDEXED:
+            if form == INDEXED:
                 raise ApiRefusedError(404, "its Jobs have no completionMode; set workload_kubernetes_form: auto")
-            wanted = RANKS
-        if wanted == RANKS and self.job.pods.queue:
+            form = RANKS
+        if form == RANKS and self.job.pods.queue:
             raise ApiRefusedError(
                 404, "a queue needs one object for all ranks, and this server needs a Job per rank; leave workload_kubernetes_queue empty"
             )
-        return wanted
+        return form
 
     def _create(self, start: Start, form: str, index: int) -> None:
         """Create an object, and delete it again if the server dropped a field.

@@ -108,10 +108,10 @@ def indexed_job(start: Start) -> dict[str, Any]:
 
 def rank_job(start: Start, rank: int) -> dict[str, Any]:
     """Return the Job of one rank, for servers without Indexed Jobs."""
-    made = _object(BATCH_JOB, start, {"backoffLimit": 0, "template": _template(start, rank)})
-    made["metadata"]["name"] = f"{start.name}-r{rank}"
-    made["metadata"]["labels"][RANK] = str(rank)
-    return made
+    manifest = _object(BATCH_JOB, start, {"backoffLimit": 0, "template": _template(start, rank)})
+    manifest["metadata"]["name"] = f"{start.name}-r{rank}"
+    manifest["metadata"]["labels"][RANK] = str(rank)
+    return manifest
 
 
 def dropped(sent: Any, kept: Any, path: str = "") -> str:
@@ -135,14 +135,14 @@ def dropped(sent: Any, kept: Any, path: str = "") -> str:
 
 
 def _object(kind: Kind, start: Start, spec: dict[str, Any]) -> dict[str, Any]:
-    wanted = start.job.pods
+    pods = start.job.pods
     labels = start.labels
-    if wanted.queue and kind is not RUNTIME:
-        labels.update({QUEUE: wanted.queue, **({PRIORITY: wanted.priority} if wanted.priority else {})})
+    if pods.queue and kind is not RUNTIME:
+        labels.update({QUEUE: pods.queue, **({PRIORITY: pods.priority} if pods.priority else {})})
     return {
         "apiVersion": kind.api_version,
         "kind": kind.name,
-        "metadata": {"name": start.name, "namespace": wanted.namespace, "labels": labels},
+        "metadata": {"name": start.name, "namespace": pods.namespace, "labels": labels},
         "spec": spec if kind in (RUNTIME, TRAIN_JOB) else {**spec, "ttlSecondsAfterFinished": _KEPT_S},
     }
 
@@ -182,16 +182,16 @@ def _train_job(start: Start) -> dict[str, Any]:
 
 
 def _template(start: Start, rank: int | None = None) -> dict[str, Any]:
-    wanted = start.job.pods
+    pods = start.job.pods
     metadata: dict[str, Any] = {"labels": {**start.labels, **({} if rank is None else {RANK: str(rank)})}}
-    if wanted.topology and wanted.queue:
-        metadata["annotations"] = {TOPOLOGY: wanted.topology}
+    if pods.topology and pods.queue:
+        metadata["annotations"] = {TOPOLOGY: pods.topology}
     return {"metadata": metadata, "spec": _pod(start, rank)}
 
 
 def _pod(start: Start, rank: int | None) -> dict[str, Any]:
-    wanted, user = start.job.pods, start.user
-    groups = list(dict.fromkeys((*user.groups, *wanted.groups)))
+    pods, user = start.job.pods, start.user
+    groups = list(dict.fromkeys((*user.groups, *pods.groups)))
     pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,  # training does not use the API server
@@ -205,77 +205,77 @@ def _pod(start: Start, rank: int | None) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "affinity": _affinity(start),
-        "tolerations": tolerations(wanted),
+        "tolerations": tolerations(pods),
         "containers": [_container(start, rank)],
         "volumes": [
-            {"name": "storage", **_storage(wanted)},
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": wanted.shm}},
+            {"name": "storage", **_storage(pods)},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": pods.shm}},
         ],
     }
     if user.uid == 0:  # a job of root, which the role refuses
         del pod["securityContext"]["runAsNonRoot"]
-    if wanted.host_network:
+    if pods.host_network:
         pod.update(hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
-    if wanted.node_selector:
-        pod["nodeSelector"] = dict(wanted.node_selector)
-    if wanted.priority and not wanted.queue:
-        pod["priorityClassName"] = wanted.priority
-    if wanted.pull_secrets:
-        pod["imagePullSecrets"] = [{"name": name} for name in wanted.pull_secrets]
+    if pods.node_selector:
+        pod["nodeSelector"] = dict(pods.node_selector)
+    if pods.priority and not pods.queue:
+        pod["priorityClassName"] = pods.priority
+    if pods.pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in pods.pull_secrets]
     return pod
 
 
 def _container(start: Start, rank: int | None) -> dict[str, Any]:
-    wanted = start.job.pods
+    pods = start.job.pods
     fields = {POD_NODE: "spec.nodeName", POD_IP: "status.podIP", POD_NAME: "metadata.name"}
     environment: list[dict[str, Any]] = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()]
     environment += [{"name": "HOME", "value": "/tmp"}, {"name": "USER", "value": start.job.user}]  # noqa: S108 - the container's own
     if rank is not None:
         environment.append({"name": POD_RANK, "value": str(rank)})
-    made: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "name": CONTAINER,
-        "image": wanted.image,
+        "image": pods.image,
         "command": list(start.words),
         "env": environment,
-        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(wanted)},
+        "securityContext": {"allowPrivilegeEscalation": False, **_capabilities(pods)},
         # The pod must see a volume that is mounted again on the host.
         "volumeMounts": [
-            {"name": "storage", "mountPath": wanted.storage, **({} if wanted.claim else {"mountPropagation": "HostToContainer"})},
+            {"name": "storage", "mountPath": pods.storage, **({} if pods.claim else {"mountPropagation": "HostToContainer"})},
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the container's own
         ],
     }
-    if wanted.resources:
-        made["resources"] = {"requests": dict(wanted.resources), "limits": dict(wanted.resources)}
-    if wanted.secrets:
-        made["envFrom"] = [{"secretRef": {"name": name}} for name in wanted.secrets]
-    return made
+    if pods.resources:
+        manifest["resources"] = {"requests": dict(pods.resources), "limits": dict(pods.resources)}
+    if pods.secrets:
+        manifest["envFrom"] = [{"secretRef": {"name": name}} for name in pods.secrets]
+    return manifest
 
 
-def _capabilities(wanted: Kubernetes) -> dict[str, Any]:
+def _capabilities(pods: Kubernetes) -> dict[str, Any]:
     """Allow pods with RDMA to pin memory."""
-    rdma = wanted.host_network or any(name.startswith("rdma/") for name in wanted.resources)
+    rdma = pods.host_network or any(name.startswith("rdma/") for name in pods.resources)
     return {"capabilities": {"add": ["IPC_LOCK"]}} if rdma else {}
 
 
-def _storage(wanted: Kubernetes) -> dict[str, Any]:
-    if wanted.claim:
-        return {"persistentVolumeClaim": {"claimName": wanted.claim}}
-    return {"hostPath": {"path": wanted.storage, "type": "Directory"}}
+def _storage(pods: Kubernetes) -> dict[str, Any]:
+    if pods.claim:
+        return {"persistentVolumeClaim": {"claimName": pods.claim}}
+    return {"hostPath": {"path": pods.storage, "type": "Directory"}}
 
 
-def tolerations(wanted: Kubernetes) -> list[dict[str, str]]:
+def tolerations(pods: Kubernetes) -> list[dict[str, str]]:
     """Return the tolerations of a pod. They include taints named like its devices, which reserve nodes for pods that use these."""
-    devices = [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(wanted.resources) if "/" in name]
-    return [*(toleration.to_json() for toleration in wanted.tolerations), *devices]
+    devices = [{"key": name, "operator": "Exists", "effect": "NoSchedule"} for name in sorted(pods.resources) if "/" in name]
+    return [*(toleration.to_json() for toleration in pods.tolerations), *devices]
 
 
 def _affinity(start: Start) -> dict[str, Any]:
     """Return rules for one pod per node, near each other unless a queue places them, not on excluded nodes, and on spares last."""
     own = {"labelSelector": {"matchLabels": {MANAGED: MANAGER, JOB: start.job.id}}}
-    made: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**own, "topologyKey": _HOSTNAME}]}}
+    manifest: dict[str, Any] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**own, "topologyKey": _HOSTNAME}]}}
     if (level := start.job.pods.topology) and not start.job.pods.queue:
         near = {"weight": 100, "podAffinityTerm": {**own, "topologyKey": level}}
-        made["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [near]}
+        manifest["podAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [near]}
     nodes: dict[str, Any] = {}
     if start.excluded:
         off = [_off("metadata.name", [name]) for name in start.excluded]  # by its name: another node may have the same label
@@ -283,7 +283,7 @@ def _affinity(start: Start) -> dict[str, Any]:
     if spares := start.job.pods.spares:
         preference = {"matchExpressions": [_off(_HOSTNAME, spares)]}
         nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [{"weight": 100, "preference": preference}]
-    return {**made, **({"nodeAffinity": nodes} if nodes else {})}
+    return {**manifest, **({"nodeAffinity": nodes} if nodes else {})}
 
 
 def _off(key: str, names: Iterable[str]) -> Mapping[str, Any]:

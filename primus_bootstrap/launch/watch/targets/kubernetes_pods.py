@@ -29,19 +29,13 @@ class Pod:
     """One pod.
 
     Attributes:
-        name: Its name.
-        rank: Its rank.
         node: Its node; empty before it is scheduled.
-        created: When it was created.
-        running: Its container runs.
         well: It runs, and the kubelet has reported it recently.
         exit_code: Exit code of the container, from the kubelet.
         stuck: Why the container cannot be started.
         waits: Why the pod is not scheduled.
         failed: Why the pod failed before its container ran.
         placed: It has a node, whose kubelet has not started the container yet, or refused to.
-        preempted: The scheduler preempted it.
-        deleted: It is being deleted.
     """
 
     name: str
@@ -175,10 +169,10 @@ def status_of(nodes: Sequence[NodeObservation]) -> str:
 def failure(item: Mapping[str, Any]) -> str:
     """Return why an object has failed; empty if it has not. Jobs, JobSets and TrainJobs have the same condition."""
     status = item.get("status") or {}
-    told = next((one for one in status.get("conditions") or () if one.get("type") == "Failed" and one.get("status") == "True"), None)
-    if told is None and status.get("terminalState") != "Failed":
+    condition = next((one for one in status.get("conditions") or () if one.get("type") == "Failed" and one.get("status") == "True"), None)
+    if condition is None and status.get("terminalState") != "Failed":
         return ""
-    return f"{item['metadata']['name']} has failed: {_reason(told or {}) or 'no reason given'}"
+    return f"{item['metadata']['name']} has failed: {_reason(condition or {}) or 'no reason given'}"
 
 
 def failures(items: Iterable[Mapping[str, Any]], nodes: int) -> dict[int, str]:
@@ -199,8 +193,8 @@ def suspended(item: Mapping[str, Any]) -> bool:
     )
 
 
-def _reason(told: Mapping[str, Any]) -> str:
-    return _one_line(": ".join(str(told[key]) for key in ("reason", "message") if told.get(key)))
+def _reason(condition: Mapping[str, Any]) -> str:
+    return _one_line(": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key)))
 
 
 def _one_line(text: str) -> str:

@@ -126,7 +126,7 @@ class SlurmTarget:
         verdict = _VERDICTS.get(found.state, "")
         if verdict == observations.CANCELLED and state.stopping:
             verdict = ""  # by this watcher
-        nodes = self._nodes(found, status, verdict, records, asked=bool(state.stopping))
+        nodes = self._nodes(found, status, verdict, records, stopping=bool(state.stopping))
         waits = _waits(found) if found.state in _QUEUED else ""
         return Observation(
             status,
@@ -147,9 +147,9 @@ class SlurmTarget:
             if force or found.state in _QUEUED:
                 _run(["scancel", found.job_id])
                 return
-            asked = self.folder.attempt(state.attempt) / "asked-to-stop"
-            if not asked.exists():
-                asked.touch()
+            marker = self.folder.attempt(state.attempt) / "asked-to-stop"
+            if not marker.exists():
+                marker.touch()
                 _run(["scancel", "--signal=TERM", found.job_id])
         except SlurmSilentError as error:
             self.refused = str(error)
@@ -174,9 +174,9 @@ class SlurmTarget:
         """Return the options for processors and memory; the nodes are queried only if needed."""
         if not needs_size(self.job):
             return ()
-        wanted = self._partition(state)
+        partition = self._partition(state)
         nodes = read_sizes(_run(["sinfo", "--all", "--noheader", "--Node", f"--format={FORMAT}"]))
-        return size_options(self.job, (node for node in nodes if _is_partition(node.partition, wanted)))
+        return size_options(self.job, (node for node in nodes if _is_partition(node.partition, partition)))
 
     def _partition(self, state: State) -> str:
         """Return the partition of an attempt; empty for the default one."""
@@ -202,22 +202,22 @@ class SlurmTarget:
         return [*words, *job.slurm.options, str(script)]
 
     def _nodes(
-        self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, asked: bool
+        self, found: Listed, status: str, verdict: str, records: Mapping[str, NodeRecord], *, stopping: bool
     ) -> tuple[NodeObservation, ...]:
         """Combine Slurm's answer with the records of the launchers."""
         ended = {name: records[name] for name in found.nodes if name in records and records[name].ended is not None}
         silent = [name for name in found.nodes if name not in ended]
         # While the job runs and no node has ended, the nodes need no check.
         doubtful = status == observations.ENDED or (
-            status == observations.RUNNING and (found.state == "COMPLETING" or bool(ended) or asked)
+            status == observations.RUNNING and (found.state == "COMPLETING" or bool(ended) or stopping)
         )
         heard = self._heard(silent) if silent and doubtful else {}
         others = {name: _silent(name, status, verdict, heard.get(name)) for name in silent}
         began = any(name in records for name in found.nodes)
         if not began and status == observations.ENDED and verdict != observations.NODE_FAIL and False not in heard.values():
             others = {name: NodeObservation(name, observations.ENDED) for name in silent}  # it ended before a launcher started
-        told = {name: NodeObservation(name, observations.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
-        return tuple({**told, **others}[name] for name in found.nodes)
+        observed = {name: NodeObservation(name, observations.ENDED, record.exit_code, why=record.note) for name, record in ended.items()}
+        return tuple({**observed, **others}[name] for name in found.nodes)
 
     def _heard(self, names: Sequence[str]) -> dict[str, bool]:
         """Return whether Slurm hears from these nodes; empty if Slurm does not answer."""
@@ -250,9 +250,9 @@ def _silent(name: str, status: str, verdict: str, heard: bool | None) -> NodeObs
     return NodeObservation(name, observations.SILENT, why=why, heard=bool(heard))
 
 
-def _is_partition(partition: str, wanted: str) -> bool:
+def _is_partition(partition: str, name: str) -> bool:
     """Return whether it is the named partition, or the default one, which sinfo marks with a star."""
-    return partition.rstrip("*") == wanted if wanted else partition.endswith("*")
+    return partition.rstrip("*") == name if name else partition.endswith("*")
 
 
 def _usable(state: str) -> bool:
