@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from primus_bootstrap.core.child_processes import descendants, send_signal
 from primus_bootstrap.engine import shim
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def _end_all(mark: bytes, lock: Path) -> None:
     deadline = time.monotonic() + _LIMIT_S
     killed: set[int] = set()
     while (alive := _job_processes(mark, lock) | _uncollected(killed)) and time.monotonic() < deadline:
-        for pid in alive:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        send_signal(alive, signal.SIGKILL)
         killed |= alive
         time.sleep(0.02)
 
@@ -66,11 +65,11 @@ def _uncollected(killed: set[int]) -> set[int]:
 
 
 def _job_processes(mark: bytes, lock: Path) -> set[int]:
-    """Return the living processes of the job; zombies have neither environment nor open files."""
+    """Return the living processes of the job."""
     pids: set[int] = set()
-    for pid in shim.descendants(os.getpid()):
+    for pid in descendants(os.getpid()):
         if pid not in pids and (_is_marked(pid, mark) or _has_open(pid, lock)):
-            pids |= {pid, *shim.descendants(pid)}
+            pids |= {pid, *descendants(pid)}
     return pids
 
 

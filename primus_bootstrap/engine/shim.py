@@ -114,14 +114,14 @@ def _reap(pid: int | None = None) -> int | None:
 def _kill_descendants() -> None:
     """Kill all descendants; orphans become children of this process, so none is missed."""
     deadline = time.monotonic() + _KILL_LIMIT_S
-    while (below := descendants(os.getpid())) and time.monotonic() < deadline:
+    while (below := _descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in below:
             _send(pid, signal.SIGKILL)
         time.sleep(0.02)
         _reap()
 
 
-def descendants(root: int) -> list[int]:
+def _descendants(root: int) -> list[int]:
     """Return all descendants of a process, including zombies."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - names, not paths
