@@ -1,6 +1,6 @@
-"""Print what a host is, as JSON: packages, units, files with their hash, accounts, kernel values, mounts, listening ports.
+"""Print the state of a host as JSON: packages, units, files with hashes, accounts, kernel parameters, mounts, listening ports.
 
-Runs on the host with its own Python; two snapshots that are equal say that the host is the same again.
+Runs on the host with its own Python. Equal snapshots mean that the host is unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BY_LINE = ("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow", "/etc/sub
 
 
 def run(*argv: str) -> list[str]:
-    """Return the lines that a program prints."""
+    """Return the output lines of a program."""
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def files() -> dict[str, str]:
-    """Return every file with its kind, mode, owner and hash."""
+    """Return every file with its type, mode, owner and hash."""
     found = {}
     for tree in TREES:
         for folder, inner, names in os.walk(tree):
@@ -45,7 +45,7 @@ def files() -> dict[str, str]:
 
 
 def describe(path: Path) -> str:
-    """Return one file in one line."""
+    """Return the state of one file on one line."""
     info = path.lstat()
     head = f"{stat.filemode(info.st_mode)} {info.st_uid}:{info.st_gid}"
     if stat.S_ISLNK(info.st_mode):
@@ -59,7 +59,7 @@ def describe(path: Path) -> str:
 
 
 def sysctl() -> dict[str, str]:
-    """Return the kernel parameters that this host may set."""
+    """Return the writable kernel parameters."""
     found = {}
     for folder, inner, names in os.walk("/proc/sys"):
         inner[:] = [name for name in inner if name not in ("binfmt_misc", "random", "conf", "neigh")]
@@ -73,7 +73,7 @@ def sysctl() -> dict[str, str]:
 
 
 def snapshot() -> dict[str, object]:
-    """Return everything."""
+    """Return the whole state."""
     units = [line.split() for line in run("systemctl", "list-unit-files", "--no-legend", "--plain")]
     running = run("systemctl", "list-units", "--no-legend", "--plain", "--type=service,timer,socket,mount")
     ports = [line.split() for line in run("ss", "-Hltun")]

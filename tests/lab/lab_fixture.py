@@ -1,6 +1,6 @@
-"""Labs of the tests' own, kept apart from the user's: three bare hosts, and a whole cluster of three.
+"""Fixtures with separate labs for the tests: three bare hosts, and a whole cluster of three.
 
-Tests that share a lab run one after another, and it goes when the last of them has run: a lab that is up slows down every other one.
+Tests that share a lab run in sequence, and the lab is removed after the last of them, because a running lab slows down the others.
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ _UP = pytest.StashKey[dict[str, RunningLab]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that share a lab beside each other, after those that need none."""
+    """Sort tests that share a lab next to each other, after those without a lab."""
     items.sort(key=lambda item: max((_SHARED.index(name) for name in _shared_by(item)), default=-1))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """Take a lab down when the next test does not need it."""
+    """Remove a lab that the next test does not need."""
     yield
     up = item.config.stash.get(_UP, {})
     for name in set(up) - set(_shared_by(nextitem) if nextitem else up):
-        take_down(up.pop(name))
+        remove_lab(up.pop(name))
 
 
 def _shared_by(item: pytest.Item) -> list[str]:
-    """Return the shared labs that a test needs."""
+    """Return the shared labs of a test."""
     return [name for name in getattr(item, "fixturenames", ()) if name in _SHARED]
 
 
 def share(request: pytest.FixtureRequest, running: RunningLab) -> None:
-    """Have a lab taken down when the last test that needs it has run."""
+    """Register a lab for removal after the last test that needs it."""
     request.config.stash.setdefault(_UP, {})[str(request.fixturename)] = running
 
 
 @pytest.fixture(scope="session")
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up three bare hosts of every release in turn, once for the session."""
-    for running in bring_up(RunningLab(f"test{os.getpid()}", tmp_path_factory.mktemp("lab")), "--release", "all", "--bare"):
+    """Create three bare hosts with all releases in rotation, once per session."""
+    for running in create_lab(RunningLab(f"test{os.getpid()}", tmp_path_factory.mktemp("lab")), "--release", "all", "--bare"):
         share(request, running)
         yield running
 
 
 @pytest.fixture(scope="session")
 def applied_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up what `make lab` does and apply once for the session: node1 serves, node2 and node3 compute."""
+    """Create the cluster of `make lab`, once per session: node1 runs services, node2 and node3 compute."""
     kept = os.environ.get(_KEPT_CLUSTER)
     if kept:
         name = re.search(r"cluster_name: (\S+)", (Path(kept) / "hosts.yaml").read_text())
         assert name, f"{kept}/hosts.yaml has no cluster_name"
         yield RunningLab(name[1], Path(kept))
         return
-    for running in bring_up(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster"))):
+    for running in create_lab(RunningLab(f"test{os.getpid()}-c", tmp_path_factory.mktemp("cluster"))):
         share(request, running)
         done = running.apply(timeout_s=3000)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -79,13 +79,13 @@ def applied_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def cluster(applied_cluster: RunningLab) -> Iterator[RunningLab]:
-    """Give the cluster to a test, and bring every host back afterwards, whatever the test did to it."""
+    """The cluster for one test; afterwards every host is repaired."""
     yield applied_cluster
     applied_cluster.heal()
 
 
-def bring_up(running: RunningLab, *options: str) -> Iterator[RunningLab]:
-    """Bring a lab up and take it down afterwards; skip, and say why, where this machine cannot run containers."""
+def create_lab(running: RunningLab, *options: str) -> Iterator[RunningLab]:
+    """Create a lab and remove it afterwards; skip if this machine cannot run containers."""
     _remove_abandoned()
     done = run_cli("lab", "up", *options, "--name", running.name, "--dir", str(running.folder), timeout_s=1800)
     if done.returncode == _CANNOT:
@@ -94,16 +94,16 @@ def bring_up(running: RunningLab, *options: str) -> Iterator[RunningLab]:
     try:
         yield running
     finally:
-        take_down(running)
+        remove_lab(running)
 
 
-def take_down(running: RunningLab) -> None:
-    """Remove a lab with all that it left; nothing happens where it is gone."""
+def remove_lab(running: RunningLab) -> None:
+    """Remove a lab with all its files, if it exists."""
     run_cli("lab", "down", "--purge", "--name", running.name, "--dir", str(running.folder))
 
 
 def _remove_abandoned() -> None:
-    """Remove the labs of test sessions that were killed: their name carries the number of a process that is gone."""
+    """Remove the labs of killed test sessions: their names contain the ID of a process that no longer exists."""
     argv = engine_argv()
     if shutil.which(argv[-1]) is None:
         return

@@ -1,4 +1,4 @@
-"""What tests do to a lab: run primus-bootstrap as a user does, break hosts, look inside."""
+"""Run primus-bootstrap on a lab like a user, inject faults, and inspect hosts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def engine_argv() -> list[str]:
-    """Return how to call the container engine that holds the lab."""
+    """Return the command of the container engine."""
     return [*([] if os.geteuid() == 0 else ["sudo", "-n"]), "podman" if shutil.which("podman") else "docker"]
 
 
 def run_cli(
     *arguments: str, timeout_s: float = 600, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run `primus-bootstrap` as a user does, in a process of its own; the exit status is for the test to judge."""
+    """Run `primus-bootstrap` in a separate process, without checking its exit code."""
     argv = [sys.executable, "-m", "primus_bootstrap", *arguments]
     return subprocess.run(
         argv, cwd=cwd or ROOT, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=timeout_s, check=False
@@ -36,7 +36,7 @@ def run_cli(
 
 
 def wait_for(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.1) -> bool:
-    """Wait until something holds; False where it did not in time."""
+    """Wait until a condition is true; return False after the time limit."""
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if condition():
@@ -47,23 +47,23 @@ def wait_for(condition: Callable[[], bool], *, timeout_s: float, every_s: float 
 
 @dataclass(frozen=True)
 class RunningLab:
-    """A lab that is up; `folder` holds its hosts.yaml and its state and belongs to the test session."""
+    """A running lab of the test session; `folder` contains its hosts.yaml and its state."""
 
     name: str
     folder: Path
 
     @property
     def hosts_file(self) -> Path:
-        """The inventory to hand to primus-bootstrap."""
+        """The inventory for primus-bootstrap."""
         return self.folder / "hosts.yaml"
 
     @property
     def state_dir(self) -> Path:
-        """The cluster's runs, lock and known_hosts."""
+        """The folder of the cluster's runs, lock and known_hosts."""
         return self.folder / ".primus" / self.name
 
     def lab(self, *arguments: str, timeout_s: float = 600) -> subprocess.CompletedProcess[str]:
-        """Run a verb of `primus-bootstrap lab` on this lab and demand that it succeeds."""
+        """Run a verb of `primus-bootstrap lab`, which must succeed."""
         done = run_cli("lab", *arguments, "--name", self.name, "--dir", str(self.folder), timeout_s=timeout_s)
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -73,20 +73,20 @@ class RunningLab:
         self.lab("fault", kind, node)
 
     def heal(self) -> None:
-        """Bring every node back, whatever was done to it."""
+        """Repair every node."""
         self.lab("up")
 
     def renew(self) -> None:
-        """Replace every node by a fresh one; keys, pins and hosts.yaml stay."""
+        """Recreate every node; keys, pinned host keys and hosts.yaml stay."""
         self.lab("down")
         self.lab("up")
 
     def apply(self, *arguments: str, timeout_s: float = 3000) -> subprocess.CompletedProcess[str]:
-        """Apply the lab's hosts.yaml without asking."""
+        """Apply the lab's hosts.yaml without confirmation."""
         return run_cli("apply", str(self.hosts_file), "--yes", *arguments, timeout_s=timeout_s)
 
     def verify(self, *arguments: str) -> dict[str, Any]:
-        """Run `verify --json` and return what it says, whatever its verdict."""
+        """Run `verify --json` and return its output for any verdict."""
         done = run_cli("verify", str(self.hosts_file), "--json", *arguments, timeout_s=900)
         assert done.stdout.startswith("{"), done.stdout + done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
@@ -94,7 +94,7 @@ class RunningLab:
         return found
 
     def last_report(self) -> dict[str, Any]:
-        """Return the newest run's report, from its file."""
+        """Return the report of the newest run."""
         newest = max((self.state_dir / "runs").iterdir())
         found: dict[str, Any] = json.loads((newest / "report.json").read_text())
         return found
@@ -104,20 +104,20 @@ class RunningLab:
         return f"primus-{self.name}-{node}"
 
     def execute(self, node: str, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command as root in a node, not through SSH; the exit status is for the test to judge."""
+        """Run a command as root in a node without SSH, without checking its exit code."""
         return subprocess.run(
             [*engine_argv(), "exec", self.container(node), *argv], capture_output=True, text=True, timeout=timeout_s, check=False
         )
 
     def sh(self, node: str, script: str, *, timeout_s: float = 60) -> str:
-        """Run a shell script as root in a node, demand that it succeeds, and return what it printed."""
+        """Run a shell script as root in a node, which must succeed, and return its output."""
         done = self.execute(node, "sh", "-ec", script, timeout_s=timeout_s)
         assert done.returncode == 0, f"{node}: {script}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
     @contextlib.contextmanager
     def cut_off(self, node: str, port: int) -> Iterator[None]:
-        """Lose every packet that other hosts send to a port of a node, until the block is left."""
+        """Drop all packets of other hosts to a port of a node during the block."""
         iptables = [*self._in_network_of(node), "iptables"]
         rule = ["INPUT", "-i", "eth0", "-p", "tcp", "--dport", str(port), "-j", "DROP"]
         subprocess.run([*iptables, "-I", *rule], capture_output=True, timeout=60, check=True)
@@ -128,7 +128,7 @@ class RunningLab:
 
     @contextlib.contextmanager
     def slowed(self, node: str, mbit_per_s: int) -> Iterator[None]:
-        """Let a node send no faster than that, until the block is left."""
+        """Limit a node's network bandwidth during the block."""
         tc = [*self._in_network_of(node), "tc", "qdisc"]
         rate = ["rate", f"{mbit_per_s}mbit", "burst", "32kbit", "latency", "400ms"]
         subprocess.run([*tc, "add", "dev", "eth0", "root", "tbf", *rate], capture_output=True, timeout=60, check=True)
@@ -138,19 +138,19 @@ class RunningLab:
             subprocess.run([*tc, "del", "dev", "eth0", "root"], capture_output=True, timeout=60, check=True)
 
     def _in_network_of(self, node: str) -> list[str]:
-        """Return what goes before a program of this machine for it to run in the network of a node."""
+        """Return the command prefix that runs a program of this machine in a node's network."""
         inspected = [*engine_argv(), "inspect", "--format", "{{.State.Pid}}", self.container(node)]
         pid = subprocess.run(inspected, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
         return [*engine_argv()[:-1], "nsenter", "-t", pid, "-n"]
 
     def person(self, node: str, command: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command in a node as the person of hosts.yaml, logged in with the key that `lab up` made."""
+        """Run a command in a node as the user of hosts.yaml, with the key from `lab up`."""
         return self.ssh(node, command, timeout_s=timeout_s, account="ada", key="ada_ed25519")
 
     def ssh(
         self, node: str, command: str, *, timeout_s: float = 60, account: str = "primus", key: str = "id_ed25519"
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in a node through OpenSSH, by default as the lab's administrator, with host keys checked strictly."""
+        """Run a command in a node with OpenSSH, by default as the administrator, with pinned host keys."""
         options = ["BatchMode=yes", "StrictHostKeyChecking=yes", "IdentitiesOnly=yes", f'UserKnownHostsFile="{self.state_dir}/known_hosts"']
         argv = ["ssh", "-F", "none", "-i", str(self.state_dir / "ssh" / key)]
         argv += [word for option in options for word in ("-o", option)]
@@ -159,7 +159,7 @@ class RunningLab:
         )
 
     def address(self, node: str) -> str:
-        """Return a node's address as hosts.yaml says it."""
+        """Return a node's address in hosts.yaml."""
         found = re.search(rf"^    {node}: *{{ansible_host: ([0-9.]+)}}", self.hosts_file.read_text(), re.MULTILINE)
         assert found, f"{node} is not in {self.hosts_file}"
         return found[1]

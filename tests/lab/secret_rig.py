@@ -1,4 +1,4 @@
-"""The secrets of a whole lab: where each lies, and the search for them everywhere else."""
+"""The secrets of a lab: their files, and the search for them everywhere else."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ HOLDERS = {"juicefs": 0, "juicefs.service": 0, "redis-cli": 0, "primus-redis-bac
 
 
 def search_argv(lab: RunningLab, node: str | None) -> list[str]:
-    """Return how to start the search in a node as root, or on this machine (None)."""
+    """Return the command of the search in a node as root, or on this machine (None)."""
     start = "import sys; exec(compile(sys.stdin.read(int(sys.stdin.readline())), 'secret_search.py', 'exec'))"
     prefix = [*engine_argv(), "exec", "-i", lab.container(node)] if node else []
     return [*prefix, "python3" if node else sys.executable, "-c", start]
 
 
 def search_input(values: dict[str, str], **options: Any) -> str:
-    """Return what the search reads: itself, and what to look for."""
+    """Return the input of the search: the script and the values."""
     script = SEARCH.read_text()
     return f"{len(script)}\n{script}{json.dumps({'values': values, **options})}\n"
 
@@ -60,7 +60,7 @@ def secrets_of(lab: RunningLab) -> dict[str, str]:
 
 
 def search(lab: RunningLab, node: str | None, values: dict[str, str], **options: Any) -> dict[str, Any]:
-    """Search once and return what was found."""
+    """Search once and return the findings."""
     done = subprocess.run(
         search_argv(lab, node), input=search_input(values, **options), capture_output=True, text=True, timeout=300, check=False
     )
@@ -71,7 +71,7 @@ def search(lab: RunningLab, node: str | None, values: dict[str, str], **options:
 
 @contextmanager
 def watched(lab: RunningLab, values: dict[str, str], stop: Path) -> Iterator[dict[str, dict[str, Any]]]:
-    """Look at the processes of every host and of this machine until the block is left; the results are there then."""
+    """Search the processes of every host and of this machine during the block; the results are complete afterwards."""
     places: tuple[str | None, ...] = (*HOSTS, None)
     started: list[tuple[str | None, subprocess.Popen[str]]] = []
     found: dict[str, dict[str, Any]] = {}
@@ -96,13 +96,13 @@ def watched(lab: RunningLab, values: dict[str, str], stop: Path) -> Iterator[dic
 
 
 def files_of_host(lab: RunningLab, node: str, values: dict[str, str]) -> dict[str, Any]:
-    """Search the journal and every file of a host that changed since it was made, but for those that have to hold a secret."""
+    """Search the journal and every changed file of a host, except for the files of secrets."""
     since = "/etc/ssh/ssh_host_ed25519_key"
     return search(lab, node, values, mode="files", roots=["/"], since=since, left_out=[*LEFT_OUT, *KEPT_IN], journal=True)
 
 
 def search_controller(lab: RunningLab, values: dict[str, str]) -> list[str]:
-    """Search everything that runs leave on this machine: state, reports, artifacts, temporary folders, caches."""
+    """Search the files of runs on this machine: state, reports, artifacts, temporary folders, caches."""
     cache = Path.home() / ".cache/primus-bootstrap"
     temporary = [path for kind in ("ansible*", "primus*", "tmp*") for path in Path(tempfile.gettempdir()).glob(kind)]
     roots = [str(path) for path in (lab.folder, Path.home() / ".ansible", cache, *temporary)]

@@ -1,4 +1,4 @@
-"""Two people on the shared cluster, ada and bob, for tests in which one attacks the other or root: what they type, and what is logged."""
+"""Two users of the shared cluster, ada and bob, for tests in which one attacks the other or root."""
 
 from __future__ import annotations
 
@@ -42,33 +42,33 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
 
 @dataclass(frozen=True)
 class People:
-    """Accounts of one cluster, and what the administrator does for them."""
+    """The accounts of a cluster, and the administrator's actions for them."""
 
     lab: RunningLab
 
     def run(self, account: str, node: str, command: str, *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a command as one of them, logged in with the account's own key."""
+        """Run a command as a user, with the account's key."""
         return self.lab.ssh(node, command, timeout_s=timeout_s, account=account, key=f"{account}_ed25519")
 
     def refused(self, account: str, node: str, *commands: str) -> None:
-        """Demand that each command fails, and that it was the command that failed and not the login."""
+        """Check that each command fails, and that the login does not."""
         script = "\n".join(f"if ({command}) > /dev/null 2>&1; then echo {shlex.quote(command)}; fi" for command in commands)
         done = self.run(account, node, f"{script}\necho end", timeout_s=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == ["end"], f"{account} could: {done.stdout}"
 
     def allowed(self, account: str, node: str, command: str, *, timeout_s: float = 60) -> str:
-        """Demand that a command succeeds, and return what it printed."""
+        """Check that a command succeeds, and return its output."""
         done = self.run(account, node, command, timeout_s=timeout_s)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 
     def cli(self, verb: str, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run a verb of `workload`, as the administrator."""
+        """Run a verb of `workload` as the administrator."""
         return run_cli("workload", verb, str(self.lab.hosts_file), *words, timeout_s=timeout_s)
 
     def submit(self, account: str, script: str, *values: str) -> str:
-        """Have the administrator submit a job of an account that runs a script of its own on one host; return the job's id."""
+        """Submit a job of an account with its own script on one host; return the job's ID."""
         path = f"/jfs/home/{account}/job-{time.monotonic_ns()}.sh"
         self.allowed(account, SERVICE, f"printf '%s\\n' '#!/bin/sh' {shlex.quote(script)} > {path} && chmod 700 {path}")
         given = [
@@ -87,7 +87,7 @@ class People:
         return str(found["id"])
 
     def state(self, job: str) -> dict[str, Any]:
-        """Return a job's state as its watcher wrote it; empty before there is one."""
+        """Return a job's state from its watcher; empty before there is one."""
         done = self.lab.execute(SERVICE, "primus-cli", "watch", "show", "--folder", f"{JOBS}/{job}", "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
@@ -99,14 +99,14 @@ class People:
         return str(self.state(job)["phase"])
 
     def ask_broker(self, account: str, node: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Send the broker of the service host a request for a node, as an account, and return its answer."""
+        """Send a request for a node to the broker of the service host as an account, and return its answer."""
         line = json.dumps({"schema": "primus.broker/1", "what": "node", "node": node, "request": request, "timeout_s": 20})
         words = f"python3 -I -c {shlex.quote(_ASK)} {BROKER} {shlex.quote(line)}"
         found: dict[str, Any] = json.loads(self.allowed(account, SERVICE, words, timeout_s=90))
         return found
 
     def ask_helper(self, node: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Give root's helper on a node a request, as the broker's key does, and return its answer."""
+        """Send a request to root's helper on a node with the broker's key, and return its answer."""
         line = json.dumps({"schema": "primus.unit/1", **request})
         done = self.lab.execute(node, "sh", "-c", f"printf '%s\\n' {shlex.quote(line)} | primus-cli unit", timeout_s=90)
         assert done.returncode == 0, done.stderr
@@ -114,14 +114,14 @@ class People:
         return found
 
     def is_logged(self, node: str, words: str, since: float, *, identifier: str = "") -> bool:
-        """Tell whether a node's journal has a line with these words, written since then, within some seconds."""
+        """Return whether a node's journal has a line with these words since then, within some seconds."""
         argv = ["journalctl", "--quiet", "--output=cat", f"--since=@{since:.0f}", *([f"--identifier={identifier}"] if identifier else [])]
         return wait_for(lambda: words in self.lab.execute(node, *argv).stdout, timeout_s=15, every_s=1)
 
 
 @pytest.fixture(scope="session")
 def people(applied_cluster: RunningLab) -> Iterator[People]:
-    """Add the account bob to the cluster, as an administrator does, once for the session; ada and bob have a job folder each afterwards."""
+    """Add the account bob to the cluster, once per session; ada and bob then have job folders."""
     key = applied_cluster.state_dir / "ssh" / "bob_ed25519"
     text = applied_cluster.hosts_file.read_text()
     if "name: bob" not in text:
@@ -143,7 +143,7 @@ def people(applied_cluster: RunningLab) -> Iterator[People]:
 
 
 def slept(marker: str) -> str:
-    """Return a command whose process a test finds by a number that no other has."""
+    """Return a command whose process has a unique number as an argument."""
     return f"sleep {marker}"
 
 

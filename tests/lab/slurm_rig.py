@@ -1,4 +1,4 @@
-"""What tests do with Slurm on a lab: submit as the person of hosts.yaml, look at jobs and nodes, wait for states."""
+"""Use Slurm on a lab: submit jobs as the user of hosts.yaml, read jobs and nodes, wait for states."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Jobs:
-    """Jobs of one person on a lab, submitted on its login host."""
+    """Jobs of one user, submitted on the login host."""
 
     lab: RunningLab
     login: str = "node1"
 
     def submit(self, script: str, *options: str) -> str:
-        """Submit a batch script from a folder that every host sees, and return the job's number."""
+        """Submit a batch script from a shared folder, and return the job's number."""
         words = " ".join(("sbatch", "--parsable", "--chdir=/jfs/home/ada", "--output=/jfs/home/ada/%j.out", *options))
         done = self.lab.person(self.login, f"{words} << 'EOF'\n#!/bin/sh\n{script}\nEOF\n", timeout_s=90)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
     def show(self, job: str) -> dict[str, str]:
-        """Return what the controller says of a job, field by field; empty where it does not answer or has forgotten it."""
+        """Return the controller's fields of a job; empty without an answer or a job."""
         done = self.lab.execute(self.login, "timeout", "20", "scontrol", "--oneliner", "show", "job", job)
         return dict(word.partition("=")[::2] for word in done.stdout.split()) if done.returncode == 0 else {}
 
     def state(self, job: str) -> str:
-        """Return a job's state, as PENDING; empty where nobody knows."""
+        """Return a job's state, for example PENDING, or an empty string."""
         return self.show(job).get("JobState", "")
 
     def wait_until(self, job: str, *states: str, timeout_s: float = 120) -> dict[str, str]:
-        """Wait until a job is in one of those states, and return what the controller says then."""
+        """Wait until a job is in one of these states, and return its fields."""
         assert wait_for(lambda: self.state(job) in states, timeout_s=timeout_s, every_s=0.5), self.show(job)
         return self.show(job)
 
     def start_now(self, job: str) -> None:
-        """Take away the two minutes that Slurm lets a requeued job wait."""
+        """Remove Slurm's two-minute delay of a requeued job."""
         self.lab.sh(self.login, f"scontrol update jobid={job} StartTime=now")
 
     def output(self, job: str) -> list[str]:
-        """Return the lines that a batch job itself has written so far, without what Slurm says in between."""
+        """Return the output lines of a batch job, without Slurm's messages."""
         lines = self.lab.sh(self.login, f"cat /jfs/home/ada/{job}.out").splitlines()
         return [line for line in lines if not line.startswith("slurmstepd")]
 
     def cancel_all(self) -> None:
-        """End every job of the person, and wait until none is left."""
+        """Cancel every job of the user, and wait until there is none."""
         self.lab.execute(self.login, "timeout", "20", "scancel", "--user=ada")
         wait_for(lambda: self.lab.execute(self.login, "squeue", "--noheader", "--user=ada").stdout == "", timeout_s=60, every_s=0.5)
 
     def node_state(self, node: str) -> tuple[str, str]:
-        """Return a node's state, as IDLE+DRAIN, and the reason that it bears."""
+        """Return a node's state, for example IDLE+DRAIN, and its reason."""
         done = self.lab.execute(self.login, "timeout", "20", "scontrol", "--oneliner", "show", "node", node)
         state = done.stdout.partition(" State=")[2].split(" ")[0]
         return state, done.stdout.partition(" Reason=")[2].partition(" [")[0].strip()

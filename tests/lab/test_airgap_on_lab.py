@@ -1,4 +1,4 @@
-"""A whole cluster out of a bundle: its hosts have no way to the outside, and no index answers the controller."""
+"""Test a whole cluster installed from a bundle, without internet access for the hosts and the controller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import RunningLab, run_cli
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ _MIRROR = "    airgap_mirror:\n      hosts:\n        node1:\n"
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up two hosts, make the bundle while there is a way out, then close it."""
-    for running in bring_up(RunningLab(f"test{os.getpid()}-a", tmp_path_factory.mktemp("airgap")), "--nodes", str(len(NODES))):
+    """Create two hosts and the bundle, then remove the internet access."""
+    for running in create_lab(RunningLab(f"test{os.getpid()}-a", tmp_path_factory.mktemp("airgap")), "--nodes", str(len(NODES))):
         release = running.sh("node1", '. /etc/os-release; echo "$VERSION_CODENAME"')
         running.hosts_file.write_text(running.hosts_file.read_text() + _MIRROR)
         settings = running.folder / "group_vars" / "all.yml"
@@ -42,15 +42,15 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
 
 
 def apply(closed: RunningLab, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Apply from a controller that has fetched nothing before and reaches no index and no proxy."""
+    """Apply from a controller without a cache, an index and a proxy."""
     names = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
     environment = {**dict.fromkeys(names, _NOBODY), "PIP_INDEX_URL": f"{_NOBODY}/simple", "XDG_CACHE_HOME": str(cache)}
     return run_cli("apply", str(closed.hosts_file), "--yes", timeout_s=3000, env=environment)
 
 
 @pytest.mark.timeout(5400)
-def test_a_cluster_is_applied_with_no_way_to_the_outside(closed: RunningLab, tmp_path: Path) -> None:
-    """Every service comes up and proves its effect, and a second apply changes nothing."""
+def test_cluster_is_installed_from_a_bundle(closed: RunningLab, tmp_path: Path) -> None:
+    """Every service is verified, and a second apply changes nothing."""
     outside = [closed.execute(node, "timeout", "100", "apt-get", "update", "--error-on=any", timeout_s=120).returncode for node in NODES]
 
     first = apply(closed, tmp_path / "cache")
@@ -67,8 +67,8 @@ def test_a_cluster_is_applied_with_no_way_to_the_outside(closed: RunningLab, tmp
         assert "fuse.juicefs" in closed.sh(node, "grep ' /jfs ' /proc/mounts")
 
 
-def test_nothing_that_was_installed_stands_outside_the_lock(closed: RunningLab) -> None:
-    """Whatever a host has now and had not before came from the bundle, in the version of the lock."""
+def test_every_installed_package_is_in_the_lock(closed: RunningLab) -> None:
+    """Every package that apply installed has the locked version."""
     origin = json.loads(closed.sh("node1", "cat /var/lib/primus/origin/origin.json"))
     listed = closed.sh("node1", "dpkg-query --show --showformat='${Package} ${Version}\\n'").splitlines()
     new = {tuple(line.split(" ")) for line in listed if line.split(" ")[0] not in origin["packages"]}
@@ -78,8 +78,8 @@ def test_nothing_that_was_installed_stands_outside_the_lock(closed: RunningLab) 
     assert {name for name, version in new if f"name: {name}\n  version: {version}\n" not in lock.replace("'", "")} == set()
 
 
-def test_verify_fetches_a_package_on_every_host(closed: RunningLab) -> None:
-    """`verify` says so for each host, and that the mirror is whole."""
+def test_verify_downloads_a_package_on_every_host(closed: RunningLab) -> None:
+    """`verify` reports the download of each host and the state of the mirror."""
     rows = [row for row in closed.verify()["services"] if row["service"] == "airgap"]
 
     assert {row["host"] for row in rows} == set(NODES)

@@ -1,4 +1,4 @@
-"""The main job, on real hosts: one hosts.yaml, one apply, and what happens when something breaks in the middle of it."""
+"""Test apply on real hosts, and with faults during a run."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ HOSTS = ("node1", "node2", "node3")
 
 
 def result_of(report: dict[str, Any], host: str) -> dict[str, Any]:
-    """One host of a report."""
+    """Return one host of a report."""
     found: dict[str, Any] = next(item for item in report["hosts"] if item["host"] == host)
     return found
 
 
 def processes_of(lab: RunningLab) -> list[str]:
-    """The command lines of processes that a run of this lab started: its state folder stands in their environment or arguments."""
+    """Return the command lines of processes of this lab's runs, which have its state folder in arguments or environment."""
     mark = str(lab.state_dir).encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -53,25 +53,25 @@ def processes_of(lab: RunningLab) -> list[str]:
 
 
 class BackgroundApply:
-    """An apply that runs while the test does something to it."""
+    """An apply that runs in the background."""
 
     def __init__(self, lab: RunningLab) -> None:
-        """Start it, with its output in files."""
+        """Start the apply with its output in files."""
         self.errors = lab.folder / "apply.err"
         self.output = lab.folder / "apply.out"
         argv = [sys.executable, "-m", "primus_bootstrap", "apply", str(lab.hosts_file), "--yes"]
         with self.errors.open("w") as errors, self.output.open("w") as output:
             self.process = subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=errors, start_new_session=True)
 
-    def wait_until_said(self, words: str, *, timeout_s: float = 300) -> None:
-        """Wait for words on its stderr."""
+    def wait_for_output(self, words: str, *, timeout_s: float = 300) -> None:
+        """Wait for a text on stderr."""
         assert wait_for(lambda: words in self.errors.read_text() or self.process.poll() is not None, timeout_s=timeout_s), (
             self.errors.read_text()
         )
         assert words in self.errors.read_text(), self.errors.read_text() + self.output.read_text()
 
     def end(self, *, timeout_s: float = 600) -> int:
-        """Wait for its end and return its exit status."""
+        """Wait for the end and return the exit code."""
         return self.process.wait(timeout=timeout_s)
 
 
@@ -85,7 +85,7 @@ def converged(lab: RunningLab) -> None:
 
 @pytest.fixture
 def background(lab: RunningLab) -> Iterator[Callable[[], BackgroundApply]]:
-    """Start applies that do not outlive the test."""
+    """Start applies in the background, and end them after the test."""
     started: list[BackgroundApply] = []
 
     def start() -> BackgroundApply:
@@ -99,8 +99,8 @@ def background(lab: RunningLab) -> Iterator[Callable[[], BackgroundApply]]:
             item.end(timeout_s=60)
 
 
-def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
-    """Exit 0, no task changed anything, on each host."""
+def test_second_apply_changes_nothing(lab: RunningLab) -> None:
+    """The exit code is 0, and no task changes a host."""
     done = lab.apply()
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -110,8 +110,8 @@ def test_a_second_apply_changes_nothing(lab: RunningLab) -> None:
     assert "next steps" in done.stdout
 
 
-def test_plain_ansible_does_what_apply_does(lab: RunningLab) -> None:
-    """`ansible-playbook -i hosts.yaml playbooks/site.yml` finds nothing left to change."""
+def test_plain_ansible_changes_nothing_after_apply(lab: RunningLab) -> None:
+    """`ansible-playbook -i hosts.yaml playbooks/site.yml` changes nothing."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(lab.hosts_file), "playbooks/site.yml"]
     environment = {
         **os.environ,
@@ -124,8 +124,8 @@ def test_plain_ansible_does_what_apply_does(lab: RunningLab) -> None:
     assert len(re.findall(r"changed=0 .* failed=0", done.stdout)) == len(HOSTS), done.stdout
 
 
-def test_a_difference_is_shown_and_then_applied(lab: RunningLab) -> None:
-    """`diff` names the host and the change and changes nothing; apply mends it."""
+def test_difference_is_shown_and_applied(lab: RunningLab) -> None:
+    """`diff` names the host and the change without changing it; apply corrects it."""
     lab.execute("node2", "rm", "-r", "/etc/primus")
 
     shown = run_cli("diff", str(lab.hosts_file), "--json")
@@ -140,8 +140,8 @@ def test_a_difference_is_shown_and_then_applied(lab: RunningLab) -> None:
     assert result_of(lab.last_report(), "node1")["result"] == "ok"
 
 
-def test_only_the_asked_for_phase_and_host_are_touched(lab: RunningLab) -> None:
-    """`--phase` and `--limit` narrow an apply down to one step on one host."""
+def test_phase_and_limit_restrict_an_apply(lab: RunningLab) -> None:
+    """`--phase` and `--limit` restrict an apply to one phase on one host."""
     done = lab.apply("--phase", "gpu", "--limit", "node3")
 
     assert done.returncode == 0, done.stderr
@@ -151,10 +151,10 @@ def test_only_the_asked_for_phase_and_host_are_touched(lab: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_host_killed_in_the_middle_stops_only_itself(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
-    """The others finish, exit 4 and the report name the dead one; once it is back, apply ends with 0."""
+def test_killed_host_does_not_stop_others(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
+    """The others finish, and exit code 4 and the report name the dead host; after its return apply succeeds."""
     run = background()
-    run.wait_until_said("[1/5] preflight")
+    run.wait_for_output("[1/5] preflight")
     lab.fault("kill", "node2")
 
     code = run.end()
@@ -171,10 +171,10 @@ def test_a_host_killed_in_the_middle_stops_only_itself(lab: RunningLab, backgrou
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_second_apply_at_the_same_time_is_told_who_holds_the_lock(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
-    """Exit 5 with the holder's pid and run; the first apply is not disturbed."""
+def test_second_apply_at_the_same_time_is_refused(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
+    """The exit code is 5, with the process and run of the lock; the first apply continues."""
     run = background()
-    run.wait_until_said("apply ")
+    run.wait_for_output("apply ")
     assert wait_for(lambda: (lab.state_dir / "lock").exists() and bool(processes_of(lab)), timeout_s=60)
     time.sleep(1)
 
@@ -188,10 +188,10 @@ def test_a_second_apply_at_the_same_time_is_told_who_holds_the_lock(lab: Running
 
 @pytest.mark.fault(cheap=True)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable[[], BackgroundApply], number: signal.Signals) -> None:
-    """Exit 130, a report of what finished, no process left, and the next apply goes through."""
+def test_interrupted_apply_ends_cleanly(lab: RunningLab, background: Callable[[], BackgroundApply], number: signal.Signals) -> None:
+    """The exit code is 130, with a report and without remaining processes; the next apply succeeds."""
     run = background()
-    run.wait_until_said("[1/5] preflight")
+    run.wait_for_output("[1/5] preflight")
 
     run.process.send_signal(number)
     code = run.end(timeout_s=60)
@@ -212,8 +212,8 @@ def _kill_and_check(lab: RunningLab, background: Callable[[], BackgroundApply], 
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_controller_killed_once_leaves_nothing_behind(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
-    """SIGKILL in the middle: no orphan, no stale lock, a journal that `runs` can read, and an apply that converges."""
+def test_killed_controller_leaves_no_processes(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
+    """After SIGKILL there is no orphan and no stale lock, the journal is readable, and the next apply succeeds."""
     _kill_and_check(lab, background, 6.0)
 
     listed = run_cli("runs", str(lab.hosts_file))
@@ -224,8 +224,8 @@ def test_a_controller_killed_once_leaves_nothing_behind(lab: RunningLab, backgro
 
 
 @pytest.mark.fault
-def test_a_controller_killed_at_ten_random_moments_converges(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
-    """Ten SIGKILLs spread over a first apply on fresh hosts; then one apply brings them there, and a second changes nothing."""
+def test_apply_converges_after_ten_kills(lab: RunningLab, background: Callable[[], BackgroundApply]) -> None:
+    """After ten SIGKILLs of a first apply, one apply completes it, and a second changes nothing."""
     lab.renew()
     seed = random.SystemRandom().randrange(10_000)
     moments = random.Random(seed)  # noqa: S311 - moments, not keys
@@ -242,8 +242,8 @@ def test_a_controller_killed_at_ten_random_moments_converges(lab: RunningLab, ba
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_changed_host_key_stops_that_host_and_no_other(lab: RunningLab) -> None:
-    """The report names the host, says that its key is another one, and how to accept it; the others get there."""
+def test_changed_host_key_stops_only_its_host(lab: RunningLab) -> None:
+    """The report names the host and how to accept the key; the others finish."""
     keep = "cp -a /etc/ssh /root/ssh.kept && rm /etc/ssh/ssh_host_* && ssh-keygen -A && systemctl restart ssh"
     assert lab.execute("node3", "sh", "-c", keep).returncode == 0
     try:
@@ -262,8 +262,8 @@ def test_a_changed_host_key_stops_that_host_and_no_other(lab: RunningLab) -> Non
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_full_disk_is_named_as_the_cause(lab: RunningLab) -> None:
-    """The host whose disk is full fails with that cause; the others get there; mended, apply ends with 0."""
+def test_full_disk_is_reported_as_the_cause(lab: RunningLab) -> None:
+    """The host with a full disk fails with that cause, and the others finish; afterwards apply succeeds."""
     full = "mkdir -p /etc/primus && mount -t tmpfs -o size=16k tmpfs /etc/primus && dd if=/dev/zero of=/etc/primus/filler bs=1k"
     lab.execute("node1", "sh", "-c", full)
     try:
@@ -279,8 +279,8 @@ def test_a_full_disk_is_named_as_the_cause(lab: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_denied_sudo_is_named_as_the_cause(lab: RunningLab) -> None:
-    """A host where the user may not become root fails in preflight with a fix, and nothing was changed on it."""
+def test_denied_sudo_is_reported_as_the_cause(lab: RunningLab) -> None:
+    """The host fails in preflight with a fix, and nothing changes on it."""
     aside = "mkdir /root/sudoers.kept && grep -lw primus /etc/sudoers.d/* | xargs -I{} mv {} /root/sudoers.kept/"
     assert lab.execute("node2", "sh", "-c", aside).returncode == 0
     try:
@@ -298,8 +298,8 @@ def test_denied_sudo_is_named_as_the_cause(lab: RunningLab) -> None:
     assert lab.apply().returncode == 0
 
 
-def test_hosts_behind_a_bastion_are_reached(lab: RunningLab, tmp_path: Path) -> None:
-    """`ansible_ssh_common_args` with a jump through another host works, first contact and probe included."""
+def test_hosts_behind_a_bastion_are_configured(lab: RunningLab, tmp_path: Path) -> None:
+    """`ansible_ssh_common_args` with a jump host works, also for probe and the first contact."""
     known = f"-o UserKnownHostsFile={lab.state_dir}/known_hosts"
     jump = f"ssh -F none -i {lab.state_dir}/ssh/id_ed25519 {known} -W %h:%p primus@{lab.address('node1')}"
     inside = tmp_path / "inside"

@@ -1,4 +1,4 @@
-"""Hosts of a running cluster benched together: pairs and bisection with a slow host, one that is lost, one that takes a job."""
+"""Test benchmarks of several hosts: pairs and bisection with a slow host, a lost host, and a busy host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JOB_UNIT = "primus-job-debug-1"
 
 @pytest.fixture
 def fabric(training: Training) -> Iterator[RunningLab]:
-    """Give the cluster with a policy of short steps, torch known to primus-cli, and nobody in quarantine afterwards."""
+    """The cluster with a policy of short steps and torch, without quarantines afterwards."""
     lab = training.lab
     policy = yaml.safe_load(SHIPPED.read_text())
     policy["tiers"] = {"wide": {"meaning": "hosts together", "budget_s": 2400, "steps": STEPS}}
@@ -58,7 +58,7 @@ def fabric(training: Training) -> Iterator[RunningLab]:
 
 
 def bench(lab: RunningLab) -> dict[str, Any]:
-    """Run the verb and return what it says."""
+    """Run the verb and return its output."""
     done = run_cli("bench", str(lab.hosts_file), "--json", timeout_s=3000)
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -76,8 +76,8 @@ def runs(lab: RunningLab) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (newest / "fabric.jsonl").read_text().splitlines()]
 
 
-def test_hosts_that_work_together_are_not_accused(fabric: RunningLab) -> None:
-    """Every pair ran, groups of more ran, results are right, and nobody fails."""
+def test_healthy_hosts_pass(fabric: RunningLab) -> None:
+    """Pairs and larger groups run with correct results, and no host fails."""
     said = bench(fabric)
     ran = runs(fabric)
 
@@ -88,8 +88,8 @@ def test_hosts_that_work_together_are_not_accused(fabric: RunningLab) -> None:
         assert "fail" not in outcomes(said, check).values()
 
 
-def test_a_host_with_a_slow_network_is_named_and_nobody_else(fabric: RunningLab) -> None:
-    """A hundredth of the others' speed: bisection proves it or leaves it suspect; no other host fails."""
+def test_only_the_host_with_a_slow_network_is_suspected(fabric: RunningLab) -> None:
+    """With 1 % of the bandwidth, bisection fails or suspects the host, and no other."""
     with fabric.slowed(BAD, 16):
         said = bench(fabric)
 
@@ -101,8 +101,8 @@ def test_a_host_with_a_slow_network_is_named_and_nobody_else(fabric: RunningLab)
 
 
 @pytest.mark.parametrize("kind", ["kill", "partition"])
-def test_a_host_that_is_lost_in_a_run_is_unknown_and_the_others_go_on(fabric: RunningLab, kind: str) -> None:
-    """Its partner is not blamed, nothing runs with it afterwards, and nothing of the run is left on the partner."""
+def test_lost_host_is_unknown(fabric: RunningLab, kind: str) -> None:
+    """Its partner is not blamed, no further run includes it, and the partner has no remaining process."""
     argv = [sys.executable, "-m", "primus_bootstrap", "bench", str(fabric.hosts_file), "--json"]
     started = fabric.state_dir / f"bench/incoming/groups/{BAD}.json"
     started.unlink(missing_ok=True)
@@ -123,8 +123,8 @@ def test_a_host_that_is_lost_in_a_run_is_unknown_and_the_others_go_on(fabric: Ru
         assert fabric.execute(node, "pgrep", "-f", "workloads/bench/collectives.py").returncode == 1
 
 
-def test_a_host_that_runs_a_job_takes_no_part(fabric: RunningLab) -> None:
-    """It is unknown with the reason, and no run touches it."""
+def test_busy_host_is_excluded(fabric: RunningLab) -> None:
+    """It is unknown with the reason, and no run includes it."""
     fabric.sh(BAD, f"systemd-run --unit {JOB_UNIT} sleep 3000")
     try:
         said = bench(fabric)

@@ -1,4 +1,4 @@
-"""The gate of the bench on a running Slurm cluster: who joins, who goes, who comes back; what lies, hangs or is lost is unknown."""
+"""Test the bench gate with Slurm: joining, failing and returning nodes, and unknown results."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ LAUNCHER = "/usr/local/bin/primus-cli"
 
 
 def bench(lab: RunningLab, *words: str) -> tuple[int, dict[str, Any]]:
-    """Run the verb; return its exit code and what it says."""
+    """Run the verb; return its exit code and output."""
     done = run_cli("bench", str(lab.hosts_file), "--json", *words, timeout_s=900)
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     return done.returncode, json.loads(done.stdout)
 
 
 def expect_gpus(lab: RunningLab, node: str) -> None:
-    """Plant a fault: the inventory states GPUs that the node does not have."""
+    """Set a number of GPUs in hosts.yaml that the node does not have."""
     (lab.folder / "host_vars").mkdir(exist_ok=True)
     (lab.folder / f"host_vars/{node}.yml").write_text("bench_expected: {gpus: 8}\n")
 
@@ -48,7 +48,7 @@ def state(lab: RunningLab, node: str = NODE) -> tuple[str, str]:
 
 @pytest.fixture
 def gate(cluster: RunningLab) -> Iterator[RunningLab]:
-    """Give the cluster with its nodes in service, and have them so again afterwards."""
+    """The cluster with its nodes in service, also afterwards."""
     yield cluster
     cluster.heal()
     for node in (NODE, OTHER):
@@ -60,7 +60,7 @@ def gate(cluster: RunningLab) -> Iterator[RunningLab]:
 
 
 def test_nodes_have_joined_through_the_gate(gate: RunningLab) -> None:
-    """They were drained before they served, with the reason `bench pending`, and a pass has lifted it."""
+    """New nodes were drained with the reason `bench pending`, and resumed after a pass."""
     log = gate.sh(CONTROLLER, "grep 'bench pending' /var/log/slurm/slurmctld.log")
 
     assert {
@@ -74,8 +74,8 @@ def test_nodes_have_joined_through_the_gate(gate: RunningLab) -> None:
         assert json.loads(gate.sh(node, "cat /var/lib/primus/bench/passed.json"))["tier"] == "checks"
 
 
-def test_a_failing_node_goes_and_comes_back_by_a_bench(gate: RunningLab) -> None:
-    """Slurm shows why; apply neither measures it again nor lets it back; the bench that it passes does. Each twice."""
+def test_failing_node_is_drained_until_it_passes(gate: RunningLab) -> None:
+    """Slurm has the reason; apply neither measures nor resumes it; a passed bench resumes it."""
     expect_gpus(gate, NODE)
     codes = [bench(gate)[0] for _ in range(2)]
     gone = state(gate)
@@ -93,8 +93,8 @@ def test_a_failing_node_goes_and_comes_back_by_a_bench(gate: RunningLab) -> None
     assert gate.execute(NODE, "test", "-e", "/var/lib/primus/quarantine.json").returncode == 1
 
 
-def test_where_too_many_fail_nobody_goes(gate: RunningLab) -> None:
-    """The breaker stands until a person resets it."""
+def test_breaker_stops_the_quarantine_of_many_nodes(gate: RunningLab) -> None:
+    """The breaker stays open until a person resets it."""
     for node in (NODE, OTHER):
         expect_gpus(gate, node)
     first, said = bench(gate)
@@ -106,8 +106,8 @@ def test_where_too_many_fail_nobody_goes(gate: RunningLab) -> None:
     assert [state(gate, node)[0] for node in (NODE, OTHER)] == ["IDLE", "IDLE"]
 
 
-def test_a_launcher_that_lies_is_unknown(gate: RunningLab) -> None:
-    """It ends well and says nothing: the node has not passed, and nothing is held against it either."""
+def test_launcher_without_results_is_unknown(gate: RunningLab) -> None:
+    """Exit code 0 without results is neither a pass nor a failure."""
     gate.sh(NODE, f"printf '#!/bin/sh\\nexit 0\\n' > {LAUNCHER}")
     code, said = bench(gate)
 
@@ -116,8 +116,8 @@ def test_a_launcher_that_lies_is_unknown(gate: RunningLab) -> None:
     assert state(gate)[0] == "IDLE"
 
 
-def test_a_launcher_that_hangs_is_ended_and_unknown(gate: RunningLab) -> None:
-    """Within the limit of its step; the other node is judged."""
+def test_hanging_launcher_is_killed_and_unknown(gate: RunningLab) -> None:
+    """The step ends at its time limit, and the other node is evaluated."""
     policy = gate.folder / "policy.yml"
     policy.write_text(SHIPPED.read_text().replace("timeout_s: 180", "timeout_s: 2"))
     gate.sh(NODE, f"printf '#!/bin/sh\\nsleep 3600\\n' > {LAUNCHER}")
@@ -132,8 +132,8 @@ def test_a_launcher_that_hangs_is_ended_and_unknown(gate: RunningLab) -> None:
     assert gate.execute(NODE, "pgrep", "-f", "sleep 3600").returncode == 1
 
 
-def test_a_node_that_is_lost_during_the_bench_is_unknown(gate: RunningLab) -> None:
-    """Its power is cut while it measures: the other node passes, and the lost one is neither good nor bad."""
+def test_lost_node_is_unknown(gate: RunningLab) -> None:
+    """After a power failure during the bench, the other node passes, and the lost one is unknown."""
     gate.sh(NODE, f"printf '#!/bin/sh\\nsleep 3600\\n' > {LAUNCHER}")
     before = set((gate.state_dir / "bench/runs").iterdir())
     argv = [sys.executable, "-m", "primus_bootstrap", "bench", str(gate.hosts_file), "--json"]

@@ -1,4 +1,4 @@
-"""Six hosts that compute for real, benched one at a time: who is slow is found by its peers, and too many at once are nobody's fault."""
+"""Test the comparison of six hosts that run real benchmarks one at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from primus_bootstrap.bench.quarantine.policy import SHIPPED
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import RunningLab, run_cli
 from tests.lab.slurm_rig import Jobs
 from tests.lab.workload_fixture import MAKE_VENV, VENV, torch_mounted
@@ -31,9 +31,9 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up node1, which serves, and six hosts with torch; all have joined by what they show of themselves."""
+    """Create node1 for services and six hosts with torch that have passed the gate."""
     running = RunningLab(f"test{os.getpid()}-six", tmp_path_factory.mktemp("six"))
-    for lab in bring_up(running, "--core", "--nodes", "7", *torch_mounted()):
+    for lab in create_lab(running, "--core", "--nodes", "7", *torch_mounted()):
         policy = yaml.safe_load(SHIPPED.read_text())
         policy["tiers"]["quick"]["steps"] = STEPS
         (lab.folder / "policy.yml").write_text(yaml.safe_dump(policy))
@@ -53,7 +53,7 @@ def six(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
 
 
 def bench(lab: RunningLab, *words: str) -> dict[str, Any]:
-    """Run the verb in the tier that computes, and return what it says."""
+    """Run the verb with the compute tier, and return its output."""
     done = run_cli("bench", str(lab.hosts_file), "--tier", "quick", "--json", *words, timeout_s=1800)
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -61,7 +61,7 @@ def bench(lab: RunningLab, *words: str) -> dict[str, Any]:
 
 
 def gemm(said: dict[str, Any]) -> dict[str, str]:
-    """Return each host's verdict on its multiplications."""
+    """Return each host's verdict on matrix multiplication."""
     return {one["host"]: one["verdict"] for one in said["verdicts"] if one["check"] == "bench_gemm"}
 
 
@@ -86,8 +86,8 @@ def test_a_slow_node_is_found_by_its_peers(six: RunningLab) -> None:
     assert gemm(healed)[SLOW] in ("pass", "unknown"), healed
 
 
-def test_where_many_are_slow_nobody_is_accused(six: RunningLab) -> None:
-    """Three of six: nobody can tell which kind is the healthy one."""
+def test_many_slow_nodes_are_unknown(six: RunningLab) -> None:
+    """With three slow hosts of six, the healthy speed is unknown."""
     jobs = Jobs(six)
     for node in NODES[:3]:
         six.fault("slow", node)
@@ -99,8 +99,8 @@ def test_where_many_are_slow_nobody_is_accused(six: RunningLab) -> None:
     assert not [node for node in NODES if "DRAIN" in jobs.node_state(node)[0]]
 
 
-def test_where_forty_percent_fail_the_breaker_holds(six: RunningLab) -> None:
-    """Three of six have fewer GPUs than the inventory states, which needs no peers: nobody goes before a person has looked."""
+def test_breaker_stops_three_failures_of_six(six: RunningLab) -> None:
+    """Three hosts lack GPUs: none is quarantined before a person resets the breaker."""
     jobs = Jobs(six)
     (six.folder / "host_vars").mkdir(exist_ok=True)
     for node in NODES[:3]:

@@ -1,4 +1,4 @@
-"""The cluster that one apply of the lab's hosts.yaml makes, as the people see it who use it."""
+"""Test the applied cluster of the lab as its users see it."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ PROVEN = {
 }
 
 
-def test_verify_proves_every_service_on_every_host(applied_cluster: RunningLab) -> None:
-    """After the first apply every service has proven its effect: nothing fails, nothing is unknown, none was left out."""
+def test_verify_passes_for_every_service(applied_cluster: RunningLab) -> None:
+    """No check fails, is unknown or is missing."""
     found = applied_cluster.verify()
     places = {(row["service"], row["host"]): row["verdict"] for row in found["services"]}
 
@@ -52,8 +52,8 @@ def test_verify_proves_every_service_on_every_host(applied_cluster: RunningLab) 
     assert {place for place, verdict in places.items() if verdict == "pass"} >= {(role, host) for role in PROVEN for host in PROVEN[role]}
 
 
-def test_a_second_apply_changes_nothing(applied_cluster: RunningLab) -> None:
-    """Exit 0, no task changed anything on any host, and no check is unknown."""
+def test_second_apply_changes_nothing(applied_cluster: RunningLab) -> None:
+    """The exit code is 0, no task changes a host, and no check is unknown."""
     done = applied_cluster.apply()
     report = applied_cluster.last_report()
 
@@ -63,8 +63,8 @@ def test_a_second_apply_changes_nothing(applied_cluster: RunningLab) -> None:
 
 
 @pytest.mark.fault
-def test_plain_ansible_finds_nothing_left_to_do(applied_cluster: RunningLab) -> None:
-    """`ansible-playbook -i hosts.yaml playbooks/site.yml` does what `apply` does: on the applied cluster, nothing."""
+def test_plain_ansible_changes_nothing(applied_cluster: RunningLab) -> None:
+    """`ansible-playbook -i hosts.yaml playbooks/site.yml` changes nothing on the applied cluster."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(applied_cluster.hosts_file), "playbooks/site.yml"]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
     done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False)
@@ -73,8 +73,8 @@ def test_plain_ansible_finds_nothing_left_to_do(applied_cluster: RunningLab) -> 
     assert len(re.findall(r"changed=0 .* failed=0", done.stdout)) == len(HOSTS), done.stdout[-4000:]
 
 
-def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:
-    """What is written under /jfs/home/ada on the login host is what jobs on the compute hosts read, with the right owner."""
+def test_user_has_the_same_files_on_every_host(applied_cluster: RunningLab) -> None:
+    """A file under /jfs/home/ada on the login host is readable in jobs, with the right owner."""
     made = applied_cluster.person("node1", "echo from-node1 > /jfs/home/ada/file && hostname")
     look = 'echo "$(hostname -s) $(cat /jfs/home/ada/file) $(stat -c %U /jfs/home/ada/file) $(id -un)"'
     here = applied_cluster.person("node1", look)
@@ -85,8 +85,8 @@ def test_a_person_finds_the_same_files_on_every_host(applied_cluster: RunningLab
     assert sorted((here.stdout + jobs.stdout).splitlines()) == [f"{node} from-node1 ada ada" for node in HOSTS]
 
 
-def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: RunningLab) -> None:
-    """`srun` from the login host starts one task a host, and each sees eight GPUs and the shared files."""
+def test_user_runs_a_job_on_two_hosts(applied_cluster: RunningLab) -> None:
+    """`srun` starts one task per host, each with eight GPUs and the shared files."""
     words = 'echo "$(hostname -s) $(echo $ROCR_VISIBLE_DEVICES | tr , "\\n" | wc -l) $(id -un) $(test -d /jfs/home/ada && echo files)"'
     done = applied_cluster.person("node1", f"srun -N2 --ntasks-per-node=1 --gpus-per-node=8 -t 2 sh -c '{words}'", timeout_s=120)
     lines = sorted(done.stdout.split("\n")[:-1])
@@ -96,8 +96,8 @@ def test_a_person_runs_a_job_over_two_hosts_on_all_their_gpus(applied_cluster: R
     assert [line.split()[1:] for line in lines] == [["8", "ada", "files"]] * 2
 
 
-def test_only_root_reads_a_secret_and_redis_asks_for_its_own(applied_cluster: RunningLab) -> None:
-    """No secret opens for a person; Redis answers nothing to another host without its password, and none without TLS."""
+def test_only_root_reads_secrets(applied_cluster: RunningLab) -> None:
+    """A user cannot read a secret; Redis requires its password and TLS."""
     address = applied_cluster.address("node1")
     trust = "import socket, ssl; context = ssl.create_default_context(cafile='/etc/juicefs/redis-ca.crt')"
     ask = f"{trust}; tls = context.wrap_socket(socket.create_connection(('{address}', 6380), 10), server_hostname='{address}')"

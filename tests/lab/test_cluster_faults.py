@@ -1,4 +1,4 @@
-"""The cluster when a part of it breaks: jobs and files survive, errors name what is wrong, and it heals."""
+"""Test the cluster with faults: jobs and files survive, errors name the cause, and the cluster recovers."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ REDIS_PORT = 6380
 
 
 def rows_of(found: dict[str, Any], service: str) -> dict[str, dict[str, Any]]:
-    """Return what `verify --json` says of one service, by host."""
+    """Return the results of `verify --json` for one service by host."""
     return {row["host"]: row for row in found["services"] if row["service"] == service}
 
 
 def is_read_everywhere(lab: RunningLab, path: str, text: str) -> bool:
-    """Return whether every host reads that text in that file, within a few seconds each."""
+    """Return whether every host reads this text from the file within a few seconds."""
     return all(lab.execute(node, "timeout", "10", "cat", path).stdout == text for node in HOSTS)
 
 
 @pytest.mark.fault
-def test_a_partitioned_redis_is_named_and_heals(cluster: RunningLab) -> None:
-    """While Redis is cut off, a write ends with an error and verify names what is missing; afterwards all works, and files are intact."""
+def test_partitioned_redis_is_reported_and_recovers(cluster: RunningLab) -> None:
+    """During the partition a write fails and verify names the cause; afterwards all files are intact."""
     cluster.sh("node2", "mkdir -p /jfs/faults && echo intact > /jfs/faults/before && sync")
     write = ("timeout", "150", "sh", "-c", "echo written > /jfs/faults/during")
     with cluster.cut_off("node1", REDIS_PORT):
@@ -57,8 +57,8 @@ def test_a_partitioned_redis_is_named_and_heals(cluster: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_files_outlive_a_restart_of_redis(cluster: RunningLab) -> None:
-    """What was written before Redis was killed is read afterwards on every host, with no hand laid on."""
+def test_files_survive_a_restart_of_redis(cluster: RunningLab) -> None:
+    """Earlier files are readable on every host after Redis was killed."""
     cluster.sh("node2", "mkdir -p /jfs/faults && echo kept > /jfs/faults/restart && sync && sleep 1.5")
     cluster.sh("node1", "systemctl kill --signal=KILL redis-server")
 
@@ -67,8 +67,8 @@ def test_files_outlive_a_restart_of_redis(cluster: RunningLab) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("node", ["node1", "node3"])
-def test_the_cluster_outlives_the_restart_of_a_host(cluster: RunningLab, node: str) -> None:
-    """A power cut of the serving or of a computing host: once it is back, every service proves its effect again."""
+def test_cluster_survives_the_restart_of_a_host(cluster: RunningLab, node: str) -> None:
+    """After a power failure of the service host or a compute host, every check passes again."""
     cluster.sh("node2", f"mkdir -p /jfs/faults && echo kept > /jfs/faults/{node} && sync && sleep 1.5")
     cluster.fault("kill", node)
     cluster.fault("start", node)
@@ -92,8 +92,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.fault
-def test_a_full_disk_of_the_controller_is_named_and_the_next_run_goes_through(cluster: RunningLab, small_disk: Path) -> None:
-    """Where runs cannot be written down, apply ends with 4, the folder, the cause and the fix; with space it ends with 0."""
+def test_full_disk_of_the_controller_is_reported(cluster: RunningLab, small_disk: Path) -> None:
+    """Apply ends with exit code 4, the folder and a fix; with free space it succeeds."""
     words = ("apply", str(cluster.hosts_file), "--yes", "--phase", "preflight")
     environment = {"PRIMUS_STATE_DIR": str(small_disk)}
 

@@ -1,4 +1,4 @@
-"""Input that cannot work is refused before a host is changed: by the tool, which contacts none, and by plain Ansible's first phase."""
+"""Test that invalid input is refused before a host changes, by the verb and by plain Ansible."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ Inventory = dict[str, dict[str, dict[str, object]]]
 
 
 def unknown_partition(hosts: Inventory) -> None:
-    """State a partition whose nodes nobody knows."""
+    """Define a partition with unknown nodes."""
     hosts["all"]["vars"]["slurm_partitions"] = [{"name": "main", "nodes": "gpu99", "default": True}]
 
 
 def qos_without_accounting(hosts: Inventory) -> None:
-    """Take away the host that keeps the accounts, and leave the QOS."""
+    """Remove the accounting host and keep the QOS."""
     del hosts["all"]["children"]["slurm_accounting"]
 
 
 def redis_without_password(hosts: Inventory) -> None:
-    """Take away the password."""
+    """Remove the password."""
     del hosts["all"]["vars"]["redis_password"]
 
 
 def two_controllers_without_shared_folder(hosts: Inventory) -> None:
-    """Add a backup controller, and no folder that both could share."""
+    """Add a backup controller without a shared folder."""
     hosts["all"]["children"]["slurm_controller"] = {"hosts": {"node1": None, "node2": None}}
 
 
@@ -58,7 +58,7 @@ BROKEN: dict[str, tuple[Callable[[Inventory], None], str]] = {
 
 @pytest.fixture
 def broken_file(lab: RunningLab) -> Iterator[Callable[[Callable[[Inventory], None]], Path]]:
-    """Write a cluster's hosts.yaml for the bare lab with one thing broken, beside the lab's own."""
+    """Write a hosts.yaml for the bare lab with one error."""
     path = lab.folder / "broken.yaml"
 
     def write(break_it: Callable[[Inventory], None]) -> Path:
@@ -74,7 +74,7 @@ def broken_file(lab: RunningLab) -> Iterator[Callable[[Callable[[Inventory], Non
 
 @pytest.fixture
 def marked(lab: RunningLab) -> Callable[[], dict[str, list[str]]]:
-    """Note the time on every host; what is returned lists the files that were changed since then."""
+    """Record the time on every host; the returned function lists files that changed since then."""
     for node in NODES:
         lab.sh(node, "touch /run/primus-test-mark && sleep 0.1")
 
@@ -88,13 +88,13 @@ def marked(lab: RunningLab) -> Callable[[], dict[str, list[str]]]:
 
 
 def logins(lab: RunningLab) -> dict[str, int]:
-    """Return how often each host has let somebody in."""
+    """Return the number of logins of each host."""
     return {node: int(lab.sh(node, "journalctl -u ssh -o cat | grep -c 'Accepted publickey' || true")) for node in NODES}
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_input_contacts_no_host(lab: RunningLab, broken_file: Callable[[Callable[[Inventory], None]], Path], name: str) -> None:
-    """`apply` ends with 2, names what is wrong and how to mend it, and no host sees a login."""
+def test_invalid_input_contacts_no_host(lab: RunningLab, broken_file: Callable[[Callable[[Inventory], None]], Path], name: str) -> None:
+    """`apply` ends with exit code 2, the cause and a fix, without a login on any host."""
     break_it, word = BROKEN[name]
     before = logins(lab)
 
@@ -107,12 +107,12 @@ def test_broken_input_contacts_no_host(lab: RunningLab, broken_file: Callable[[C
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_input_is_refused_by_plain_ansible_before_anything_changes(
+def test_plain_ansible_refuses_invalid_input(
     broken_file: Callable[[Callable[[Inventory], None]], Path],
     marked: Callable[[], dict[str, list[str]]],
     name: str,
 ) -> None:
-    """`ansible-playbook site.yml` fails with the cause and the fix, and changes nothing on any host."""
+    """`ansible-playbook site.yml` fails with the cause and a fix, and changes nothing."""
     break_it, word = BROKEN[name]
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(broken_file(break_it)), "playbooks/site.yml"]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
@@ -137,13 +137,13 @@ TAKEN: dict[str, tuple[int, dict[str, tuple[str, ...]]]] = {
 
 
 @pytest.mark.parametrize("service", TAKEN)
-def test_a_port_of_another_program_is_refused_before_anything_changes(
+def test_used_port_is_refused(
     lab: RunningLab,
     broken_file: Callable[[Callable[[Inventory], None]], Path],
     marked: Callable[[], dict[str, list[str]]],
     service: str,
 ) -> None:
-    """Where another program has the port of what others depend on, apply ends in its first phase, names both, and changes no host."""
+    """If another program uses a port of a service for other hosts, apply fails in its first phase."""
     port, groups = TAKEN[service]
     children: dict[str, object] = {group: {"hosts": dict.fromkeys(members)} for group, members in groups.items()}
     path = broken_file(lambda hosts: hosts["all"].update(children=children))

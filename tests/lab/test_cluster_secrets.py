@@ -1,4 +1,4 @@
-"""No generated secret shows in anything that a run leaves behind or does, on the hosts and on the controller."""
+"""Test that no generated secret appears in outputs, processes and files of runs."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ WRITTEN_IN = {
 
 
 def run_plain(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the whole site with plain Ansible, as talkative as it can be."""
+    """Run the whole site with plain Ansible and maximum verbosity."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(lab.hosts_file), "playbooks/site.yml", *words]
     environment = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
     return subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False)
 
 
 def forget_secret_files(lab: RunningLab) -> None:
-    """Take away every file that holds a secret, so that the next run writes each anew."""
+    """Remove every file with a secret, so that the next run writes it."""
     for node in HOSTS:
         lab.sh(node, f"rm -f {' '.join(KEPT_IN)}")
 
 
 @pytest.mark.fault
-def test_no_secret_shows_while_and_after_it_is_brought_out(applied_cluster: RunningLab, tmp_path: Path) -> None:
-    """Every secret is written anew under `-vvv --diff` and by apply: no command line, environment, output, log or other file shows one."""
+def test_no_secret_is_visible_when_it_is_written(applied_cluster: RunningLab, tmp_path: Path) -> None:
+    """With `-vvv --diff` and with apply, no command line, environment, output, log or other file contains one."""
     lab = applied_cluster
     values = secrets_of(lab)
     outputs: list[subprocess.CompletedProcess[str]] = []
@@ -73,7 +73,7 @@ def test_no_secret_shows_while_and_after_it_is_brought_out(applied_cluster: Runn
 
 @contextmanager
 def read_only(lab: RunningLab, node: str, folder: str) -> Iterator[None]:
-    """Let nothing be written below a folder of a node until the block is left."""
+    """Make a folder of a node read-only during the block."""
     lab.sh(node, f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}")
     try:
         yield
@@ -82,8 +82,8 @@ def read_only(lab: RunningLab, node: str, folder: str) -> Iterator[None]:
 
 
 @pytest.mark.fault
-def test_no_secret_shows_in_a_run_that_cannot_write_it(applied_cluster: RunningLab) -> None:
-    """The folders that secrets lie in are read-only in turn: runs fail, no output, log or other file shows a value, and apply heals it."""
+def test_no_secret_is_visible_when_a_write_fails(applied_cluster: RunningLab) -> None:
+    """With read-only folders, runs fail without a value in an output, log or file, and apply recovers."""
     lab = applied_cluster
     values = secrets_of(lab)
     outputs: dict[str, subprocess.CompletedProcess[str]] = {}
@@ -102,8 +102,8 @@ def test_no_secret_shows_in_a_run_that_cannot_write_it(applied_cluster: RunningL
 
 
 @pytest.mark.fault
-def test_no_secret_shows_while_and_after_it_changes(applied_cluster: RunningLab, tmp_path: Path) -> None:
-    """Neither the former value nor the new one: no command line, environment, output, log or other file, whichever secret is rotated."""
+def test_no_secret_is_visible_during_a_rotation(applied_cluster: RunningLab, tmp_path: Path) -> None:
+    """Neither the old nor the new value appears in a command line, environment, output, log or other file."""
     lab = applied_cluster
     former = secrets_of(lab)
     new = {file: secrets.token_urlsafe(30) for file in VALUES.values()}
@@ -123,8 +123,8 @@ def test_no_secret_shows_while_and_after_it_changes(applied_cluster: RunningLab,
     assert here == []
 
 
-def test_a_secret_lies_in_its_own_files_only(applied_cluster: RunningLab) -> None:
-    """After apply, no other file, no journal of a host, and nothing of the runs on the controller holds a generated secret."""
+def test_secret_is_only_in_its_own_files(applied_cluster: RunningLab) -> None:
+    """No other file, journal or run on the controller contains a generated secret."""
     values = secrets_of(applied_cluster)
     own = search(applied_cluster, "node1", values, mode="files", roots=["/etc"], since="", left_out=[], journal=False)
 

@@ -1,4 +1,4 @@
-"""`primus-cli container` with the engine of this machine, in the image of a lab's host: the run on the host, and nothing else touched."""
+"""Test `primus-cli container` with this machine's engine and the image of a lab host."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 PACKAGES = "/opt/packages"
 
 
-def ask_engine(*words: str) -> str:
-    """Return what the engine prints."""
+def engine_output(*words: str) -> str:
+    """Return the output of the engine."""
     return subprocess.run([*engine_argv(), *words], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
 
 
 @pytest.fixture
 def image(lab: RunningLab) -> Iterator[str]:
-    """Give the image of a host with this machine's Python, and see that no container of the lab was touched."""
+    """The image of a host with this machine's Python; the lab's containers must not change."""
     if engine_argv()[0] == "sudo":
         pytest.skip("the lab's image belongs to root's engine, and this account's engine has another one")
     torch = importlib.util.find_spec("torch")
     if torch is None or sys.version_info[:2] != (3, 11):
         pytest.skip("the image has Python 3.11, and torch is not installed here for it")
-    before = ask_engine("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}")
+    before = engine_output("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}")
     assert "bookworm" in lab.sh("node1", "cat /etc/os-release")
-    yield ask_engine("inspect", "--format", "{{.Image}}", lab.container("node1"))
+    yield engine_output("inspect", "--format", "{{.Image}}", lab.container("node1"))
 
-    assert ask_engine("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}") == before
+    assert engine_output("ps", "--filter", f"label=primus.lab={lab.name}", "--format", "{{.ID}} {{.Names}}") == before
 
 
 def words(folder: Path, *runtime: str, settings: tuple[str, ...] = ()) -> list[str]:
-    """Return the command line of a run of two ranks."""
+    """Return the command line of a run with two ranks."""
     train = ["train", "pretrain", "--config", "debug-dense", *settings]
     return [sys.executable, "-m", "primus_bootstrap.launch", "--output", str(folder), *runtime, "--nproc", "2", "--", *train]
 
 
 def inside(image: str) -> tuple[str, ...]:
-    """Return the options of a run in an image that sees this machine's torch."""
+    """Return the options of a run in an image with this machine's torch."""
     torch = importlib.util.find_spec("torch")
     assert torch
     packages = Path(str(torch.origin)).parents[1]
@@ -63,12 +63,12 @@ def losses(folder: Path) -> list[float]:
 
 
 def left_over(folder: Path) -> str:
-    """Return the containers of a run that are still there, in whatever state."""
-    return ask_engine("ps", "--all", "--filter", f"label=primus.run={folder}", "--format", "{{.ID}}")
+    """Return the remaining containers of a run in any state."""
+    return engine_output("ps", "--all", "--filter", f"label=primus.run={folder}", "--format", "{{.ID}}")
 
 
-def test_a_run_in_an_image_learns_what_a_run_on_the_host_learns(image: str, tmp_path: Path) -> None:
-    """With no option about limits, also where this machine may not raise any: the same losses, and the container is gone."""
+def test_run_in_a_container_has_the_same_losses(image: str, tmp_path: Path) -> None:
+    """The losses equal those of a run on the host, and the container is removed."""
     folders = [tmp_path / "host", tmp_path / "image"]
     for folder, runtime in zip(folders, [("direct", f"--python={sys.executable}"), inside(image)], strict=True):
         done = subprocess.run(
@@ -83,7 +83,7 @@ def test_a_run_in_an_image_learns_what_a_run_on_the_host_learns(image: str, tmp_
 
 @pytest.mark.fault
 def test_sigterm_ends_the_container_with_a_checkpoint(image: str, tmp_path: Path) -> None:
-    """The signal reaches the ranks inside, exit code 75 comes out, and the same command goes on where they stopped."""
+    """The ranks receive the signal, the exit code is 75, and the same command continues at the checkpoint."""
     folder = tmp_path / "run"
     argv = words(folder, *inside(image), settings=("train.steps=60",))
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as child:

@@ -1,4 +1,4 @@
-"""One host comes, goes and is replaced in a running Slurm cluster; each verb twice, and nobody else is bothered."""
+"""Test adding, removing and replacing a host of a running Slurm cluster; each verb runs twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import ROOT, RunningLab, run_cli, wait_for
 from tests.lab.slurm_rig import Jobs
 
@@ -28,12 +28,12 @@ SPARE = "node4"
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """A cluster of Slurm alone: node1 controls, node2 and node3 compute; node4 is up and in no hosts.yaml."""
+    """A Slurm cluster: node1 is the controller, node2 and node3 compute; node4 is a spare."""
     if _KEPT:
         folder = Path(_KEPT)
         yield RunningLab(re.findall(r"cluster_name: (\S+)", (folder / "hosts.yaml").read_text())[0], folder)
         return
-    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("day2")), "--core", "--nodes", "3", "--spare", "1"):
+    for lab in create_lab(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("day2")), "--core", "--nodes", "3", "--spare", "1"):
         text = lab.hosts_file.read_text()
         for start, end in (
             ("    # A job of high", "  hosts:\n"),
@@ -55,38 +55,38 @@ def jobs(small: RunningLab) -> Jobs:
 
 
 def node(lab: RunningLab, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb of `node` and demand that it succeeds."""
+    """Run a verb of `node`, which must succeed."""
     done = run_cli("node", verb, str(lab.hosts_file), *words, timeout_s=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
 
 def spare_address(lab: RunningLab) -> str:
-    """The address of the host that hosts.yaml does not name: the one behind node3's."""
+    """Return the address of the spare host."""
     first, last = lab.address("node1").rsplit(".", 1)
     return f"{first}.{int(last) + 3}"
 
 
 def add_spare(lab: RunningLab) -> subprocess.CompletedProcess[str]:
-    """Add the spare host with the groups of node2."""
+    """Add the spare host to the groups of node2."""
     return node(lab, "add", SPARE, "--host", spare_address(lab), "--like", "node2", "--yes")
 
 
 def contacts(lab: RunningLab, name: str) -> int:
-    """How often somebody has logged in to a host by now."""
+    """Return the number of logins of a host."""
     return int(lab.sh(name, "journalctl -u ssh -o cat | grep -c 'Accepted publickey' || true"))
 
 
 def hold(lab: RunningLab, name: str, seconds: int = 600) -> str:
-    """Submit a job that keeps one host, of that name or any, and wait until it runs there."""
+    """Submit a job that occupies one host, and wait until it runs."""
     words = f"sbatch --parsable {f'-w {name}' if name else ''} --exclusive -t 20 --chdir=/tmp --output=/dev/null --wrap 'sleep {seconds}'"
     job = lab.sh("node1", words)
     Jobs(lab).wait_until(job, "RUNNING")
     return job
 
 
-def test_a_new_node_computes_and_no_other_compute_node_was_contacted(small: RunningLab, jobs: Jobs) -> None:
-    """It takes a job, the journal has it and the controller alone, nobody logged in to the others; again: nothing to do."""
+def test_new_node_computes(small: RunningLab, jobs: Jobs) -> None:
+    """It runs a job; only it and the controller were contacted. A second run changes nothing."""
     text = small.hosts_file.read_text()
     others = {name: contacts(small, name) for name in ("node2", "node3")}
 
@@ -105,8 +105,8 @@ def test_a_new_node_computes_and_no_other_compute_node_was_contacted(small: Runn
     assert small.last_report()["changes"] == []
 
 
-def test_plain_ansible_adds_a_node_that_is_there_and_changes_nothing(small: RunningLab) -> None:
-    """`ansible-playbook -i hosts.yaml playbooks/day2/add_node.yml -e node=NAME` works on the same hosts and finds nothing to do."""
+def test_plain_ansible_changes_nothing_for_an_existing_node(small: RunningLab) -> None:
+    """`ansible-playbook playbooks/day2/add_node.yml -e node=NAME` changes nothing."""
     argv = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(small.hosts_file), "playbooks/day2/add_node.yml"]
     environment = {
         **os.environ,
@@ -122,8 +122,8 @@ def test_plain_ansible_adds_a_node_that_is_there_and_changes_nothing(small: Runn
     assert recap == {SPARE: "0", "node1": "0", "localhost": "0"}
 
 
-def test_a_node_is_removed_once_its_job_is_queued_again(small: RunningLab, jobs: Jobs) -> None:
-    """With --force its job goes back to the queue; Slurm forgets it, slurmd is stopped, hosts.yaml is as before; again: nothing to do."""
+def test_node_is_removed_after_its_job_was_requeued(small: RunningLab, jobs: Jobs) -> None:
+    """With --force its job is requeued, Slurm removes the node, and hosts.yaml is as before."""
     job = hold(small, SPARE)
 
     done = node(small, "remove", SPARE, "--confirm", small.name, "--force")
@@ -141,8 +141,8 @@ def test_a_node_is_removed_once_its_job_is_queued_again(small: RunningLab, jobs:
     assert SPARE not in (small.state_dir / "known_hosts").read_text()
 
 
-def test_a_removal_that_is_killed_is_finished_by_the_same_command(small: RunningLab, jobs: Jobs) -> None:
-    """SIGKILL while it waits for a job: hosts.yaml still names the host; the same command takes it out."""
+def test_interrupted_removal_is_finished(small: RunningLab, jobs: Jobs) -> None:
+    """After SIGKILL during the wait, hosts.yaml has the host; the same command removes it."""
     add_spare(small)
     job = hold(small, SPARE)
     argv = [sys.executable, "-m", "primus_bootstrap", "node", "remove", str(small.hosts_file), SPARE, "--confirm", small.name]
@@ -157,8 +157,8 @@ def test_a_removal_that_is_killed_is_finished_by_the_same_command(small: Running
     assert SPARE not in small.hosts_file.read_text()
 
 
-def test_a_dead_node_is_replaced_and_its_job_runs_elsewhere(small: RunningLab, jobs: Jobs) -> None:
-    """The power of node3 is cut under a job: without --dead it is refused; the spare takes its place, the job runs again."""
+def test_dead_node_is_replaced(small: RunningLab, jobs: Jobs) -> None:
+    """Without --dead the verb fails; with it the spare replaces the host, and the job runs again."""
     # A job that asks for the very node that goes would end with it.
     small.sh("node1", "scontrol update nodename=node2 state=drain reason=test")
     job = hold(small, "", seconds=40)
@@ -185,8 +185,8 @@ def test_a_dead_node_is_replaced_and_its_job_runs_elsewhere(small: RunningLab, j
     assert "nothing to do" in again.stdout
 
 
-def test_a_reinstalled_node_is_taken_back_with_a_key_that_was_vouched_for(small: RunningLab, jobs: Jobs) -> None:
-    """A new host key is refused until it is given; then the host has every phase again and computes; again: nothing changes."""
+def test_reinstalled_node_needs_its_new_host_key(small: RunningLab, jobs: Jobs) -> None:
+    """A new host key is refused until it is given; then the host is configured and computes."""
     small.sh("node2", "rm /etc/ssh/ssh_host_*; ssh-keygen -A > /dev/null; systemctl restart ssh; rm -rf /etc/primus /var/lib/primus/origin")
     key = " ".join(small.sh("node2", "cat /etc/ssh/ssh_host_ed25519_key.pub").split()[:2])
     wrong = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGJvZ3VzLS0tYm9ndXMtLS1ib2d1cy0tLWJvZ3VzLS0t"

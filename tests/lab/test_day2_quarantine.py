@@ -1,4 +1,4 @@
-"""A node leaves service and comes back with a proof, in a running Slurm cluster; each verb twice, alive and dead."""
+"""Test quarantine and release of a node in a running Slurm cluster; each verb runs twice."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ KEPT = f"/var/lib/primus/quarantine/{NODE}.json"
 
 
 def node(lab: RunningLab, verb: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb of `node`, as its owner; the exit status is for the test to judge."""
+    """Run a verb of `node` as the owner, without checking the exit code."""
     return run_cli("node", verb, str(lab.hosts_file), *words, timeout_s=900)
 
 
 def quarantine(lab: RunningLab, reason: str = "fan broken", *words: str) -> str:
-    """Quarantine the node and demand that it succeeds."""
+    """Quarantine the node, which must succeed."""
     done = node(lab, "quarantine", NODE, "--reason", reason, "--owner", "ada", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -41,7 +41,7 @@ def release(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def in_slurm(lab: RunningLab) -> tuple[str, str]:
-    """Return the node's state and the reason that stands there, as a person sees them."""
+    """Return the node's state and reason in Slurm."""
     line = lab.sh(CONTROLLER, f"scontrol --oneliner show node {NODE}")
     state = re.search(r" State=(\S+)", line)
     reason = re.search(r" Reason=(.*?) \[", line)
@@ -49,14 +49,14 @@ def in_slurm(lab: RunningLab) -> tuple[str, str]:
     return state[1], reason[1] if reason else ""
 
 
-def look(lab: RunningLab) -> None:
-    """Take a look at the node's health now."""
+def check_health(lab: RunningLab) -> None:
+    """Run the node's health checks now."""
     lab.sh(NODE, "systemctl start primus-health")
 
 
 @pytest.fixture
 def back(cluster: RunningLab) -> Iterator[RunningLab]:
-    """Give the cluster, and have the node in service afterwards, whatever a test left."""
+    """The cluster, with the node in service afterwards."""
     yield cluster
     cluster.heal()
     for host in (NODE, CONTROLLER):
@@ -65,8 +65,8 @@ def back(cluster: RunningLab) -> Iterator[RunningLab]:
     cluster.execute(CONTROLLER, "scontrol", "update", f"NodeName={NODE}", "State=RESUME")
 
 
-def test_a_node_is_quarantined_and_released_each_twice(back: RunningLab) -> None:
-    """Drained with owner and reason, recorded on host and controller, its job goes on; released by a newer pass; again changes nothing."""
+def test_node_is_quarantined_and_released(back: RunningLab) -> None:
+    """The node is drained with owner and reason, its job continues, and a newer health record allows the release."""
     job = back.sh(CONTROLLER, f"sbatch --parsable -w {NODE} --time 5 --wrap 'sleep 120' --output /dev/null --chdir /tmp")
     assert wait_for(lambda: back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "RUNNING", timeout_s=60, every_s=1)
 
@@ -82,7 +82,7 @@ def test_a_node_is_quarantined_and_released_each_twice(back: RunningLab) -> None
     assert "nothing to do" in quarantine(back)
     assert json.loads(back.sh(NODE, f"cat {RECORD}")) == record
 
-    look(back)
+    check_health(back)
     first, second = release(back), release(back)
 
     assert (first.returncode, second.returncode) == (0, 0), first.stdout + first.stderr
@@ -93,10 +93,10 @@ def test_a_node_is_quarantined_and_released_each_twice(back: RunningLab) -> None
     back.sh(CONTROLLER, f"scancel {job}")
 
 
-def test_only_a_newer_pass_of_the_owners_own_releases(back: RunningLab) -> None:
-    """Older, stale and missing records, and another owner, are refused, each with what to do; the node stays drained."""
+def test_release_needs_a_newer_pass_and_the_owner(back: RunningLab) -> None:
+    """Older, stale and missing records and another owner are refused with a fix."""
     back.sh(NODE, "systemctl stop primus-health.timer")
-    look(back)
+    check_health(back)
     quarantine(back)
     refusals = {"older than the quarantine": release(back), "is ada's": release(back, "--owner", "bob")}
     back.sh(NODE, 'sed -i \'s/"valid_for_s": [0-9]*/"valid_for_s": 0/\' /var/lib/primus/health.json; sleep 1')
@@ -113,12 +113,12 @@ def test_only_a_newer_pass_of_the_owners_own_releases(back: RunningLab) -> None:
     assert json.loads(back.sh(NODE, f"cat {RECORD}"))["owner"] == "ada"
 
 
-def test_an_administrators_drain_stays(back: RunningLab) -> None:
-    """A drain by hand keeps its reason through quarantine and release."""
+def test_drain_of_an_administrator_stays(back: RunningLab) -> None:
+    """A manual drain keeps its reason during quarantine and release."""
     back.sh(CONTROLLER, f"scontrol update NodeName={NODE} State=DRAIN Reason='moving the rack'")
     quarantine(back)
     before = in_slurm(back)
-    look(back)
+    check_health(back)
     done = release(back)
 
     assert before[1] == "moving the rack"
@@ -126,8 +126,8 @@ def test_an_administrators_drain_stays(back: RunningLab) -> None:
     assert in_slurm(back) == before
 
 
-def test_a_dead_node_is_quarantined_and_not_released(back: RunningLab) -> None:
-    """The controllers keep the record of a host that does not answer, also when it comes back; release is refused until it answers."""
+def test_dead_node_is_quarantined_and_not_released(back: RunningLab) -> None:
+    """The controllers store the record; the release is refused until the host answers."""
     back.fault("kill", NODE)
     assert "is quarantined" in quarantine(back, "does not boot")
     refused = release(back)
@@ -144,15 +144,15 @@ def test_a_dead_node_is_quarantined_and_not_released(back: RunningLab) -> None:
     assert "DRAIN" in in_slurm(back)[0]
     assert back.execute(NODE, "test", "-e", RECORD).returncode == 1
 
-    look(back)
+    check_health(back)
     done = release(back)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "DRAIN" not in in_slurm(back)[0]
 
 
-def test_force_queues_the_job_again(back: RunningLab) -> None:
-    """With --force a job that runs there is queued again at once, and the node takes none."""
+def test_force_requeues_the_job(back: RunningLab) -> None:
+    """With --force a running job is requeued at once."""
     job = back.sh(CONTROLLER, f"sbatch --parsable --requeue -w {NODE} --time 5 --wrap 'sleep 300' --output /dev/null --chdir /tmp")
     assert wait_for(lambda: back.sh(CONTROLLER, f"squeue -h -j {job} -o %T") == "RUNNING", timeout_s=60, every_s=1)
     quarantine(back, "smells of smoke", "--force")

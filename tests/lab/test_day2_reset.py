@@ -1,4 +1,4 @@
-"""Hosts are what they were after a reset: a snapshot of bare hosts equals one after apply and reset, with data kept and without."""
+"""Test that a reset restores the hosts: snapshots before apply and after reset are equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import ROOT, RunningLab, engine_argv, run_cli
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ Snapshot = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Two hosts that no role has touched, with every service of the lab in their hosts.yaml."""
-    yield from bring_up(RunningLab(f"test{os.getpid()}-b", tmp_path_factory.mktemp("reset")), "--nodes", "2")
+    """Two fresh hosts, with every service of the lab in their hosts.yaml."""
+    yield from create_lab(RunningLab(f"test{os.getpid()}-b", tmp_path_factory.mktemp("reset")), "--nodes", "2")
 
 
 def snapshot(lab: RunningLab) -> dict[str, Snapshot]:
-    """Return what every host is."""
+    """Return the state of every host."""
     script = (Path(__file__).parent / "host_snapshot.py").read_text()
     found = {}
     for node in NODES:
@@ -50,7 +50,7 @@ def snapshot(lab: RunningLab) -> dict[str, Snapshot]:
 
 
 def differences(before: Snapshot, after: Snapshot) -> dict[str, Any]:
-    """Return every fact that differs: its values before and after."""
+    """Return every difference: the values before and after."""
     found: dict[str, Any] = {}
     for kind, was in before.items():
         now = after[kind]
@@ -62,12 +62,12 @@ def differences(before: Snapshot, after: Snapshot) -> dict[str, Any]:
 
 
 def reset(lab: RunningLab, *words: str, confirm: str = "") -> subprocess.CompletedProcess[str]:
-    """Run the verb; the exit status is for the test to judge."""
+    """Run the verb, without checking the exit code."""
     return run_cli("reset", str(lab.hosts_file), "--confirm", confirm or lab.name, *words, timeout_s=1800)
 
 
-def test_a_wrong_name_is_refused_before_anything(hosts: RunningLab) -> None:
-    """Another cluster's name ends in exit 3 and leaves no trace of a run."""
+def test_wrong_name_is_refused(hosts: RunningLab) -> None:
+    """Another cluster's name gives exit code 3, without a run."""
     done = reset(hosts, confirm="another")
 
     assert done.returncode == 3
@@ -75,8 +75,8 @@ def test_a_wrong_name_is_refused_before_anything(hosts: RunningLab) -> None:
     assert not (hosts.state_dir / "runs").exists()
 
 
-def test_hosts_are_what_they_were(hosts: RunningLab) -> None:
-    """Apply, a reset that is killed, a reset, a reset: only data are left. Apply again finds the data. Reset with them: nothing is left."""
+def test_reset_restores_the_hosts(hosts: RunningLab) -> None:
+    """After apply and an interrupted and repeated reset only data stay, which another apply uses; --delete-data removes them."""
     bare = snapshot(hosts)
     applied = hosts.apply()
     assert applied.returncode == 0, applied.stdout + applied.stderr
@@ -104,7 +104,7 @@ def test_hosts_are_what_they_were(hosts: RunningLab) -> None:
 
 
 def kill_a_reset(lab: RunningLab) -> None:
-    """Start a reset, and kill the controller's side as soon as a host has lost something."""
+    """Start a reset, and kill the controller's process after the first change."""
     argv = [sys.executable, "-m", "primus_bootstrap", "reset", str(lab.hosts_file), "--confirm", lab.name]
     process = subprocess.Popen(argv, cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 600
@@ -116,8 +116,8 @@ def kill_a_reset(lab: RunningLab) -> None:
     process.wait(timeout=60)
 
 
-def test_a_server_is_not_taken_from_clients_that_stay(hosts: RunningLab) -> None:
-    """A reset of the server alone is refused, and says which clients it serves; no host is contacted."""
+def test_server_with_remaining_clients_is_not_reset(hosts: RunningLab) -> None:
+    """The reset fails, names the clients, and contacts no host."""
     done = reset(hosts, "--limit", "node1")
 
     assert done.returncode == 4

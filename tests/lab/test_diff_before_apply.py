@@ -1,4 +1,4 @@
-"""What an operator asks first: what would an apply of the whole lab do to hosts that nobody has touched?"""
+"""Test `diff` of the whole lab before the first apply."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import RunningLab, run_cli
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ WOULD_CHANGE = {"baseline", "gpu_env", "prometheus", "redis", "juicefs", "envoy"
 
 @pytest.fixture
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up what `make lab` does, and apply nothing."""
-    yield from bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("untouched")))
+    """Create the hosts of `make lab` without an apply."""
+    yield from create_lab(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("untouched")))
 
 
-def test_diff_before_the_first_apply_shows_every_role_and_changes_nothing(untouched: RunningLab) -> None:
-    """It ends well, though nothing that later roles stand on is there yet; the hosts are as they were."""
+def test_diff_shows_every_role_and_changes_nothing(untouched: RunningLab) -> None:
+    """It succeeds although later roles depend on earlier ones; the hosts are unchanged."""
     before = untouched.sh("node1", "dpkg-query --show; ls /etc /etc/systemd/system; getent passwd")
     done = run_cli("diff", str(untouched.hosts_file), timeout_s=1800)
 

@@ -1,4 +1,4 @@
-"""A host of the lab that loses what its jobs need: its health says so, Slurm gives it no more jobs, and takes it back by itself."""
+"""Test that a host without its prerequisites for jobs is drained, and resumed by itself."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SEEN_S = 180
 
 
 def checks(lab: RunningLab, node: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the records of a host's last look at its health, by check and device; the gate's exit status is not judged."""
+    """Return the last health records of a host by check and device."""
     seen = json.loads(lab.execute(node, "primus-health", "read", "--json").stdout)
     return {(one["check"], one["device"]): one for one in seen["checks"]}
 
 
-def test_a_host_that_loses_the_shared_file_system_gets_no_jobs_until_it_is_back(cluster: RunningLab) -> None:
-    """The mount on node2 is stopped: its own timer sees it, Slurm drains the host with that reason, and lifts the drain with the mount."""
+def test_host_without_the_shared_file_system_is_drained(cluster: RunningLab) -> None:
+    """The timer on node2 detects it, Slurm drains the host with the reason, and resumes it with the mount."""
     jobs = Jobs(cluster)
     jobs.cancel_all()
     assert wait_for(lambda: jobs.node_state("node2")[0] == "IDLE", timeout_s=SEEN_S, every_s=1), jobs.node_state("node2")
@@ -53,8 +53,8 @@ def test_a_host_that_loses_the_shared_file_system_gets_no_jobs_until_it_is_back(
     assert back, (jobs.node_state("node2"), checks(cluster, "node2"))
 
 
-def test_a_mount_that_is_only_restarted_is_no_fault(cluster: RunningLab) -> None:
-    """Looks at the health while the mount restarts again and again say pass or unknown, never fail, and the host stays in service."""
+def test_restart_of_the_mount_is_not_a_failure(cluster: RunningLab) -> None:
+    """During restarts the health is pass or unknown, and the host stays in service."""
     jobs = Jobs(cluster)
     assert wait_for(lambda: jobs.node_state("node2")[0] == "IDLE", timeout_s=SEEN_S, every_s=1), jobs.node_state("node2")
 

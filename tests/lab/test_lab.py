@@ -1,4 +1,4 @@
-"""The lab itself, on real containers: what `lab up` promises, what faults do, and that everything is mended by another `up`."""
+"""Test the lab on real containers: `lab up`, faults, and repairs by another `up`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ NODES = ("node1", "node2", "node3")
 
 @pytest.fixture
 def healed(lab: RunningLab) -> Iterator[RunningLab]:
-    """Give the lab to a test that breaks it, and mend it afterwards."""
+    """The lab for a test that breaks it, repaired afterwards."""
     yield lab
     lab.heal()
 
 
 def nodes_of(lab: RunningLab) -> dict[str, Any]:
-    """Return what `lab status --json` says of each node."""
+    """Return the nodes of `lab status --json` by name."""
     return {node["name"]: node for node in json.loads(lab.lab("status", "--json").stdout)["nodes"]}
 
 
-def test_three_hosts_of_two_releases_run_systemd_and_answer(lab: RunningLab) -> None:
-    """`lab up --release all` makes three hosts, Debian 12 and 13 in turn, on which systemd has started cleanly and SSH lets us in."""
+def test_hosts_of_two_releases_run_systemd_and_ssh(lab: RunningLab) -> None:
+    """`lab up --release all` creates Debian 12 and 13 in rotation; systemd is `running` and SSH works."""
     found = nodes_of(lab)
 
     assert list(found) == list(NODES)
@@ -48,8 +48,8 @@ def test_three_hosts_of_two_releases_run_systemd_and_answer(lab: RunningLab) -> 
         assert releases == ["12", "13", "12"]
 
 
-def test_login_is_by_key_with_pinned_host_keys_and_sudo(lab: RunningLab) -> None:
-    """The user primus gets in with the lab's key, has root through sudo without a password, and no password opens the host."""
+def test_login_needs_the_key_and_has_sudo(lab: RunningLab) -> None:
+    """The user primus logs in with the lab's key and has sudo without a password; passwords are disabled."""
     assert lab.ssh("node2", "sudo -n id -u").stdout.strip() == "0"
 
     refused = subprocess.run(
@@ -67,8 +67,8 @@ def test_login_is_by_key_with_pinned_host_keys_and_sudo(lab: RunningLab) -> None
     assert "Authentications that can continue: publickey\n" in refused.stderr
 
 
-def test_keys_are_private_and_outlive_the_hosts(lab: RunningLab) -> None:
-    """The lab's key is readable by its owner alone, and hosts made anew keep the host keys that are pinned."""
+def test_keys_are_private_and_stay(lab: RunningLab) -> None:
+    """The lab's key has mode 0600, and recreated hosts have the same host keys."""
     key = lab.state_dir / "ssh/id_ed25519"
     before = lab.ssh("node3", "cat /etc/ssh/ssh_host_ed25519_key.pub; cat /etc/machine-id").stdout.split()
 
@@ -81,8 +81,8 @@ def test_keys_are_private_and_outlive_the_hosts(lab: RunningLab) -> None:
     assert before[-1] != after[-1], "the host is a new one"
 
 
-def test_up_again_changes_nothing_and_is_quick(lab: RunningLab) -> None:
-    """A second `up` says that nothing changed, touches no file, and does not restart a host."""
+def test_second_up_changes_nothing(lab: RunningLab) -> None:
+    """It reports no change, changes no file, and restarts no host."""
     files = {path: path.stat().st_mtime_ns for path in lab.folder.rglob("*") if path.is_file() and path.name != "lab.lock"}
     boots = [lab.execute(node, "stat", "-c", "%Y", "/proc/1").stdout for node in NODES]
     started = time.monotonic()
@@ -97,8 +97,8 @@ def test_up_again_changes_nothing_and_is_quick(lab: RunningLab) -> None:
     assert seconds < 10
 
 
-def test_plain_ansible_works_on_the_written_inventory(lab: RunningLab) -> None:
-    """`ansible -i hosts.yaml all -m ping` needs nothing but hosts.yaml, host keys checked."""
+def test_plain_ansible_works_with_hosts_yaml(lab: RunningLab) -> None:
+    """`ansible -i hosts.yaml all -m ping` works with strict host keys."""
     ansible = Path(sys.executable).with_name("ansible")
     env = {**os.environ, "ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), "ANSIBLE_HOST_KEY_CHECKING": "True"}
 
@@ -110,8 +110,8 @@ def test_plain_ansible_works_on_the_written_inventory(lab: RunningLab) -> None:
     assert done.stdout.count("pong") == 3
 
 
-def test_nodes_reach_the_mirror_and_each_other(lab: RunningLab) -> None:
-    """Packages come to a node as they come to this machine, and nodes find each other by name."""
+def test_nodes_have_packages_and_names(lab: RunningLab) -> None:
+    """The program apt works as on this machine, and nodes resolve each other's names."""
     updated = lab.execute("node2", "apt-get", "update", timeout_s=180)
 
     assert updated.returncode == 0, updated.stderr
@@ -120,7 +120,7 @@ def test_nodes_reach_the_mirror_and_each_other(lab: RunningLab) -> None:
 
 
 def test_nodes_look_like_servers(lab: RunningLab) -> None:
-    """Every node has a machine id of its own, its own name, a plain /etc/hosts, and stale package lists that get refreshed."""
+    """Every node has its own machine ID and name, a regular /etc/hosts, and outdated package lists."""
     ids = {lab.execute(node, "cat", "/etc/machine-id").stdout.strip() for node in NODES}
 
     assert len(ids) == 3
@@ -131,8 +131,8 @@ def test_nodes_look_like_servers(lab: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_killed_host_is_shown_and_comes_back(healed: RunningLab) -> None:
-    """`fault kill` ends the host at once, status tells the truth, `fault start` returns when SSH answers again."""
+def test_killed_host_is_reported_and_started(healed: RunningLab) -> None:
+    """Status shows the killed host as stopped, and `fault start` waits until SSH answers."""
     hardware = healed.execute("node2", "cat", "/sys/class/net/eth0/address").stdout
     healed.fault("kill", "node2")
     killed = nodes_of(healed)
@@ -145,7 +145,7 @@ def test_a_killed_host_is_shown_and_comes_back(healed: RunningLab) -> None:
 
 
 def answers(lab: RunningLab, node: str) -> bool:
-    """Tell whether a host answers over SSH in time; a host that is cut off may be silent, or have no route after some three seconds."""
+    """Return whether a host answers over SSH in time; a partitioned host has no route after about three seconds."""
     try:
         return lab.ssh(node, "true", timeout_s=3).returncode == 0
     except subprocess.TimeoutExpired:
@@ -154,8 +154,8 @@ def answers(lab: RunningLab, node: str) -> bool:
 
 @pytest.mark.fault(cheap=True)
 @pytest.mark.parametrize(("kind", "state"), [("pause", "paused"), ("partition", "partitioned")])
-def test_a_host_that_hangs_is_shown_and_healed(healed: RunningLab, kind: str, state: str) -> None:
-    """A paused or partitioned host does not answer, status says why, and `fault heal` brings it back at its address."""
+def test_paused_or_partitioned_host_is_reported_and_healed(healed: RunningLab, kind: str, state: str) -> None:
+    """The host does not answer, status has the reason, and `fault heal` restores it with its address."""
     hardware = healed.execute("node3", "cat", "/sys/class/net/eth0/address").stdout
     healed.fault(kind, "node3")
     broken = nodes_of(healed)["node3"]
@@ -169,8 +169,8 @@ def test_a_host_that_hangs_is_shown_and_healed(healed: RunningLab, kind: str, st
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_host_is_slowed_and_healed(healed: RunningLab) -> None:
-    """A loop waits as long as it computes; `fault heal` gives back what was taken away, and says so once."""
+def test_slowed_host_is_healed(healed: RunningLab) -> None:
+    """A loop waits as long as it computes; `fault heal` removes the CPU limit and reports it once."""
     # Many times the tenth of a second in which the kernel counts what a host has used up. By the loop's own processor time: what else
     # the machine does only makes it wait longer.
     loop = "import time; start = time.monotonic(); sum(range(10**8)); print((time.monotonic() - start) / time.process_time())"
@@ -190,8 +190,8 @@ def test_a_host_is_slowed_and_healed(healed: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
-    """One `up` starts what is stopped, resumes what is paused and reconnects what is cut off."""
+def test_up_repairs_every_fault(healed: RunningLab) -> None:
+    """One `up` starts, resumes and reconnects hosts."""
     healed.fault("kill", "node1")
     healed.fault("pause", "node2")
     healed.fault("partition", "node3")
@@ -205,8 +205,8 @@ def test_up_mends_every_fault_at_once(healed: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_up_makes_a_removed_or_half_made_host_again(healed: RunningLab) -> None:
-    """A container that vanished, or was created and never started, is made again; the others are not touched."""
+def test_up_recreates_missing_and_incomplete_hosts(healed: RunningLab) -> None:
+    """A removed or never started container is recreated; the others are unchanged."""
     boot = healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
     image = subprocess.run(
         [*engine_argv(), "inspect", "--format", "{{.Config.Image}}", healed.container("node2")],
@@ -230,16 +230,16 @@ def test_up_makes_a_removed_or_half_made_host_again(healed: RunningLab) -> None:
     assert healed.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout == boot
 
 
-def test_an_unknown_host_is_refused_with_the_known_ones(lab: RunningLab) -> None:
-    """`fault kill nod2` names the hosts that there are."""
+def test_unknown_host_is_refused(lab: RunningLab) -> None:
+    """The fix of `fault kill nod2` lists the hosts."""
     done = run_cli("lab", "fault", "kill", "nod2", "--name", lab.name, "--dir", str(lab.folder))
 
     assert done.returncode == 1
     assert "choose from: node1, node2, node3" in done.stderr
 
 
-def test_the_lab_is_not_taken_over_from_another_folder(lab: RunningLab, tmp_path: Path) -> None:
-    """A second folder cannot bring up a lab that runs from the first: its key would not open it."""
+def test_lab_of_another_folder_is_refused(lab: RunningLab, tmp_path: Path) -> None:
+    """Another folder does not have the keys of a running lab."""
     done = run_cli("lab", "up", "--name", lab.name, "--dir", str(tmp_path))
 
     assert done.returncode == 1
@@ -247,8 +247,8 @@ def test_the_lab_is_not_taken_over_from_another_folder(lab: RunningLab, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_edited_inventory_is_kept_or_refused_never_overwritten(lab: RunningLab) -> None:
-    """What a person added stays; with other hosts than asked for, `up` stops and says how to go on."""
+def test_edited_inventory_is_not_overwritten(lab: RunningLab) -> None:
+    """An edited file stays; with another number of hosts, `up` fails with a fix."""
     text = lab.hosts_file.read_text()
     edited = text + "    slurm_node:\n      hosts:\n        node3:\n"
     lab.hosts_file.write_text(edited)
@@ -268,14 +268,14 @@ def test_an_edited_inventory_is_kept_or_refused_never_overwritten(lab: RunningLa
 
 @pytest.fixture
 def second(tmp_path: Path) -> Iterator[RunningLab]:
-    """Name a second lab, and remove it afterwards."""
+    """A second lab, removed afterwards."""
     other = RunningLab(f"test{os.getpid()}-b", tmp_path / "b")
     yield other
     run_cli("lab", "down", "--purge", "--name", other.name, "--dir", str(other.folder))
 
 
-def test_two_labs_run_side_by_side_and_grow_and_shrink(lab: RunningLab, second: RunningLab) -> None:
-    """Labs do not share addresses; --nodes adds and removes hosts and keeps the rest; `down` of one leaves the other."""
+def test_two_labs_run_in_parallel(lab: RunningLab, second: RunningLab) -> None:
+    """Labs have different addresses; --nodes adds and removes hosts; `down` of one keeps the other."""
     second.lab("up", "--nodes", "1")
     boot = second.execute("node1", "stat", "-c", "%Y", "/proc/1").stdout
     second.lab("up", "--nodes", "2")
@@ -293,8 +293,8 @@ def test_two_labs_run_side_by_side_and_grow_and_shrink(lab: RunningLab, second: 
     assert "no lab" in second.lab("down").stdout
 
 
-def test_a_spare_host_is_up_and_named_by_its_address_only(second: RunningLab) -> None:
-    """A spare runs and lets us in, hosts.yaml does not name it, status shows its address, and hosts.yaml may take it up."""
+def test_spare_host_is_not_in_hosts_yaml(second: RunningLab) -> None:
+    """A spare runs, status shows its address, and it can be added to hosts.yaml."""
     second.lab("up", "--nodes", "1", "--spare", "1")
     found = nodes_of(second)
     text = second.hosts_file.read_text()
@@ -310,8 +310,8 @@ def test_a_spare_host_is_up_and_named_by_its_address_only(second: RunningLab) ->
     assert nodes_of(second)["node2"]["spare"] is False
 
 
-def test_another_release_is_refused_for_hosts_that_are_up(lab: RunningLab) -> None:
-    """A release is chosen when hosts are made; asking for another one says so, and touches nothing."""
+def test_another_release_is_refused_for_existing_hosts(lab: RunningLab) -> None:
+    """The error says that the release cannot change, and nothing changes."""
     refused = run_cli("lab", "up", "--release", "bookworm", "--name", lab.name, "--dir", str(lab.folder))
 
     assert refused.returncode == 1
@@ -321,8 +321,8 @@ def test_another_release_is_refused_for_hosts_that_are_up(lab: RunningLab) -> No
 
 @pytest.mark.fault
 @pytest.mark.parametrize("after_s", [0.3, 0.6, 0.9, 1.2, 1.6, 2.0])
-def test_up_after_a_killed_up_ends_right(second: RunningLab, after_s: float) -> None:
-    """`lab up` killed with SIGKILL at any moment and run again ends with every host answering."""
+def test_up_after_a_killed_up_succeeds(second: RunningLab, after_s: float) -> None:
+    """After `lab up` was killed at any time, the next one ends with every host answering."""
     argv = [sys.executable, "-m", "primus_bootstrap", "lab", "up", "--nodes", "2", "--name", second.name, "--dir", str(second.folder)]
     first = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(after_s)

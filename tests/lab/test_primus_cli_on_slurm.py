@@ -1,4 +1,4 @@
-"""What a person types on a login host: `primus-cli slurm srun` and `sbatch` over two hosts of a real Slurm."""
+"""Test `primus-cli slurm srun` and `sbatch` on two hosts of a real Slurm, as a user on the login host."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ kill -TERM $pid; wait $pid"""
 
 
 def typed(training: Training, name: str, slurm: str, *, more: str = "", behind: str = "") -> subprocess.CompletedProcess[str]:
-    """Type a command line as a person on the login host; the run folder is on the shared file system."""
+    """Run a command line as a user on the login host, with the run folder on shared storage."""
     command = f"primus-cli --output {HOME}/{name} slurm {slurm} -N 2 {RUN} {more} {behind}"
     return training.lab.person(SERVICE, f"cd {HOME} || exit\n{command}", timeout_s=900)
 
 
 def begin(training: Training, name: str) -> None:
-    """Remove an earlier run of that name from the account's home on shared storage."""
+    """Remove an earlier run with that name from the user's home."""
     training.lab.sh(SERVICE, f"rm -rf {HOME}/{name}")
 
 
@@ -46,8 +46,8 @@ def losses(training: Training, name: str) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("command", ["srun", "sbatch --wait"])
-def test_two_hosts_learn_what_a_watched_job_learns(training: Training, undisturbed: dict[int, float], command: str) -> None:
-    """One launcher a host, one rank each, and they found each other: address, port and number come from Slurm's step."""
+def test_two_hosts_have_the_same_losses_as_a_watched_job(training: Training, undisturbed: dict[int, float], command: str) -> None:
+    """One launcher per host with one rank each; Slurm's step provides address, port and rank."""
     name = command.partition(" ")[0]
     begin(training, name)
     done = typed(training, name, command)
@@ -58,8 +58,8 @@ def test_two_hosts_learn_what_a_watched_job_learns(training: Training, undisturb
     assert len({rank["node"] for rank in ranks}) == 2, ranks
 
 
-def test_sigterm_leaves_a_checkpoint_and_the_same_command_goes_on(training: Training) -> None:
-    """It reaches the ranks on both hosts through Slurm; 75 says that the run is not over, and the second call ends it."""
+def test_sigterm_writes_a_checkpoint(training: Training) -> None:
+    """The ranks on both hosts receive it, the exit code is 75, and a second call finishes the run."""
     begin(training, "stopped")
     # A step takes long enough that none of the two calls is over too soon.
     slow = "drill.kind=slow drill.step=1 drill.rank=0 drill.slow_s=1.0"

@@ -1,4 +1,4 @@
-"""Probe, exec and the role preflight on real systemd hosts, whole and broken."""
+"""Test probe, exec and the role preflight on real systemd hosts."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def preflight(lab: RunningLab, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def no_sudo(lab: RunningLab) -> Iterator[RunningLab]:
-    """Take the sudo rule from node2 for one test."""
+    """Remove the sudo rule of node2 for one test."""
     lab.execute("node2", "sh", "-c", "mkdir -p /root/kept && mv /etc/sudoers.d/primus /root/kept/")
     yield lab
     lab.execute("node2", "mv", "/root/kept/primus", "/etc/sudoers.d/primus")
 
 
-def test_probe_knows_debian_12_from_13(lab: RunningLab) -> None:
-    """Every host answers with its own system, sudo, and an address; the clock of the same machine is close."""
+def test_probe_reports_the_release(lab: RunningLab) -> None:
+    """Every host reports its release, sudo, an address, and a small clock offset."""
     hosts = probe(lab)
 
     assert {name: host["facts"]["os_version"] for name, host in hosts.items()} == {"node1": "12", "node2": "13", "node3": "12"}
@@ -64,7 +64,7 @@ def test_probe_knows_debian_12_from_13(lab: RunningLab) -> None:
 
 
 def test_preflight_passes_and_changes_nothing(lab: RunningLab) -> None:
-    """On whole hosts the playbook passes with changed=0, in check mode as well, and hands over records of every host."""
+    """The playbook passes with changed=0, also in check mode, and has records of every host."""
     done, checked = preflight(lab, "-v"), preflight(lab, "--check")
 
     assert (done.returncode, checked.returncode) == (0, 0), done.stdout + checked.stdout
@@ -73,8 +73,8 @@ def test_preflight_passes_and_changes_nothing(lab: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_sudo_denied_is_said_by_probe_and_preflight(no_sudo: RunningLab) -> None:
-    """The host is named with the reason and a fix, the others go on."""
+def test_denied_sudo_is_reported(no_sudo: RunningLab) -> None:
+    """The host is named with the reason and a fix; the others continue."""
     shown, done = run_cli("probe", str(no_sudo.hosts_file)), preflight(no_sudo)
 
     assert shown.returncode == 4
@@ -86,8 +86,8 @@ def test_sudo_denied_is_said_by_probe_and_preflight(no_sudo: RunningLab) -> None
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_frozen_host_is_unknown_in_time(lab: RunningLab) -> None:
-    """A host whose sshd does not run costs its own budget and delays nobody."""
+def test_frozen_host_is_unknown_in_time(lab: RunningLab) -> None:
+    """A frozen host uses its time limit and does not delay others."""
     lab.fault("pause", "node3")
     try:
         started = time.monotonic()
@@ -102,8 +102,8 @@ def test_a_frozen_host_is_unknown_in_time(lab: RunningLab) -> None:
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_cloned_machine_id_stops_both(lab: RunningLab) -> None:
-    """Two hosts with one machine-id are both refused, each naming the other."""
+def test_equal_machine_ids_stop_both_hosts(lab: RunningLab) -> None:
+    """Both hosts fail, each with the name of the other."""
     own = lab.execute("node2", "cat", "/etc/machine-id").stdout.strip()
     other = lab.execute("node1", "cat", "/etc/machine-id").stdout.strip()
     lab.execute("node2", "sh", "-c", f"echo {other} > /etc/machine-id")
@@ -118,8 +118,8 @@ def test_a_cloned_machine_id_stops_both(lab: RunningLab) -> None:
     assert "machine_id_unique: node1 has the same machine-id" in text
 
 
-def test_exec_reaches_a_group_as_root(lab: RunningLab) -> None:
-    """A command runs on all hosts of a pattern, as root where asked."""
+def test_exec_runs_on_a_group_as_root(lab: RunningLab) -> None:
+    """A command runs on all hosts of a pattern, with --sudo as root."""
     done = run_cli("exec", "all:!node3", "-i", str(lab.hosts_file), "--sudo", "--", "id -un")
 
     assert (done.returncode, done.stdout) == (0, "node1, node2 (2 hosts): exit code 0\n    root\n")

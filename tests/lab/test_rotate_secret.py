@@ -1,4 +1,4 @@
-"""Secrets change while a job runs and a file is written: nothing is lost, the new value is in force, the former one is refused."""
+"""Test the rotation of secrets during a job and writes to a file: the new value works and the old one does not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with open("/jfs/home/ada/rotated", "w") as file:
 
 @pytest.fixture
 def busy(applied_cluster: RunningLab) -> Iterator[RunningLab]:
-    """Have a file written on node2, as ada, until the test ends."""
+    """Write a file on node2 as ada during the test."""
     script = WRITER.replace('"', '\\"')
     applied_cluster.sh("node2", f'systemd-run --quiet --unit=writer --uid=ada python3 -c "{script}"')
     try:
@@ -47,7 +47,7 @@ def busy(applied_cluster: RunningLab) -> Iterator[RunningLab]:
 
 
 def written(lab: RunningLab) -> int:
-    """Return how many lines the file has, and demand that none is missing, as another host sees it."""
+    """Return the number of lines in the file, and check on another host that none is missing."""
     lines = lab.sh("node3", "cat /jfs/home/ada/rotated").split("\n")
     assert lines == [str(number) for number in range(len(lines))]
     return len(lines)
@@ -55,15 +55,15 @@ def written(lab: RunningLab) -> int:
 
 @dataclass(frozen=True)
 class Work:
-    """What goes on while a secret changes: a job over both hosts, short ones after each other, and a file of so many lines so far."""
+    """The activity during a rotation: a job on both hosts, short jobs in sequence, and a file with so many lines."""
 
     lab: RunningLab
     long: str
     short: tuple[str, ...]
     lines: int
 
-    def demand_all_kept(self) -> None:
-        """Wait until every job has completed, on both hosts, and demand that the file went on and lacks nothing."""
+    def check_work(self) -> None:
+        """Wait until every job has completed on both hosts, and check that the file is complete."""
         jobs = (self.long, *self.short)
         # The accounts say it, for the controller forgets jobs after five minutes.
         assert wait_for(lambda: recorded(self.lab, *jobs) == ["COMPLETED"] * 9, timeout_s=180, every_s=2), recorded(self.lab, *jobs)
@@ -73,7 +73,7 @@ class Work:
 
 
 def begin_work(lab: RunningLab) -> Work:
-    """Submit the jobs, and return once the long one runs."""
+    """Submit the jobs, and return when the long one runs."""
     jobs = Jobs(lab)
     long = jobs.submit("srun sh -c 'for second in $(seq 60); do sleep 1; done; hostname -s'", "-N2", "--ntasks-per-node=1", "--mem=100")
     short = tuple(jobs.submit("sleep 2; echo done", "--mem=100") for _ in range(8))
@@ -82,7 +82,7 @@ def begin_work(lab: RunningLab) -> Work:
 
 
 def status_of(url: str, authority: str, headers: dict[str, str]) -> int:
-    """Return the status of an answer, to a client that knows the authority (PEM)."""
+    """Return the HTTP status for a client with the CA certificate (PEM)."""
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - of the lab
     try:
         with urllib.request.urlopen(request, timeout=30, context=ssl.create_default_context(cadata=authority)) as answer:  # noqa: S310 - the same
@@ -92,14 +92,14 @@ def status_of(url: str, authority: str, headers: dict[str, str]) -> int:
 
 
 def ask_registry(lab: RunningLab, password: str) -> int:
-    """Log in to the registry as the cluster's account does."""
+    """Log in to the registry with the cluster's account."""
     authority = lab.sh("node2", "cat /etc/containers/certs.d/node1:5000/ca.crt")
     login = base64.b64encode(f"cluster:{password}".encode()).decode()
     return status_of(f"https://{lab.address('node1')}:5000/v2/", authority, {"Authorization": f"Basic {login}"})
 
 
 def ask_gateway(lab: RunningLab, key: str) -> int:
-    """Ask Prometheus through the gateway with a key."""
+    """Query Prometheus through the gateway with a key."""
     authority = (lab.state_dir / "ca" / "ca.crt").read_text()
     password = (lab.state_dir / "secrets" / "prometheus_password").read_text().split()[0]
     account = base64.b64encode(f"prometheus:{password}".encode()).decode()
@@ -112,8 +112,8 @@ ASK = {"registry": ask_registry, "gateway": ask_gateway}
 
 
 @pytest.mark.parametrize("secret", list(VALUES))
-def test_a_secret_changes_under_a_job_and_a_file(busy: RunningLab, secret: str) -> None:
-    """Jobs complete and the file goes on; a second run changes nothing; registry and gateway take the new value and refuse the former."""
+def test_secret_is_rotated_during_work(busy: RunningLab, secret: str) -> None:
+    """Jobs complete and the file is intact; a second run changes nothing; only the new value works."""
     kept = busy.state_dir / "secrets" / VALUES[secret]
     former = kept.read_text().split()[0]
     work = begin_work(busy)
@@ -127,19 +127,19 @@ def test_a_secret_changes_under_a_job_and_a_file(busy: RunningLab, secret: str) 
     assert value != former
     assert not [text for text in (value, former) if text in done.stdout + done.stderr + again.stdout + again.stderr]
     assert "; 0 changes" in again.stdout
-    work.demand_all_kept()
+    work.check_work()
     if ask := ASK.get(secret):
         # The gateway takes 30 requests a minute, and its verification may have used them up: so slowly, they suffice.
         assert wait_for(lambda: (ask(busy, former), ask(busy, value)) == (401, 200), timeout_s=150, every_s=10)
 
 
 def recorded(lab: RunningLab, *jobs: str) -> list[str]:
-    """Return what the accounts say of jobs."""
+    """Return the accounting records of jobs."""
     return lab.sh("node1", f"sacct --noheader --allocations --parsable2 --jobs={','.join(jobs)} --format=State").split()
 
 
-def test_the_former_password_of_redis_is_refused(busy: RunningLab) -> None:
-    """Both are taken while the clients change, one is afterwards; no mount was restarted for it."""
+def test_old_password_of_redis_is_refused(busy: RunningLab) -> None:
+    """Both passwords work during the rotation, one afterwards; no mount restarts."""
     kept = busy.state_dir / "secrets" / "redis_password"
     former = kept.read_text().split()[0]
     ask = "systemctl show --property MainPID --value juicefs"
@@ -155,8 +155,8 @@ def test_the_former_password_of_redis_is_refused(busy: RunningLab) -> None:
     assert [busy.sh(node, ask) for node in ("node1", "node2", "node3")] == before
 
 
-def test_every_certificate_is_signed_anew(busy: RunningLab) -> None:
-    """Hosts, gateway and registry show other certificates than before, of the same authorities; jobs complete and the file goes on."""
+def test_all_certificates_are_replaced(busy: RunningLab) -> None:
+    """Hosts, gateway and registry have new certificates of the same CAs; jobs complete and the file is intact."""
     work = begin_work(busy)
     show = "timeout 10 openssl s_client -connect 127.0.0.1:{} < /dev/null 2> /dev/null | openssl x509 -noout -fingerprint"
     ports = (9100, 9090, 9093, 8443, 5000)
@@ -166,11 +166,11 @@ def test_every_certificate_is_signed_anew(busy: RunningLab) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert [old == new for old, new in zip(before, after, strict=True)] == [False] * len(ports)
-    work.demand_all_kept()
+    work.check_work()
 
 
-def test_a_secret_that_there_is_not_is_refused_with_those_that_there_are(applied_cluster: RunningLab) -> None:
-    """The verb names them, and so does the playbook."""
+def test_unknown_secret_is_refused(applied_cluster: RunningLab) -> None:
+    """The verb and the playbook list the secrets."""
     done = run_cli("secrets", "rotate", str(applied_cluster.hosts_file), "reddis", "--yes")
 
     assert done.returncode == 3

@@ -1,4 +1,4 @@
-"""Services with two accounts: Redis has TLS and a limit, nothing answers without a password, metrics come from a run's owner."""
+"""Test the services with two accounts: Redis, passwords, debug pages and metrics."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ LOOPBACK = {6060: "juicefs pprof", 6061: "juicefs pprof", 9567: "juicefs metrics
 
 
 @pytest.mark.fault(cheap=True)
-def test_redis_speaks_tls_alone_and_has_a_limit(applied_cluster: RunningLab) -> None:
-    """Attacks 12 and 13: no plain port is open, mounts use TLS, memory is bounded, and a full Redis refuses writes."""
+def test_redis_has_only_tls_and_a_memory_limit(applied_cluster: RunningLab) -> None:
+    """Attacks 12 and 13: no plain port is open, mounts use TLS, and a full Redis refuses writes."""
     lab = applied_cluster
     listening = re.findall(r":(6379|6380)\s", lab.sh(SERVICE, "ss -Hltn"))
     ask = "exec 3<>/dev/tcp/{address}/{port}; printf 'PING\\r\\n' >&3; timeout 5 head -c 200 <&3"
@@ -50,7 +50,7 @@ def test_redis_speaks_tls_alone_and_has_a_limit(applied_cluster: RunningLab) -> 
 @pytest.mark.fault(cheap=True)
 @pytest.mark.parametrize("service", sorted(NETWORK))
 def test_no_service_answers_without_a_password(applied_cluster: RunningLab, service: str) -> None:
-    """Attempts that held: from another host, without and with a wrong password, there is no content."""
+    """Attempts that failed: without or with a wrong password, another host gets no content."""
     lab = applied_cluster
     url = NETWORK[service].format(**{node: lab.address(node) for node in HOSTS})
     curl = "curl --silent --insecure --max-time 20 --output /dev/null --write-out '%{http_code} '"
@@ -60,8 +60,8 @@ def test_no_service_answers_without_a_password(applied_cluster: RunningLab, serv
 
 
 @pytest.mark.fault(cheap=True)
-def test_debug_pages_do_not_answer_an_account(applied_cluster: RunningLab) -> None:
-    """Attack 13: pprof, mount metrics and Envoy's settings give an account of the host nothing."""
+def test_debug_pages_are_closed_for_accounts(applied_cluster: RunningLab) -> None:
+    """Attack 13: an account gets no pprof, mount metrics or Envoy settings."""
     for port, what in LOOPBACK.items():
         paths = "debug/pprof/cmdline metrics config_dump stats certs"
         script = f"for path in {paths}; do curl --silent --fail --max-time 10 http://127.0.0.1:{port}/$path | head -c 100; done; true"
@@ -70,8 +70,8 @@ def test_debug_pages_do_not_answer_an_account(applied_cluster: RunningLab) -> No
 
 
 @pytest.mark.fault(cheap=True)
-def test_an_account_writes_no_metrics_for_others(applied_cluster: RunningLab) -> None:
-    """Attack 9: the top of the metrics folder is root's, and its own folder is an account's alone."""
+def test_account_cannot_write_metrics_of_others(applied_cluster: RunningLab) -> None:
+    """Attack 9: root owns the metrics folder, and each account only its own folder."""
     lab = applied_cluster
     for node in COMPUTE:
         assert lab.sh(node, f"stat -c '%U %a' {METRICS}") == "root 755"
@@ -79,8 +79,8 @@ def test_an_account_writes_no_metrics_for_others(applied_cluster: RunningLab) ->
 
 
 @pytest.mark.fault
-def test_forged_and_many_metrics_do_not_touch_the_run_of_another(people: People) -> None:
-    """Attack 9: 501 files and a forged step of bob's run, written as ada: bob's numbers stay, and ada's flood costs only hers."""
+def test_forged_metrics_do_not_affect_other_runs(people: People) -> None:
+    """Attack 9: 501 files and a forged step of ada do not change bob's metrics."""
     good = 'primus_train_step{{run="{run}",node="node3"}} {step}'
     people.lab.sh(
         "node3",
@@ -103,8 +103,8 @@ def test_forged_and_many_metrics_do_not_touch_the_run_of_another(people: People)
 
 
 @pytest.mark.fault
-def test_no_secret_of_the_cluster_is_found_by_an_account(people: People) -> None:
-    """Attempts that held: no value of a secret is in a file, a process or the environment that bob can read, on any host."""
+def test_account_finds_no_secret(people: People) -> None:
+    """Attempts that failed: bob can read no secret in a file, process or environment on any host."""
     folder = people.lab.state_dir / "secrets"
     values = [text for path in folder.iterdir() if path.is_file() and len(text := path.read_text().split()[0]) >= 20]
     # The patterns lie in a file that the search leaves out: a command line would find itself.

@@ -1,4 +1,4 @@
-"""Slurm with two accounts: what a job leaves ends with it, a host opens for its jobs only, and jobs are their owner's alone."""
+"""Test Slurm with two accounts: processes end with their job, hosts admit only owners of jobs, and jobs are private."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def submit(people: People, account: str, script: str, *options: str) -> str:
 
 
 def state(people: People, job: str) -> str:
-    """Return a job's state as root sees it; empty where the controller has forgotten it."""
+    """Return a job's state as root; empty if the controller has no such job."""
     said = people.lab.execute(SERVICE, "scontrol", "--oneliner", "show", "job", job).stdout
     return said.partition("JobState=")[2].split(" ")[0]
 
@@ -41,7 +41,7 @@ def wait_until(people: People, job: str, *states: str) -> None:
 
 @pytest.fixture
 def of_bob(people: People) -> Iterator[str]:
-    """Give a job of bob's that runs on node3 and has a secret on its command line."""
+    """A job of bob on node3 with a secret on its command line."""
     job = submit(people, "bob", "exec sleep 36010", "--nodelist=node3", "--comment", TOKEN, "--job-name", TOKEN)
     wait_until(people, job, "RUNNING")
     yield job
@@ -59,8 +59,8 @@ def of_bob(people: People) -> Iterator[str]:
         'python3 -c \'import os; os.fork() or (os.setsid(), os.fork() or os.execve("/usr/bin/sleep", ["sleep", "36020"], {}))\'',
     ],
 )
-def test_what_a_job_leaves_behind_ends_with_it(people: People, words: str) -> None:
-    """Attack 10: without Slurm's variables, in a session of its own, or deaf to signals, a process does not outlive its job."""
+def test_processes_end_with_their_job(people: People, words: str) -> None:
+    """Attack 10: a process without Slurm's variables, in its own session, or that ignores signals is ended."""
     job = submit(people, "ada", f"{words}\nsleep 3", "--nodelist=node3", "--time=2")
     began = wait_for(lambda: bool(pids(people.lab, "node3", slept("36020"))), timeout_s=90, every_s=0.5)
     wait_until(people, job, "COMPLETED", "FAILED")
@@ -70,7 +70,7 @@ def test_what_a_job_leaves_behind_ends_with_it(people: People, words: str) -> No
 
 
 @pytest.mark.fault
-def test_the_end_of_a_job_spares_the_other_job_of_the_account(people: People) -> None:
+def test_end_of_a_job_keeps_another_job_of_the_account(people: People) -> None:
     """Two jobs of ada on one host: the end of one ends no process of the other."""
     long = submit(people, "ada", "exec sleep 36021", "--nodelist=node3")
     wait_until(people, long, "RUNNING")
@@ -84,8 +84,8 @@ def test_the_end_of_a_job_spares_the_other_job_of_the_account(people: People) ->
 
 
 @pytest.mark.fault(cheap=True)
-def test_a_compute_host_opens_for_nobody_without_a_job(applied_cluster: RunningLab) -> None:
-    """Attack 11: ssh to a compute host is refused with a reason and logged; the login host opens."""
+def test_ssh_to_a_compute_host_needs_a_job(applied_cluster: RunningLab) -> None:
+    """Attack 11: ssh without a job is refused with a reason and logged; the login host admits users."""
     since = time.time()
     refused = {node: applied_cluster.person(node, "hostname") for node in COMPUTE}
     logged = applied_cluster.sh("node3", f"journalctl --quiet --output=cat --since=@{since:.0f} | grep -i 'ada' | head -n 20; true")
@@ -96,8 +96,8 @@ def test_a_compute_host_opens_for_nobody_without_a_job(applied_cluster: RunningL
 
 
 @pytest.mark.fault
-def test_a_compute_host_opens_for_the_owner_of_a_job_on_it(people: People, of_bob: str) -> None:
-    """Attack 11: bob gets in on the host of his job and on no other, ada on none; what he starts there ends with the job."""
+def test_ssh_to_a_compute_host_with_a_job(people: People, of_bob: str) -> None:
+    """Attack 11: bob can log in only on the host of his job, ada on none; his processes end with the job."""
     inside = people.run("bob", "node3", "setsid -f sleep 36011 < /dev/null > /dev/null 2>&1; hostname")
     others = [people.run("bob", "node2", "hostname"), people.run("ada", "node3", "hostname")]
     people.lab.sh(SERVICE, f"scancel {of_bob}")
@@ -108,8 +108,8 @@ def test_a_compute_host_opens_for_the_owner_of_a_job_on_it(people: People, of_bo
 
 
 @pytest.mark.fault
-def test_nobody_sees_the_jobs_of_others(people: People, of_bob: str) -> None:
-    """Attack 11: queue, accounts and controller give ada nothing of bob's job, and bob all of it."""
+def test_jobs_of_others_are_hidden(people: People, of_bob: str) -> None:
+    """Attack 11: queue, accounting and controller show bob's job only to bob."""
     fields = "jobid,jobname,submitline%200"
     look = f"squeue --noheader --format=%A:%j:%k; scontrol show job; sacct --allusers --noheader --format={fields}; sacct -j {of_bob}; true"
     mine = people.run("ada", SERVICE, look).stdout
@@ -121,8 +121,8 @@ def test_nobody_sees_the_jobs_of_others(people: People, of_bob: str) -> None:
 
 
 @pytest.mark.fault
-def test_an_account_has_no_right_in_slurm_but_over_its_own_jobs(people: People, of_bob: str) -> None:
-    """Attempts that held: nodes, partitions, accounts, reservations, priorities and the jobs of others."""
+def test_account_has_rights_only_for_its_own_jobs(people: People, of_bob: str) -> None:
+    """Attempts that failed: changes of nodes, partitions, accounts, reservations, priorities and other jobs."""
     people.refused(
         "ada",
         SERVICE,
@@ -152,8 +152,8 @@ def test_an_account_has_no_right_in_slurm_but_over_its_own_jobs(people: People, 
 
 
 @pytest.mark.fault
-def test_tmp_and_shared_memory_are_a_jobs_own(people: People) -> None:
-    """Attack 13: what a job leaves in /tmp and /dev/shm is neither seen by the next one nor kept on the host."""
+def test_tmp_and_shared_memory_are_private(people: People) -> None:
+    """Attack 13: files of a job in /tmp and /dev/shm are neither visible to the next job nor kept."""
     files = "/dev/shm/of-ada /tmp/of-ada"  # noqa: S108 - the folders that are meant
     write = f"head -c 1M /dev/zero > /dev/shm/of-ada; echo token > /tmp/of-ada; chmod 644 {files}; ls {files}"
     first = submit(people, "ada", write, "--nodelist=node3")
@@ -168,8 +168,8 @@ def test_tmp_and_shared_memory_are_a_jobs_own(people: People) -> None:
 
 
 @pytest.mark.fault
-def test_an_account_has_a_limit_of_jobs(people: People) -> None:
-    """Attack 13: one account's held jobs end at a limit, the refusal says so, and another account still submits."""
+def test_account_has_a_job_limit(people: People) -> None:
+    """Attack 13: the number of held jobs is limited with a clear error, and another account can submit."""
     held = "sbatch --hold --parsable --output=/dev/null --wrap=true"
     people.allowed("ada", SERVICE, f"{held} --array=0-899", timeout_s=120)
     more = people.run("ada", SERVICE, f"{held} --array=0-199", timeout_s=120)

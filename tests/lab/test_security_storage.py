@@ -1,4 +1,4 @@
-"""Shared storage: no account replaces a folder that root, the cluster or another account uses, and verify and apply name what is wrong."""
+"""Test shared storage with two accounts: owners and modes, links, and reports of verify and apply."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYOUT = {
 
 
 def rows_of(found: dict[str, Any], word: str) -> list[dict[str, Any]]:
-    """Return the rows of `verify --json` that say this word, whatever their service."""
+    """Return the rows of `verify --json` with this word."""
     return [row for row in found["services"] if row["verdict"] == "fail" and word in f"{row}"]
 
 
@@ -40,13 +40,13 @@ def modes(lab: RunningLab) -> dict[str, str]:
 
 @pytest.mark.fault(cheap=True)
 def test_root_owns_the_top_of_shared_storage(applied_cluster: RunningLab) -> None:
-    """Cluster folders are root's, homes are closed, shared data can be added to."""
+    """Cluster folders belong to root, homes are closed, and users can add shared data."""
     assert modes(applied_cluster) == LAYOUT
 
 
 @pytest.mark.fault(cheap=True)
-def test_an_account_replaces_no_folder_of_the_cluster(applied_cluster: RunningLab) -> None:
-    """Attacks 1, 2, 4 and 6: nothing of the cluster or of another account is moved aside, made anew, or replaced by a link."""
+def test_account_cannot_replace_cluster_folders(applied_cluster: RunningLab) -> None:
+    """Attacks 1, 2, 4 and 6: folders of the cluster and of other accounts cannot be moved, recreated or linked."""
     before = applied_cluster.sh("node2", "stat -c '%i %a' /etc /jfs/primus /jfs/primus/jobs /jfs/primus/verify /jfs/home /jfs/home/ada")
     script = """
     for path in /jfs/primus /jfs/primus/jobs /jfs/primus/verify /jfs/home /jfs/home/ada /jfs/data /jfs; do
@@ -69,8 +69,8 @@ def test_an_account_replaces_no_folder_of_the_cluster(applied_cluster: RunningLa
 
 
 @pytest.mark.fault(cheap=True)
-def test_deleted_files_are_for_root_alone(applied_cluster: RunningLab) -> None:
-    """Attack 7: what anybody deletes lies in the trash for a day, and no account lists or reads it, on any host."""
+def test_only_root_reads_deleted_files(applied_cluster: RunningLab) -> None:
+    """Attack 7: deleted files are in the trash for a day, which no account can read on any host."""
     applied_cluster.sh(
         "node1",
         "mkdir -m 700 -p /jfs/primus/verify/trash && echo token > /jfs/primus/verify/trash/secret && rm -r /jfs/primus/verify/trash",
@@ -83,8 +83,8 @@ def test_deleted_files_are_for_root_alone(applied_cluster: RunningLab) -> None:
 
 
 @pytest.mark.fault
-def test_an_account_enters_no_other_home(people: People) -> None:
-    """Attack 6: bob's home cannot be listed, entered, moved or replaced by ada; his files stay his."""
+def test_account_cannot_enter_other_homes(people: People) -> None:
+    """Attack 6: ada cannot list, enter, move or replace bob's home."""
     people.allowed("bob", SERVICE, "echo secret > /jfs/home/bob/x")
     people.refused(
         "ada",
@@ -101,8 +101,8 @@ def test_an_account_enters_no_other_home(people: People) -> None:
 
 
 @pytest.mark.fault
-def test_shared_data_is_added_to_and_not_taken(people: People) -> None:
-    """Both may add to /jfs/data, each reads the other's, and nobody removes or renames what is not its own."""
+def test_shared_data_can_be_added_but_not_taken(people: People) -> None:
+    """Both accounts can add to /jfs/data and read it, and change only their own files."""
     people.allowed("ada", SERVICE, "mkdir -p /jfs/data/set && echo tokens > /jfs/data/set/a && chmod 755 /jfs/data/set")
     people.refused("bob", SERVICE, "rm /jfs/data/set/a", "mv /jfs/data/set /jfs/data/other", "rm -rf /jfs/data/set")
 
@@ -111,7 +111,7 @@ def test_shared_data_is_added_to_and_not_taken(people: People) -> None:
 
 @pytest.fixture
 def planted(cluster: RunningLab) -> Iterator[str]:
-    """Replace a cluster folder by a link to a folder of root's, as could be done where /jfs was writable, until the test ends."""
+    """Replace a cluster folder with a link to a folder of root, as an old layout allowed, during the test."""
     cluster.sh("node1", "mkdir -m 700 /root/target && echo untouched > /root/target/file && mv /jfs/primus/verify /jfs/primus/verify-kept")
     cluster.sh("node1", "ln -s /root/target /jfs/primus/verify && chown -h ada /jfs/primus/verify")
     yield "/jfs/primus/verify"
@@ -119,8 +119,8 @@ def planted(cluster: RunningLab) -> Iterator[str]:
 
 
 @pytest.mark.fault
-def test_verify_and_apply_refuse_a_planted_link_by_name(cluster: RunningLab, planted: str) -> None:
-    """Attacks 1 and 2: both name the path, what it is, its owner, and the fix; the target keeps mode and content."""
+def test_planted_link_is_reported(cluster: RunningLab, planted: str) -> None:
+    """Attacks 1 and 2: verify and apply name the path, its type, owner and fix; the target is unchanged."""
     found = cluster.verify("--limit", "node1,node2,node3")
     done = cluster.apply("--phase", "storage")
     said = done.stdout + done.stderr
@@ -140,8 +140,8 @@ def test_verify_and_apply_refuse_a_planted_link_by_name(cluster: RunningLab, pla
 
 @pytest.mark.fault
 @pytest.mark.parametrize(("path", "mode"), [("/jfs", "777"), ("/jfs/home/ada", "755"), ("/jfs/data", "777"), ("/jfs/primus/jobs", "1777")])
-def test_verify_reports_owners_and_modes_and_apply_corrects_them(cluster: RunningLab, path: str, mode: str) -> None:
-    """A person's mistake (`chmod 777 /jfs`) is reported by verify with its path, and the next apply sets it right."""
+def test_wrong_mode_is_reported_and_corrected(cluster: RunningLab, path: str, mode: str) -> None:
+    """`chmod 777 /jfs` is reported by verify with its path, and corrected by the next apply."""
     cluster.sh("node1", f"chmod {mode} {path}")
     found = cluster.verify()
     done = cluster.apply("--phase", "storage", "--phase", "scheduling")
@@ -154,8 +154,8 @@ def test_verify_reports_owners_and_modes_and_apply_corrects_them(cluster: Runnin
 
 
 @pytest.mark.fault
-def test_verify_leaves_everything_but_its_own_folder_as_it_was(cluster: RunningLab) -> None:
-    """Names, owners, modes and contents on shared storage and in homes stay the same, but for /jfs/primus/verify and its blocks."""
+def test_verify_changes_only_its_own_folder(cluster: RunningLab) -> None:
+    """Names, owners, modes and contents stay the same, except in /jfs/primus/verify."""
     objects = "/srv/juicefs/objects/*"
     left_out = f"\\( -path /jfs/primus/verify -o -path /jfs/.trash -o -path '{objects}/chunks' -o -path '{objects}/meta' \\) -prune"
     script = f"find /jfs /home /root /srv -xdev {left_out} -o -printf '%p %U %m %s %T@\\n' | sort | sha256sum"
@@ -168,8 +168,8 @@ def test_verify_leaves_everything_but_its_own_folder_as_it_was(cluster: RunningL
 
 
 @pytest.mark.fault
-def test_folders_of_an_older_release_are_kept_and_migrated(cluster: RunningLab) -> None:
-    """A 1777 folder of jobs and /jfs/ACCOUNT of an older cluster: owners and files stay, the cluster's folders become root's."""
+def test_folders_of_an_older_release_are_migrated(cluster: RunningLab) -> None:
+    """Owners and files of jobs and /jfs/ACCOUNT stay; the cluster's folders become root's."""
     cluster.sh("node1", "install -d -o ada -g training -m 755 /jfs/ada && echo kept > /jfs/ada/old && chown ada:training /jfs/ada/old")
     cluster.sh("node1", f"install -d -o ada -m 700 {JOBS}/old-job-0a1b2c && chmod 1777 {JOBS} && chmod 777 /jfs && chmod 1777 /jfs/primus")
     done = cluster.apply("--phase", "storage", "--phase", "scheduling")

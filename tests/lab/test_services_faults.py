@@ -1,4 +1,4 @@
-"""Services of the whole lab that break: what is wrong is named where it is, and the next apply, or the end of the cause, heals it."""
+"""Test services with faults: the cause is reported, and the next apply, or the end of the cause, repairs them."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ PORTS = {
 
 
 def told(lab: RunningLab, phase: str) -> tuple[int, str]:
-    """Apply one phase, and return its exit status with what it printed."""
+    """Apply one phase, and return its exit code and output."""
     done = lab.apply("--phase", phase)
     return done.returncode, done.stdout + done.stderr
 
 
 def failed(lab: RunningLab, host: str) -> dict[str, dict[str, Any]]:
-    """Return every verdict of `verify` on a host that is no pass, by its check."""
+    """Return the verdicts of `verify` on a host that are no pass, by check."""
     rows = [row for row in lab.verify("--limit", host)["services"] if row["host"] == host]
     records = [one for row in rows for one in row["records"]]
     return {one["check"]: one for one in records if one["verdict"] in {"fail", "unknown"}}
 
 
 def reissue(folder: Path, name: str, *, ends_in: dt.timedelta, other_name: str = "") -> str:
-    """Have the cluster's authority sign a certificate of `ca/hosts` for another time, and another name where one is given; return it."""
+    """Sign a certificate of `ca/hosts` with another validity, and optionally another name; return it."""
     key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     file = folder / "hosts" / f"{name}.crt"
@@ -62,19 +62,19 @@ def reissue(folder: Path, name: str, *, ends_in: dt.timedelta, other_name: str =
 
 
 @contextmanager
-def stranger(lab: RunningLab, unit: str, port: int) -> Iterator[None]:
-    """Have another program on a service's port, until the block is left."""
-    lab.sh("node1", f"systemctl stop {unit} && systemd-run --quiet --unit=stranger python3 -m http.server {port}")
+def other_program(lab: RunningLab, unit: str, port: int) -> Iterator[None]:
+    """Run another program on a service's port during the block."""
+    lab.sh("node1", f"systemctl stop {unit} && systemd-run --quiet --unit=other_program python3 -m http.server {port}")
     assert wait_for(lambda: "python3" in lab.sh("node1", f"ss -Hltnp sport = :{port}"), timeout_s=30)
     try:
         yield
     finally:
-        lab.sh("node1", "systemctl stop stranger")
+        lab.sh("node1", "systemctl stop other_program")
 
 
 @contextmanager
 def full(lab: RunningLab, folder: str) -> Iterator[None]:
-    """Have no room under a folder, until the block is left: a small file system lies over it."""
+    """Mount a small full file system over a folder during the block."""
     lab.sh("node1", f"mount -t tmpfs -o size=4m,mode=0777 full {folder} && head -c 8M /dev/zero > {folder}/filler 2> /dev/null || true")
     try:
         yield
@@ -82,8 +82,8 @@ def full(lab: RunningLab, folder: str) -> Iterator[None]:
         lab.sh("node1", f"umount --lazy {folder}")
 
 
-def test_the_loss_of_the_registrys_host_under_a_push_leaves_no_half_image(cluster: RunningLab) -> None:
-    """The push ends with an error, nobody can pull what it left; once the host is back the same push succeeds and is pulled by digest."""
+def test_lost_registry_during_a_push_leaves_no_partial_image(cluster: RunningLab) -> None:
+    """The push fails and the image cannot be pulled; afterwards the same push succeeds."""
     podman = "podman --storage-driver=vfs"
     cluster.sh(
         "node2",
@@ -115,8 +115,8 @@ def test_the_loss_of_the_registrys_host_under_a_push_leaves_no_half_image(cluste
 @pytest.mark.parametrize(
     ("days", "other_name", "word"), [(-1, "", "expired"), (300, "elsewhere.example.org", "elsewhere|mismatch|not valid for")]
 )
-def test_a_hosts_wrong_certificate_is_named_and_signed_anew(applied_cluster: RunningLab, days: int, other_name: str, word: str) -> None:
-    """One that has ended, or that bears another name, fails at its host, and the next apply of the phase brings a right one."""
+def test_wrong_certificate_of_a_host_is_replaced(applied_cluster: RunningLab, days: int, other_name: str, word: str) -> None:
+    """An expired certificate, or one with another name, is reported, and the next apply replaces it."""
     text = reissue(applied_cluster.state_dir / "ca", "node2", ends_in=dt.timedelta(days=days), other_name=other_name)
     applied_cluster.sh("node2", f"cat > /etc/primus/tls/host.crt << 'END'\n{text}END\nsystemctl restart prometheus-node-exporter")
     broken = failed(applied_cluster, "node2")
@@ -129,8 +129,8 @@ def test_a_hosts_wrong_certificate_is_named_and_signed_anew(applied_cluster: Run
     assert failed(applied_cluster, "node2") == {}
 
 
-def test_the_gateways_ended_certificate_is_named_and_signed_anew(applied_cluster: RunningLab) -> None:
-    """Verify says that it has expired; the next apply of the phase signs another, and clients are served again."""
+def test_expired_certificate_of_the_gateway_is_replaced(applied_cluster: RunningLab) -> None:
+    """Verify reports it, and the next apply of the phase replaces it."""
     text = reissue(applied_cluster.state_dir / "ca", "node1+edge", ends_in=dt.timedelta(days=-1))
     shown = applied_cluster.sh("node1", "ls /etc/envoy/tls/*.crt")
     applied_cluster.sh("node1", f"for file in {' '.join(shown.split())}; do cat > $file << 'END'\n{text}END\ndone; systemctl restart envoy")
@@ -144,10 +144,10 @@ def test_the_gateways_ended_certificate_is_named_and_signed_anew(applied_cluster
 
 
 @pytest.mark.parametrize("service", list(PORTS))
-def test_a_stranger_on_a_services_port_is_named_and_the_next_apply_heals(applied_cluster: RunningLab, service: str) -> None:
-    """The phase stops with the port and who has it, and changes nothing; with the stranger gone it succeeds."""
+def test_used_port_of_a_service_is_reported(applied_cluster: RunningLab, service: str) -> None:
+    """The phase fails with the port and its program, and changes nothing; without the program it succeeds."""
     port, phase, unit = PORTS[service]
-    with stranger(applied_cluster, unit, port):
+    with other_program(applied_cluster, unit, port):
         status, printed = told(applied_cluster, phase)
         report = applied_cluster.last_report()
     healed, again = told(applied_cluster, phase)
@@ -163,8 +163,8 @@ def test_a_stranger_on_a_services_port_is_named_and_the_next_apply_heals(applied
 @pytest.mark.parametrize(
     ("folder", "service"), [("/var/lib/docker-registry", "oci_registry"), ("/var/lib/prometheus/metrics2", "prometheus")]
 )
-def test_a_full_disk_is_named_with_its_folder(applied_cluster: RunningLab, folder: str, service: str) -> None:
-    """Verify fails the service's disk, names the folder, and passes again once there is room."""
+def test_full_disk_is_reported_with_its_folder(applied_cluster: RunningLab, folder: str, service: str) -> None:
+    """Verify fails with the folder, and passes with free space."""
     with full(applied_cluster, folder):
         broken = failed(applied_cluster, "node1")
     named = {check: one for check, one in broken.items() if check == f"{service}.disk"}

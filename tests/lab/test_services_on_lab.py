@@ -1,4 +1,4 @@
-"""The services of a whole lab from outside: an alert reaches its receiver and ends, the gateway lets in whom it should, images travel."""
+"""Test the services of the lab from outside: alerts, the gateway and the registry."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(1800)]
 
 @pytest.fixture
 def receiver(applied_cluster: RunningLab) -> Iterator[list[tuple[str, str, str]]]:
-    """Have alerts sent to this process; yields (status, alert, host), as they come."""
+    """Receive alerts in this process; yields a list of (status, alert, host)."""
     told: list[tuple[str, str, str]] = []
 
     class Receiver(BaseHTTPRequestHandler):
@@ -37,7 +37,7 @@ def receiver(applied_cluster: RunningLab) -> Iterator[list[tuple[str, str, str]]
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Disable the log."""
 
     # The machine's own address in the lab's network.
     address = applied_cluster.address("node1").rpartition(".")[0] + ".1"
@@ -63,10 +63,8 @@ def receiver(applied_cluster: RunningLab) -> Iterator[list[tuple[str, str, str]]
             assert applied_cluster.apply("--phase", "monitoring").returncode == 0
 
 
-def test_a_host_that_is_down_is_told_of_and_told_of_again_when_it_is_back(
-    applied_cluster: RunningLab, receiver: list[tuple[str, str, str]]
-) -> None:
-    """NodeDown for that host and no other, resolved when it answers again; its other alerts are silenced meanwhile."""
+def test_alert_for_a_host_that_is_down(applied_cluster: RunningLab, receiver: list[tuple[str, str, str]]) -> None:
+    """NodeDown is sent for that host only and resolved later; its other alerts are silenced."""
     applied_cluster.fault("pause", "node3")
     assert wait_for(lambda: ("firing", "NodeDown", "node3") in receiver, timeout_s=400, every_s=1), receiver
     applied_cluster.fault("heal", "node3")
@@ -76,7 +74,7 @@ def test_a_host_that_is_down_is_told_of_and_told_of_again_when_it_is_back(
 
 
 def ask(lab: RunningLab, key: str) -> tuple[int, str]:
-    """Ask Prometheus through the gateway with a key; return the status and the answer."""
+    """Query Prometheus through the gateway with a key; return the status and the body."""
     context = ssl.create_default_context(cafile=str(lab.state_dir / "ca" / "ca.crt"))
     url = f"https://{lab.address('node1')}:8443/prometheus/api/v1/query?query=up"
     password = (lab.state_dir / "secrets" / "prometheus_password").read_text().split()[0]
@@ -89,8 +87,8 @@ def ask(lab: RunningLab, key: str) -> tuple[int, str]:
         return error.code, ""
 
 
-def test_the_gateway_lets_in_who_has_a_key_and_not_too_often(applied_cluster: RunningLab) -> None:
-    """A client that knows the cluster's authority: an answer with the key, 401 without and with a wrong one, 429 beyond the limit."""
+def test_gateway_requires_a_key_and_limits_requests(applied_cluster: RunningLab) -> None:
+    """A valid key gives an answer, a missing or wrong one 401, and too many requests 429."""
     key = (applied_cluster.state_dir / "secrets" / "gateway_ada").read_text().split()[0]
     status, answer = ask(applied_cluster, key)
 
@@ -99,8 +97,8 @@ def test_the_gateway_lets_in_who_has_a_key_and_not_too_often(applied_cluster: Ru
     assert 429 in [ask(applied_cluster, key)[0] for _ in range(40)]
 
 
-def test_an_image_travels_from_one_host_to_another(applied_cluster: RunningLab) -> None:
-    """Pushed on one, pulled on another by its digest, with the credentials that hosts have."""
+def test_image_is_pushed_and_pulled(applied_cluster: RunningLab) -> None:
+    """An image that one host pushed is pulled on another one by its digest."""
     make = "mkdir -p /tmp/image && echo hello > /tmp/image/hello && tar -C /tmp/image -cf /tmp/layer.tar . && podman --storage-driver=vfs"
     applied_cluster.sh("node2", f"{make} import --quiet /tmp/layer.tar node1:5000/hello:1 > /dev/null", timeout_s=120)
     applied_cluster.sh("node2", "podman --storage-driver=vfs push --quiet node1:5000/hello:1", timeout_s=120)

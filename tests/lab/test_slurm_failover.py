@@ -1,4 +1,4 @@
-"""Two Slurm controllers that share their state: the backup takes over where the host of the first one dies, and gives it back."""
+"""Test the failover of two Slurm controllers with shared state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up
+from tests.lab.lab_fixture import create_lab
 from tests.lab.lab_rig import RunningLab, wait_for
 from tests.lab.slurm_rig import Jobs
 
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(2400), pytest.mark.fault]
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up four hosts: node1 serves, node2 leads Slurm, node3 is its backup, node4 computes; their state lies under /jfs."""
-    for lab in bring_up(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("twin")), "--core", "--nodes", "4"):
+    """Create four hosts: node1 for services, node2 as the primary controller, node3 as the backup, node4 for jobs."""
+    for lab in create_lab(RunningLab(f"test{os.getpid()}-d", tmp_path_factory.mktemp("twin")), "--core", "--nodes", "4"):
         text = lab.hosts_file.read_text()
         one = "    slurm_controller:\n      hosts:\n        node1:\n"
         assert one in text
@@ -38,12 +38,12 @@ SAVED_S = 10
 
 
 def leader(lab: RunningLab) -> str:
-    """Return which controllers answer, as the login host sees it."""
+    """Return the controllers that answer, as seen from the login host."""
     return lab.execute("node1", "timeout", "30", "scontrol", "ping").stdout
 
 
-def test_the_backup_takes_over_and_gives_back(twin: RunningLab) -> None:
-    """The first controller's host dies: the running job ends well, new jobs are taken, none is lost; once it is back, it leads again."""
+def test_backup_takes_over_and_returns(twin: RunningLab) -> None:
+    """After the primary host dies, the running job and new jobs complete; after its return it is primary again."""
     jobs = Jobs(twin)
     running = jobs.submit("sleep 40; echo done", "-N1", "--nodelist=node4", "-t", "5")
     waiting = jobs.submit("echo ran", "-N1", "--nodelist=node4", "-t", "2", f"--dependency=afterok:{running}")
@@ -67,8 +67,8 @@ def test_the_backup_takes_over_and_gives_back(twin: RunningLab) -> None:
     assert twin.verify()["exit_code"] == 0
 
 
-def test_state_is_saved_after_the_shared_file_system_was_mounted_anew(twin: RunningLab) -> None:
-    """A restart of JuiceFS on the leader takes its mount away and brings another: slurmctld writes there, where `verify` looks as well."""
+def test_state_is_saved_after_a_remount(twin: RunningLab) -> None:
+    """After a restart of JuiceFS on the primary, slurmctld writes to the new mount."""
     state = "/jfs/.slurm/slurmctld/job_state"
     # On a server systemd makes every mount shared when it boots; in a container it leaves them as the engine made them.
     for node in ("node2", "node3"):

@@ -1,4 +1,4 @@
-"""Jobs of a person on the lab's Slurm: where a host dies, where another job is more urgent, where a key or a disk is wrong."""
+"""Test jobs on the lab's Slurm: a dead host, preemption, a wrong key and a full disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVERY_GPU = ("-N2", "--ntasks-per-node=1", "--gpus-per-node=8", "-t", "5")
 
 @pytest.fixture
 def jobs(cluster: RunningLab) -> Iterator[Jobs]:
-    """Give a test the cluster with idle nodes and no job of the person, and clean up after it."""
+    """The cluster with idle nodes and without jobs of the user, also afterwards."""
     found = Jobs(cluster)
     found.cancel_all()
     idle = wait_for(lambda: all(found.node_state(node)[0] == "IDLE" for node in COMPUTE), timeout_s=120, every_s=1)
@@ -32,8 +32,8 @@ def jobs(cluster: RunningLab) -> Iterator[Jobs]:
 
 
 @pytest.mark.fault
-def test_a_job_whose_host_dies_finishes_on_another(jobs: Jobs) -> None:
-    """The power of a computing host is cut under a job: Slurm gives the host up, queues the job again, and it finishes elsewhere."""
+def test_job_of_a_dead_host_finishes_on_another(jobs: Jobs) -> None:
+    """After a power failure, Slurm requeues the job, and it finishes."""
     job = jobs.submit('echo "start $(hostname -s)"; sleep 15; echo done', "-N1", "--gpus-per-node=8", "-t", "5", "--open-mode=append")
     first = jobs.wait_until(job, "RUNNING")["NodeList"]
     assert wait_for(lambda: jobs.output(job) == [f"start {first}"], timeout_s=30, every_s=0.5)
@@ -51,8 +51,8 @@ def test_a_job_whose_host_dies_finishes_on_another(jobs: Jobs) -> None:
 
 
 @pytest.mark.fault
-def test_an_urgent_job_takes_the_place_of_another_which_then_finishes(jobs: Jobs) -> None:
-    """A job of the QOS high preempts one of low that holds every GPU; the low one is queued again and runs to its end."""
+def test_urgent_job_preempts_another(jobs: Jobs) -> None:
+    """A job with the QOS high preempts one with low, which is requeued and finishes."""
     low = jobs.submit("echo start; sleep 20; echo done", *EVERY_GPU, "--qos=low", "--open-mode=append")
     jobs.wait_until(low, "RUNNING")
     assert wait_for(lambda: jobs.output(low) == ["start"], timeout_s=30, every_s=0.5)
@@ -67,8 +67,8 @@ def test_an_urgent_job_takes_the_place_of_another_which_then_finishes(jobs: Jobs
     assert jobs.output(low) == ["start", "start", "done"]
 
 
-def test_a_job_sees_the_profile_and_leaves_no_process(jobs: Jobs) -> None:
-    """The variables of the host's profile are in a job's environment, and a process that outlives its job is ended."""
+def test_job_has_the_profile_and_leaves_no_process(jobs: Jobs) -> None:
+    """The host's profile is in the job's environment, and remaining processes are ended."""
     expected = jobs.lab.sh("node2", "cat /etc/primus/env.d/*.env | grep -o '^[A-Z0-9_]*=' | sort -u | tr -d '='").split()
     script = "env | cut -d= -f1 | sort -u; setsid sleep 987654 < /dev/null > /dev/null 2>&1 &"
     job = jobs.submit(script, "-N1", "--nodelist=node2", "-t", "2")
@@ -80,8 +80,8 @@ def test_a_job_sees_the_profile_and_leaves_no_process(jobs: Jobs) -> None:
 
 
 @pytest.mark.fault
-def test_a_program_that_stops_early_with_75_is_queued_again(jobs: Jobs) -> None:
-    """Exit code 75 says unfinished, with a good checkpoint: Slurm queues the job again, and its second run ends it."""
+def test_exit_code_75_requeues_the_job(jobs: Jobs) -> None:
+    """Exit code 75 means unfinished with a checkpoint: the job is requeued and finishes."""
     job = jobs.submit("test -e ran-$SLURM_JOB_ID && exit 0; touch ran-$SLURM_JOB_ID; exit 75", "-N1", "-t", "2")
 
     assert wait_for(lambda: jobs.show(job).get("Restarts") == "1", timeout_s=90, every_s=0.5), jobs.show(job)
@@ -90,8 +90,8 @@ def test_a_program_that_stops_early_with_75_is_queued_again(jobs: Jobs) -> None:
 
 
 @pytest.mark.fault
-def test_a_wrong_munge_key_on_one_host_is_named_and_mended(jobs: Jobs) -> None:
-    """Verify fails munge on the host with the wrong key, by name, and on no other; apply brings the right one back."""
+def test_wrong_munge_key_is_reported_and_corrected(jobs: Jobs) -> None:
+    """Verify fails only on the host with the wrong key, and apply corrects it."""
     lab = jobs.lab
     lab.sh("node3", "head -c 64 /dev/urandom | base64 -w0 > /etc/munge/munge.key && systemctl restart munge")
 
@@ -107,8 +107,8 @@ def test_a_wrong_munge_key_on_one_host_is_named_and_mended(jobs: Jobs) -> None:
 
 
 @pytest.mark.fault
-def test_a_full_disk_under_the_controllers_state_is_named_and_loses_no_job(jobs: Jobs) -> None:
-    """Where slurmctld cannot write its state, verify says so; with space again, the waiting job is still there and runs."""
+def test_full_disk_of_the_controller_loses_no_job(jobs: Jobs) -> None:
+    """Verify reports that slurmctld cannot write its state; with free space the waiting job runs."""
     lab = jobs.lab
     state = "/var/lib/slurm"
     waiting = jobs.submit("echo ran", "-N1", "-t", "2", "--hold")

@@ -1,4 +1,4 @@
-"""The same jobs handed to Slurm: a lost host costs what Slurm needs to notice and a part of a minute, and a watcher may die at any time."""
+"""Test training jobs that Slurm runs, with faults of hosts, ranks, disks and watchers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ RECOVERY_S = 60.0
 
 
 def queued(training: Training) -> list[str]:
-    """Return the jobs that Slurm has, by number."""
+    """Return the jobs in Slurm by number."""
     return training.lab.sh(SERVICE, "squeue --noheader --format=%A").split()
 
 
 def test_slurm_gives_the_same_losses(training: Training, undisturbed: dict[int, float]) -> None:
-    """Who hands out the hosts does not change what is learnt; nothing is left in Slurm afterwards."""
+    """The losses equal those of a direct run, and no job remains in Slurm."""
     job = training.submit("slurm")
     state = training.finish(job)
 
@@ -34,8 +34,8 @@ def test_slurm_gives_the_same_losses(training: Training, undisturbed: dict[int, 
     assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
 
 
-def test_slurm_is_told_of_a_host_in_quarantine(training: Training) -> None:
-    """Also where the record is on the host alone, and Slurm itself knows nothing of it."""
+def test_quarantined_host_is_excluded(training: Training) -> None:
+    """Also if only the host has the record, and Slurm does not."""
     found, said = training.submit_beside("slurm", 2, "node3")
     state = training.finish(found["id"])
 
@@ -44,8 +44,8 @@ def test_slurm_is_told_of_a_host_in_quarantine(training: Training) -> None:
     assert [one["host"] for one in state["excluded"]] == ["node3"]
 
 
-def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
-    """The next job is submitted without the lost host, at once: Slurm's two minutes before a queued job starts do not count."""
+def test_power_failure_of_a_host(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """The next job is submitted at once without the lost host, and without Slurm's delay of two minutes."""
     job = training.submit("slurm")
     training.wait_for_step(job, 12)
     victim = training.hosts(job)[1]
@@ -62,8 +62,8 @@ def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, f
     assert [record["host"] for record in training.lines(job, "verdicts.jsonl")] == [victim]
 
 
-def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) -> None:
-    """As on hosts of the watcher's own: cause, rank and host are known, and the next Slurm job leaves the host out."""
+def test_hanging_rank(training: Training, undisturbed: dict[int, float]) -> None:
+    """Cause, rank and host are recorded, and the next Slurm job excludes the host."""
     job = training.submit("slurm", HANGS, settings=HANG_DRILL)
     training.wait_for_step(job, 6)
     hung = training.hosts(job)[1]
@@ -79,8 +79,8 @@ def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) ->
     assert training.losses(job) == undisturbed
 
 
-def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, float]) -> None:
-    """The trainer's 76 comes through srun and sbatch, no host is blamed, and the next job goes on from the checkpoint."""
+def test_nan_in_one_rank(training: Training, undisturbed: dict[int, float]) -> None:
+    """Exit code 76 passes through srun and sbatch, no host is blamed, and the next job continues at the checkpoint."""
     job = training.submit("slurm", settings="drill: {kind: nan, step: 12, rank: 1}")
     state = training.finish(job)
 
@@ -89,8 +89,8 @@ def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, 
     assert training.losses(job) == undisturbed
 
 
-def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
-    """Every attempt ends with 74, and the job with the disk as its reason; no host is blamed, and nothing is left in Slurm."""
+def test_full_disk_for_checkpoints(training: Training) -> None:
+    """Every attempt ends with 74, and the job with the disk as its reason; no host is blamed."""
     training.lab.sh("node2", "mkdir -p /mnt/small && mount -t tmpfs -o size=512k,mode=1777 tmpfs /mnt/small")
     try:
         values = ("workload_nodes=1", "workload_slurm_options=[--nodelist=node2]", "workload_checkpoint_folder=/mnt/small/ckpt")
@@ -106,8 +106,8 @@ def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
     assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
 
 
-def test_a_spare_takes_the_place_where_every_other_host_is_needed(training: Training) -> None:
-    """Three hosts of the partition, one of them in quarantine: the job goes where the spare one is beside the others."""
+def test_spare_replaces_a_quarantined_host(training: Training) -> None:
+    """With one of three hosts in quarantine, the job runs on the others and the spare."""
     found, said = training.submit_beside("slurm", 3, "node3")
     state = training.finish(found["id"])
 
@@ -115,8 +115,8 @@ def test_a_spare_takes_the_place_where_every_other_host_is_needed(training: Trai
     assert {host["name"] for host in state["hosts"]} == {"node2", "node4", SPARE}
 
 
-def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, undisturbed: dict[int, float]) -> None:
-    """The trainer's 75 comes through srun; sbatch ends well, so that Slurm itself does not requeue, and the watcher goes on at once."""
+def test_sigterm_to_one_rank_does_not_use_the_retry_budget(training: Training, undisturbed: dict[int, float]) -> None:
+    """Exit code 75 passes through srun; Slurm does not requeue, and the watcher continues at once."""
     job = training.submit("slurm")
     training.wait_for_step(job, 12)
     training.kill_ranks(training.hosts(job)[0], signal="TERM")
@@ -127,8 +127,8 @@ def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, 
     assert training.losses(job) == undisturbed
 
 
-def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
-    """The budget ends it, with the reason, and nothing of it is left in Slurm."""
+def test_job_without_progress_is_ended(training: Training) -> None:
+    """The retry budget ends the job with the reason, and no job remains in Slurm."""
     job = training.submit("slurm", "workload_backoff_s=[0, 1, 1]", settings="drill: {kind: crash, step: 1, rank: 0, once: false}")
     state = training.wait_for_phase(job, "failed", "done")
 
@@ -138,7 +138,7 @@ def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
 
 
 def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
-    """Ten Slurm jobs after the first, one after the other, each from a checkpoint; the budget of three is never spent."""
+    """Ten Slurm jobs in sequence continue from checkpoints without using up the retry budget of three."""
     job = training.submit("slurm", "workload_backoff_s=[0]", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 2}")
     # Steps of two seconds: on a busy machine seconds pass between a look and the kill, and sixty steps have to last for ten of them.
     for kill in range(10):
@@ -155,8 +155,8 @@ def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -
     assert wait_for(lambda: queued(training) == [], timeout_s=60, every_s=1)
 
 
-def test_a_held_job_says_so_and_goes_on_when_it_is_released(training: Training, undisturbed: dict[int, float]) -> None:
-    """An administrator's hold is neither a failure nor lifted by the watcher; the reason, and what lifts it, are in the status."""
+def test_held_job_reports_its_reason(training: Training, undisturbed: dict[int, float]) -> None:
+    """A hold is neither a failure nor removed by the watcher; the status has the reason and the fix."""
     job = training.submit("slurm", "workload_slurm_options=[--hold]")
     assert wait_for(lambda: "scontrol release" in training.show(job).get("reason", ""), timeout_s=120, every_s=1), training.show(job)
     held = training.show(job)
@@ -168,8 +168,8 @@ def test_a_held_job_says_so_and_goes_on_when_it_is_released(training: Training, 
     assert training.losses(job) == undisturbed
 
 
-def test_the_watcher_is_killed_while_it_submits_and_later(training: Training, undisturbed: dict[int, float]) -> None:
-    """Nothing is submitted twice: it finds its job in Slurm again, by its name."""
+def test_killed_watcher_submits_once(training: Training, undisturbed: dict[int, float]) -> None:
+    """After a restart it finds its job in Slurm by name, and submits nothing twice."""
     job = training.submit("slurm")
     for _ in range(3):
         training.lab.sh(SERVICE, f"systemctl kill --signal=KILL primus-watch@{job}")
@@ -184,8 +184,8 @@ def test_the_watcher_is_killed_while_it_submits_and_later(training: Training, un
     assert training.losses(job) == undisturbed
 
 
-def test_a_job_that_a_person_cancels_in_slurm_goes_on_or_says_so(training: Training) -> None:
-    """`scancel` behind the watcher's back is no failure of a host: none is excluded."""
+def test_scancel_is_not_a_host_failure(training: Training) -> None:
+    """After `scancel` no host is excluded."""
     job = training.submit("slurm")
     training.wait_for_step(job, 7)
     training.lab.sh(SERVICE, f"scancel {queued(training)[0]}")
@@ -195,8 +195,8 @@ def test_a_job_that_a_person_cancels_in_slurm_goes_on_or_says_so(training: Train
     assert state["reason"]
 
 
-def test_slurmctld_is_gone_for_a_while(training: Training, undisturbed: dict[int, float]) -> None:
-    """A controller that does not answer makes the job's state unknown, never failed; training goes on meanwhile."""
+def test_missing_slurmctld_is_unknown(training: Training, undisturbed: dict[int, float]) -> None:
+    """Without an answer the job's state is unknown, not failed, and training continues."""
     job = training.submit("slurm", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 1.2}")
     training.wait_for_step(job, 7)
     training.lab.sh(SERVICE, "systemctl stop slurmctld")
@@ -208,8 +208,8 @@ def test_slurmctld_is_gone_for_a_while(training: Training, undisturbed: dict[int
     assert training.losses(job) == undisturbed
 
 
-def test_cancel_stops_with_a_checkpoint_and_resume_goes_on(training: Training, undisturbed: dict[int, float]) -> None:
-    """A cancelled job leaves Slurm, and comes back where it was."""
+def test_cancel_and_resume(training: Training, undisturbed: dict[int, float]) -> None:
+    """A cancelled job is removed from Slurm, and continues at its checkpoint."""
     job = training.submit("slurm")
     training.wait_for_step(job, 12)
     assert training.cli("cancel", job).returncode == 0

@@ -1,4 +1,4 @@
-"""A lab on which training jobs run for real: five hosts that see this machine's torch, one of them spare."""
+"""Fixtures for training jobs: a lab of five hosts with this machine's torch, one of them a spare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.lab_fixture import bring_up, share
+from tests.lab.lab_fixture import create_lab, share
 from tests.lab.lab_rig import RunningLab
 from tests.lab.workload_rig import Training
 
@@ -35,7 +35,7 @@ printf 'home = /usr/bin\\ninclude-system-site-packages = false\\n' > {VENV}/pyve
 
 @pytest.fixture(scope="session")
 def trained_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningLab]:
-    """Bring up node1, which serves, and four hosts that compute, and apply once for the session."""
+    """Create node1 for services and four compute hosts, and apply, once per session."""
     kept = os.environ.get(_KEPT)
     if kept:
         name = re.search(r"cluster_name: (\S+)", (Path(kept) / "hosts.yaml").read_text())
@@ -44,7 +44,7 @@ def trained_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
         return
     options = torch_mounted()
     running = RunningLab(f"test{os.getpid()}-w", tmp_path_factory.mktemp("training"))
-    for lab in bring_up(running, "--core", "--nodes", "5", *options):
+    for lab in create_lab(running, "--core", "--nodes", "5", *options):
         share(request, lab)
         _settle(lab)
         done = lab.apply()
@@ -56,7 +56,7 @@ def trained_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.Tem
 
 @pytest.fixture
 def training(trained_cluster: RunningLab) -> Iterator[Training]:
-    """Give a test the cluster with no job under way, and bring every host back afterwards."""
+    """The cluster without a running job; afterwards every host is repaired."""
     found = Training(trained_cluster)
     found.cancel_all()
     yield found
@@ -66,7 +66,7 @@ def training(trained_cluster: RunningLab) -> Iterator[Training]:
 
 @pytest.fixture(scope="session")
 def undisturbed(trained_cluster: RunningLab) -> dict[int, float]:
-    """Return the loss of every step of the job that tests disturb, trained once without a break."""
+    """Return the losses of an uninterrupted run of the same job."""
     found = Training(trained_cluster)
     job = found.submit("direct")
     found.finish(job)
@@ -74,7 +74,7 @@ def undisturbed(trained_cluster: RunningLab) -> dict[int, float]:
 
 
 def torch_mounted() -> tuple[str, ...]:
-    """Return the options of `lab up` that let hosts see this machine's torch; skip where they could not use it."""
+    """Return the options of `lab up` for this machine's torch; skip if hosts cannot use it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         pytest.skip("torch is not installed here: pip install '.[workloads]'")
@@ -85,7 +85,7 @@ def torch_mounted() -> tuple[str, ...]:
 
 
 def _settle(lab: RunningLab) -> None:
-    """State in hosts.yaml whose jobs they are, which Python has torch, and who is spare."""
+    """Set the jobs' user, the Python with torch, and the spare host in hosts.yaml."""
     text = lab.hosts_file.read_text()
     text = text.replace("  hosts:\n", f"    workload_user: ada\n    workload_venv: {VENV}\n\n  hosts:\n", 1)
     text = text.replace("    workload_node:\n", f"    spare:\n      hosts:\n        {SPARE}:\n    workload_node:\n", 1)
