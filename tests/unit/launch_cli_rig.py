@@ -21,13 +21,13 @@ _KEPT = ("LANG", "LC_ALL", "VIRTUAL_ENV")
 
 @dataclass(frozen=True)
 class User:
-    """A user with a home and a project folder; `programs` come first on the PATH."""
+    """A user with a home and a project folder; the folder `programs` comes first on the PATH."""
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make the folders."""
+        """Create the folders."""
         for path in (self.home, self.project, self.programs):
             path.mkdir(exist_ok=True)
 
@@ -58,7 +58,7 @@ class User:
         return {**kept, "HOME": str(self.home), "PATH": path, **self.environment, **more}
 
     def program(self, name: str, text: str) -> Path:
-        """Write a file into the project, executable."""
+        """Write an executable file into the project."""
         path = self.project / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -101,11 +101,11 @@ class User:
         )
 
     def run(self, script: Path, *options: str, arguments: tuple[str, ...] = (), **more: str) -> subprocess.CompletedProcess[str]:
-        """Run primus-cli until it ends."""
+        """Run a program as one process, in `run_dir`."""
         words = ("--output", str(self.run_dir), "direct", "--single", "--script", str(script), *options, "--", *arguments)
         return self.cli(*words, **more)
 
 
 def wait_for(path: Path) -> None:
-    """Wait until a file is there."""
+    """Wait until a file exists."""
     until(path.exists, path)

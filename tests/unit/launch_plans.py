@@ -24,7 +24,7 @@ def git(folder: Path, *words: str) -> str:
 
 
 def project(folder: Path) -> Path:
-    """Make a git repository with a program and its configuration."""
+    """Create a git repository with a program and its configuration."""
     folder.mkdir()
     (folder / "train.py").write_text("print('training')\n")
     (folder / "x.yaml").write_text("train: {steps: 4}\n")

@@ -16,7 +16,7 @@ MACHINES = tuple(sorted(path.stem for path in TREES.glob("*.yml")))
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run of host-env left behind."""
+    """The result of one run of host-env."""
 
     code: int
     output: dict[str, Any]
@@ -24,7 +24,7 @@ class Outcome:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The gpu.json that was written."""
+        """The written gpu.json."""
         return dict(json.loads((self.out / "etc/primus/gpu.json").read_text()))
 
     def env(self, name: str) -> str:
@@ -33,7 +33,7 @@ class Outcome:
         return "\n".join(line for line in lines if line and not line.startswith("#"))
 
     def ports(self) -> dict[str, str]:
-        """Each RDMA port with `chosen` or the reason why it was not."""
+        """Each RDMA port with `chosen` or the reason against it."""
         return {port["name"]: "chosen" if port["chosen"] else port["reason"] for port in self.facts["network"]["ports"]}
 
     def verdicts(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ def expand(machine: str, root: Path) -> Path:
 
 
 def damage(path: Path, how: str) -> None:
-    """Break one file or folder of a tree, as the descriptions do."""
+    """Damage one file or folder of a tree, as in the descriptions."""
     _expander().break_path(path, how)
 
 
@@ -61,7 +61,7 @@ def _expander() -> Any:
 
 
 def run(capsys: Any, sysfs: Path, out: Path, *arguments: str, **site: Any) -> Outcome:
-    """Run host-env on a tree with the site's input, as the role does."""
+    """Run host-env on a tree with the input of the role."""
     file = out.parent / f"{out.name}.site.json"
     file.write_text(json.dumps({"host": "gpu001", **site}))
     code = host_env.main(["--sysfs", str(sysfs), "--out", str(out), "--site", str(file), "--json", *arguments])
