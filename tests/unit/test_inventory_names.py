@@ -57,6 +57,7 @@ def test_unknown_variable(name: str) -> None:
         ("Kube_Node", "kube_node"),
         ("kube_control_plan", "kube_control_plane"),
         ("kube-master", "kube_control_plane"),
+        ("slurm_master", "slurm_controller"),
         ("ectd", "etcd"),
         ("kube_contrl_plne", "kube_control_plane"),
         ("slrm_nde", "slurm_node"),

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import yaml
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
 from primus_bootstrap.inventory.ini.hosts_yaml_text import render
 from primus_bootstrap.inventory.ini.ini_source import Entry, Section, Variable, read_ini
-from primus_bootstrap.inventory.schema.groups import load_groups
+from primus_bootstrap.inventory.schema.groups import load_groups, load_old_names
 from primus_bootstrap.inventory.schema.names import OWN_PREFIX, is_known_variable, known_variables
 from primus_bootstrap.inventory.schema.specs import load_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
+    from pathlib import Path
 
-_NAMES = Path(__file__).parents[1] / "data" / "ini_names.yml"
 _SECRET = re.compile(r"(^|_)(password|passwd|pass|passphrase|secret|token)$")
 _TEMPLATE = re.compile(r"\{\{|\{%")
 
@@ -81,9 +78,8 @@ class _Conversion:
     """The conversion of one file."""
 
     def __init__(self, sections: Iterable[Section]) -> None:
-        data = yaml.safe_load(_NAMES.read_text(encoding="utf-8"))
-        self._old_groups: Mapping[str, str] = data["groups"]
-        self._old_variables: Mapping[str, str] = data["variables"]
+        self._old_groups = load_old_names()["groups"]
+        self._old_variables = load_old_names()["variables"]
         self.groups = {section.name: section for section in sections}
         self.changes: list[Change] = []
         self._renamed: dict[str, str] = {}

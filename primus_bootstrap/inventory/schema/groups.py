@@ -1,4 +1,4 @@
-"""Read the groups that this project and Kubespray use (`data/groups.yml`), and the names of Kubespray's variables."""
+"""Read the groups that this project and Kubespray use, old names of groups and variables, and the names of Kubespray's variables."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ def load_groups() -> Mapping[str, Group]:
     """Return every known group by name, in file order."""
     data = yaml.safe_load((_DATA / "groups.yml").read_text(encoding="utf-8"))
     return {name: Group(name, raw["owner"], raw["meaning"]) for name, raw in data["groups"].items()}
+
+
+@cache
+def load_old_names() -> Mapping[str, Mapping[str, str]]:
+    """Return the new name of each old one, under the keys `groups` and `variables`."""
+    names: Mapping[str, Mapping[str, str]] = yaml.safe_load((_DATA / "old_names.yml").read_text(encoding="utf-8"))
+    return names
 
 
 @cache

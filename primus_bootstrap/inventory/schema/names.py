@@ -7,7 +7,7 @@ import re
 from functools import cache
 
 from primus_bootstrap.core.suggestions import nearest
-from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
+from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables, load_old_names
 from primus_bootstrap.inventory.schema.specs import load_options
 
 OWN_PREFIX = "site_"
@@ -17,18 +17,6 @@ _PLUGINS = (("connection", ("ssh", "local")), ("become", ("sudo", "su")), ("shel
 # https://docs.ansible.com/ansible/latest/reference_appendices/special_variables.html (2025-10)
 _SPECIAL = frozenset({"ansible_group_priority", "ansible_become_method", "ansible_connection", "ansible_shell_type"})
 _SECRET_ENDINGS = ("_pass", "_password", "_passphrase", "_private_key")
-# Groups of older Kubespray releases (renamed in v2.16) and of DeepOps.
-_OLD_GROUPS = {
-    "kube-master": "kube_control_plane",
-    "kube_master": "kube_control_plane",
-    "kube-node": "kube_node",
-    "k8s-cluster": "k8s_cluster",
-    "calico-rr": "calico_rr",
-    "slurm-master": "slurm_controller",
-    "slurm-node": "slurm_node",
-    "All": "all",
-    "ALL": "all",
-}
 # Words that are similar to a word of a known group but mean something else, also as plurals and with numbers (`cpu_nodes`, `queue2`).
 _OTHER_WORDS = frozenset(
     {"apu", "cpu", "dpu", "hpu", "ipu", "npu", "tpu", "vpu", "xpu"}  # gpu
@@ -85,8 +73,10 @@ def nearest_group(name: str) -> str:
 
     A known name with a suffix (`gpu_node_a`) is a group of the user's own.
     """
-    if name in _OLD_GROUPS:
-        return _OLD_GROUPS[name]
+    if name in ("All", "ALL"):
+        return "all"
+    if new_name := load_old_names()["groups"].get(name):
+        return new_name
     if any(name.startswith((f"{known}_", OWN_PREFIX)) for known in load_groups()):
         return ""
     return nearest(name, [known for known in load_groups() if _may_be_misspelt(name, known)], cutoff=_SIMILAR_GROUP)
