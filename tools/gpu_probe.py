@@ -107,7 +107,7 @@ def _one_bench(name: str, *, tiny: bool) -> int:
 def _judged(folder: Path) -> dict[str, Any]:
     reading = read_results(folder / "results.jsonl")
     evaluation = evaluate_results(reading.results, floors=load_floors(), history=make_history([]), others=reading.problems)
-    floors = {value.series.text(): value.floor for value in evaluation.values}
+    floors = {value.key.series.text(): value.floor for value in evaluation.values}
     series = [
         {
             "series": f"{item.series.benchmark} {item.series.text()}",

@@ -115,7 +115,7 @@ def test_all_rounds_run_and_the_bad_host_fails(folder: Path) -> None:
             break
     else:
         pytest.skip("jobs run on this machine, which a bench does not disturb")
-    ran = [json.loads(each) for each in (report / "fabric.jsonl").read_text().splitlines()]
+    ran = [json.loads(line) for line in (report / "fabric.jsonl").read_text().splitlines()]
 
     assert [f"Start collectives on 1 pair, round {number}]" in done.stdout for number in range(1, 11)] == [True] * 9 + [False]
     assert len(ran) == 9

@@ -76,6 +76,6 @@ def tally(fabric: Fabric, found: BisectionResult) -> Counter[str]:
         **dict.fromkeys(fabric.flaky, "flaky"),
         **dict.fromkeys(fabric.hangs, "hanging"),
     }
-    counted = Counter(f"{kinds.get(each.hosts[0], 'good')} {each.state}" for each in found.hosts)
+    counted = Counter(f"{kinds.get(host_state.hosts[0], 'good')} {host_state.state}" for host_state in found.hosts)
     counted.update("path right" if frozenset(path.hosts) in fabric.paths else "path wrong" for path in found.paths)
     return counted

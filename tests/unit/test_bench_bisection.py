@@ -37,8 +37,8 @@ def test_exactly_the_bad_hosts_fail(data: st.DataObject) -> None:
     fabric = Fabric(size, bad=frozenset(f"gpu{number:04}" for number in numbers))
     found = fabric.bisect(data.draw(st.integers(0, 99)))
 
-    assert {each.hosts[0] for each in found.hosts if each.state == "fail"} == fabric.bad
-    assert all(each.state == "pass" for each in found.hosts if each.hosts[0] not in fabric.bad)
+    assert {host_state.hosts[0] for host_state in found.hosts if host_state.state == "fail"} == fabric.bad
+    assert all(host_state.state == "pass" for host_state in found.hosts if host_state.hosts[0] not in fabric.bad)
     assert found.runs == len(fabric.asked) <= 2 * len(numbers) * math.log2(size) + CONSTANT_RUNS
 
 
@@ -109,7 +109,7 @@ def test_bad_partners_prove_nothing() -> None:
     found = bisect_fabric(fabric.hosts, probe)
 
     assert len(fabric.bad) == 8
-    assert {each.hosts[0] for each in found.hosts if each.state == "fail"} <= fabric.bad
+    assert {host_state.hosts[0] for host_state in found.hosts if host_state.state == "fail"} <= fabric.bad
 
 
 @pytest.mark.parametrize("answer", ["fail", "unknown"])
@@ -117,7 +117,7 @@ def test_a_probe_that_never_passes_proves_nothing(answer: str) -> None:
     """Without a group that passes, all hosts are unknown, and the search ends soon."""
     found = bisect_fabric(Fabric(1024).hosts, lambda _: "fail" if answer == "fail" else "unknown")
 
-    assert {each.state for each in found.hosts} == {"unknown"}
+    assert {host_state.state for host_state in found.hosts} == {"unknown"}
     assert found.runs < 120
 
 
@@ -127,7 +127,7 @@ def test_random_answers_end_the_search(seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311 - luck, no secret
     found = bisect_fabric(Fabric(64).hosts, lambda _: rng.choice(("pass", "fail", "unknown")))
 
-    assert sum(each.state == "fail" for each in found.hosts) <= 1
+    assert sum(host_state.state == "fail" for host_state in found.hosts) <= 1
     assert found.runs < 400
 
 
@@ -148,7 +148,7 @@ def test_if_only_pairs_pass_the_search_ends() -> None:
     """Hosts that were not reached are unknown for that reason; the others pass."""
     states = Fabric(64, largest=2).bisect()
 
-    assert {each.state for each in states.hosts} == {"pass", "large"}
+    assert {host_state.state for host_state in states.hosts} == {"pass", "large"}
     assert states.runs < 60
 
 
@@ -160,7 +160,7 @@ def test_groups_near_the_size_limit_make_no_host_suspect(seed: int) -> None:
         Fabric(256).hosts, lambda group: "fail" if rng.random() < 1 / (1 + math.exp(60 - len(group))) else "pass", seed=seed
     )
 
-    assert {each.state for each in found.hosts} <= {"pass", "unsteady", "large"}
+    assert {host_state.state for host_state in found.hosts} <= {"pass", "unsteady", "large"}
     assert found.runs < 300
 
 
@@ -216,7 +216,7 @@ def test_a_single_host_is_skipped() -> None:
 def test_pairs_distinguish_a_bad_host_from_a_bad_path() -> None:
     """A host that fails with all others fails; two that fail only together pass, and the path is suspect."""
     hosts = Fabric(6).hosts
-    pairs = [pair for each in round_robin(hosts) for pair in each]
+    pairs = [pair for round_ in round_robin(hosts) for pair in round_]
     bad, path = "gpu0001", {"gpu0002", "gpu0005"}
     verdicts, codes = pair_verdicts(
         {pair: "fail" if bad in pair or set(pair) == path else "pass" for pair in pairs}, started=1.0, seconds=2.0

@@ -43,7 +43,7 @@ def _evaluate(results: Iterable[Result], **other: Any) -> BenchEvaluation:
 
 
 def _one(evaluation: BenchEvaluation, host: str) -> Verdict:
-    (verdict,) = [each for each in evaluation.verdicts if each.host == host]
+    (verdict,) = [verdict for verdict in evaluation.verdicts if verdict.host == host]
     return verdict
 
 
@@ -418,7 +418,7 @@ def test_a_duplicate_line_counts_once() -> None:
     once, twice = _evaluate(fleet), _evaluate([*fleet, *fleet])
 
     assert once == twice
-    assert {value.repeats for value in twice.values} == {20}
+    assert {value.sample.repeats for value in twice.values} == {20}
 
 
 @pytest.mark.parametrize(("found", "expected"), [(["pass", "fail", "unknown"], "fail"), (["pass", "unknown", "skipped"], "unknown"),
@@ -438,7 +438,7 @@ def test_the_order_of_results_does_not_matter(rng: random.Random, hosts: int, ba
 
     one, other = _evaluate(results), _evaluate(shuffled)
 
-    assert sorted(one.verdicts, key=lambda each: each.host) == sorted(other.verdicts, key=lambda each: each.host)
+    assert sorted(one.verdicts, key=lambda verdict: verdict.host) == sorted(other.verdicts, key=lambda verdict: verdict.host)
     assert one.hosts == other.hosts
     assert set(one.hosts.values()) <= set(OUTCOMES)
 
@@ -456,4 +456,4 @@ def test_only_ratios_matter(factor: float, hosts: int) -> None:
 
 def test_made_up_results_are_of_one_group() -> None:
     """They have one series and one set of versions."""
-    assert {(each.series, each.stack) for each in _fleet([700.0] * 3)} == {(SERIES, STACK)}
+    assert {(found.series, found.stack) for found in _fleet([700.0] * 3)} == {(SERIES, STACK)}

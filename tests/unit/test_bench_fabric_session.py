@@ -113,8 +113,8 @@ def test_healthy_hosts_pass_by_pairs_and_by_bisection(bench: Callable[..., Bench
     bench_run = bench(6, PAIRS, FABRIC)
     verdicts = bench_run.run()
 
-    assert [len(each) for each in bench_run.rounds] == [3] * 5 + [3, 3] + [1] * 3
-    assert all(len(hosts) == len(set(hosts)) for each in bench_run.rounds for hosts in [[host for run in each for host in run]])
+    assert [len(groups) for groups in bench_run.rounds] == [3] * 5 + [3, 3] + [1] * 3
+    assert all(len(hosts) == len(set(hosts)) for groups in bench_run.rounds for hosts in [[host for run in groups for host in run]])
     assert set(outcomes(verdicts, "fabric_pairs").values()) == {"pass"}
     assert set(outcomes(verdicts, "fabric_bisection").values()) == {"pass"}
     assert verdicts["fabric_pairs", "n0"].source == "15 pairs of 6 hosts"
@@ -141,9 +141,9 @@ def test_undecided_pairs_run_once_more(bench: Callable[..., Bench]) -> None:
     """When all pairs have run, those of the slow host run again, and both runs count."""
     bench_run = bench(8, PAIRS, slow={"n4": 1.02})
     bench_run.run()
-    times = Counter(frozenset(hosts) for each in bench_run.rounds for hosts in each)
+    times = Counter(frozenset(hosts) for groups in bench_run.rounds for hosts in groups)
 
-    assert [len(each) for each in bench_run.rounds] == [4] * 7 + [1] * 7
+    assert [len(groups) for groups in bench_run.rounds] == [4] * 7 + [1] * 7
     assert {pair for pair, count in times.items() if count == 2} == {frozenset(("n4", host)) for host in bench_run.fleet.hosts} - {
         frozenset(("n4",))
     }
@@ -155,7 +155,7 @@ def test_a_pair_that_fails_once_is_an_unsteady_path(bench: Callable[..., Bench])
     pair, real = {"n1", "n4"}, bench_run.hosts.run
 
     def run(hosts: Sequence[str]) -> dict[str, dict[str, Any]]:
-        first = set(hosts) == pair and not any(set(each) == pair for each in bench_run.hosts.ran)
+        first = set(hosts) == pair and not any(set(group) == pair for group in bench_run.hosts.ran)
         bench_run.hosts.broken = frozenset(pair if first else ())
         return real(hosts)
 
@@ -194,7 +194,7 @@ def test_a_host_that_is_lost_is_unknown_and_the_others_go_on(bench: Callable[...
     bench_run.before = lambda number: bench_run.lost.add("n3") if number == when else None
     verdicts = bench_run.run()
 
-    assert not any("n3" in hosts for each in bench_run.rounds[when:] for hosts in each)
+    assert not any("n3" in hosts for groups in bench_run.rounds[when:] for hosts in groups)
     assert verdicts["fabric_bisection", "n3"].verdict == "unknown"
     assert verdicts["fabric_bisection", "n3"].reason == LOST
     for check in ("fabric_pairs", "fabric_bisection"):
@@ -216,7 +216,7 @@ def test_a_job_beside_a_run_spoils_only_that_run(bench: Callable[..., Bench]) ->
     bench_run = bench(6, PAIRS, broken=frozenset({"n3"}))
     bench_run.beside = {"n3"}
     verdicts = bench_run.run()
-    ran = [json.loads(each) for each in (bench_run.store.last_report() / "fabric.jsonl").read_text().splitlines()]
+    ran = [json.loads(line) for line in (bench_run.store.last_report() / "fabric.jsonl").read_text().splitlines()]
 
     assert outcomes(verdicts, "fabric_pairs") == {**dict.fromkeys(("n0", "n1", "n2", "n4", "n5"), "pass"), "n3": "unknown"}
     assert verdicts["fabric_pairs", "n3"].reason == "jobs run on it: Slurm job 7"
@@ -228,7 +228,7 @@ def test_failed_and_busy_hosts_take_no_part(bench: Callable[..., Bench]) -> None
     bench_run = bench(8, PAIRS, failed="n1", jobs="n2")
     verdicts = bench_run.run()
 
-    assert {host for each in bench_run.rounds for hosts in each for host in hosts} == set(bench_run.fleet.hosts) - {"n1", "n2"}
+    assert {host for groups in bench_run.rounds for hosts in groups for host in hosts} == set(bench_run.fleet.hosts) - {"n1", "n2"}
     assert verdicts["fabric_pairs", "n1"].verdict == "skipped"
     assert verdicts["fabric_pairs", "n1"].reason == "it did not pass its own steps: preflight_gpu_ecc"
     assert (verdicts["fabric_pairs", "n2"].verdict, verdicts["fabric_pairs", "n2"].reason) == ("unknown", "jobs run on it")
@@ -277,7 +277,7 @@ def test_after_the_time_budget_the_rest_is_unknown(bench: Callable[..., Bench]) 
     verdicts = bench_run.run()
 
     assert len(bench_run.rounds) == 2
-    assert "fail" not in {each.verdict for each in verdicts.values()}
+    assert "fail" not in {verdict.verdict for verdict in verdicts.values()}
     assert set(outcomes(verdicts, "fabric_bisection").values()) == {"unknown"}
     assert verdicts["fabric_bisection", "n0"].reason.startswith("the tier's time budget (1000 s) is used up")
 
@@ -286,7 +286,7 @@ def test_interrupted_rounds_fail_no_host(bench: Callable[..., Bench]) -> None:
     """If the rounds end before the search, missing answers are unknown."""
     verdicts = bench(8, FABRIC, broken=frozenset({"n4"})).run(most=4)
 
-    assert {each.verdict for each in verdicts.values()} <= {"unknown", "pass"}
+    assert {verdict.verdict for verdict in verdicts.values()} <= {"unknown", "pass"}
     assert "unknown" in outcomes(verdicts, "fabric_bisection").values()
 
 
@@ -297,8 +297,8 @@ def test_at_once_limits_the_pairs_of_a_round(bench: Callable[..., Bench], at_onc
     bench_run.at_once = at_once
     bench_run.run()
 
-    assert max(len(each) for each in bench_run.rounds) == most
-    assert sum(len(each) for each in bench_run.rounds) == 28
+    assert max(len(groups) for groups in bench_run.rounds) == most
+    assert sum(len(groups) for groups in bench_run.rounds) == 28
 
 
 def test_each_host_gets_its_rank_in_the_group(bench: Callable[..., Bench]) -> None:

@@ -102,7 +102,7 @@ def test_a_host_runs_nothing_if_no_bench_is_due(store: BenchStore) -> None:
     facts(store, "n1", due="")
 
     assert steps(store, "n1", request(), 0) == []
-    assert [each["name"] for each in steps(store, "n1", request(force=True), 0)] == ["preflight"]
+    assert [one["name"] for one in steps(store, "n1", request(force=True), 0)] == ["preflight"]
     assert steps(store, "n1", request(force=True, tier="none"), 0) == []
 
 
@@ -110,8 +110,8 @@ def test_a_host_with_gpus_measures_them_or_nothing(store: BenchStore) -> None:
     """It never falls back to the CPU; storage is measured if a folder is configured."""
     facts(store, "n1", gpus=8)
     facts(store, "n2")
-    words = {each["name"]: each["argv"] for each in steps(store, "n1", request(tier="deep"), 0)}
-    on_cpu = {each["name"]: each["argv"] for each in steps(store, "n2", request(tier="deep", storage_folder="/jfs/b", image="img"), 0)}
+    words = {one["name"]: one["argv"] for one in steps(store, "n1", request(tier="deep"), 0)}
+    on_cpu = {one["name"]: one["argv"] for one in steps(store, "n2", request(tier="deep", storage_folder="/jfs/b", image="img"), 0)}
 
     assert words["gemm"][-2:] == ["--device", "cuda"]
     assert "storage" not in words
@@ -132,7 +132,7 @@ def test_new_hosts_that_pass_are_released(store: BenchStore) -> None:
     assert decisions(store)["passes"]["n2"] == {
         "schema": "primus.bench-pass/1", "host": "n2", "tier": "checks", "time": NOW - 20, "fingerprint": PRINT,
     }  # fmt: skip
-    assert [(each.check, each.host, each.verdict) for each in shown] == [("bench", "n1", "pass"), ("bench", "n2", "pass")]
+    assert [(verdict.check, verdict.host, verdict.verdict) for verdict in shown] == [("bench", "n1", "pass"), ("bench", "n2", "pass")]
     assert dict(run.hosts) == {"n1": "pass", "n2": "pass"}
     assert {path.name for path in store.last_report().iterdir()} == {"bench.json", "bench.html", "junit.xml"}
 
@@ -152,7 +152,7 @@ def test_a_failing_host_is_quarantined_with_its_verdicts_and_its_own_time(store:
     assert [verdict["check"] for verdict in record["verdicts"]] == ["preflight_gpu_ecc"]
     assert sorted(decisions(store)["passes"]) == ["n1", "n3"]
     assert decisions(store)["ours"] == ["n2"]
-    assert {(each.check, each.host): each.verdict for each in shown} == {
+    assert {(verdict.check, verdict.host): verdict.verdict for verdict in shown} == {
         ("bench", "n1"): "pass", ("bench", "n2"): "fail", ("bench", "n3"): "pass", ("preflight_gpu_ecc", "n2"): "fail",
     }  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_a_step_without_an_answer_keeps_a_new_host_out(store: BenchStore, given:
 
     assert (decisions(store)["released"], decisions(store)["passes"]) == ([], {})
     assert shown[0].verdict == "unknown"
-    assert any(says in each.reason for each in shown)
+    assert any(says in verdict.reason for verdict in shown)
 
 
 def test_a_host_that_is_lost_during_the_bench_is_unknown(store: BenchStore) -> None:
@@ -211,7 +211,11 @@ def test_a_host_that_is_lost_during_the_bench_is_unknown(store: BenchStore) -> N
     shown = finish(store, fleet("n1", "n2", "n3"))
 
     assert decisions(store)["released"] == ["n1"]
-    assert {each.host: each.verdict for each in shown if each.check == "bench"} == {"n1": "pass", "n2": "unknown", "n3": "unknown"}
+    assert {verdict.host: verdict.verdict for verdict in shown if verdict.check == "bench"} == {
+        "n1": "pass",
+        "n2": "unknown",
+        "n3": "unknown",
+    }
 
 
 def test_if_nothing_was_due_nothing_is_decided(store: BenchStore) -> None:
@@ -252,7 +256,7 @@ def test_an_error_runs_again(store: BenchStore) -> None:
     count = request_reruns(store, fleet("n1", "n2", tier="quick"))
 
     assert count == 1
-    assert [each["name"] for each in steps(store, "n2", request(tier="quick"), 1)] == ["gemm"]
+    assert [one["name"] for one in steps(store, "n2", request(tier="quick"), 1)] == ["gemm"]
     assert steps(store, "n1", request(tier="quick"), 1) == []
 
 
@@ -260,7 +264,7 @@ def test_an_error_runs_again(store: BenchStore) -> None:
 def test_a_step_beside_jobs_is_unknown(store: BenchStore, *, spoilt: bool) -> None:
     """Whether it was skipped or measured a quarter of the speed; it is no peer of others either."""
     hosts = [f"n{number}" for number in range(8)]
-    samples = [each / 4 for each in SAMPLES]
+    samples = [sample / 4 for sample in SAMPLES]
     beside = gemm("n0", samples=samples, value=sorted(samples)[4]) if spoilt else step("gemm", code=-1, error="it was left out")
     for host in hosts:
         facts(store, host, due="changed since the last pass: driver")
@@ -270,12 +274,12 @@ def test_a_step_beside_jobs_is_unknown(store: BenchStore, *, spoilt: bool) -> No
     run = read_run(store.last_report() / "bench.json")
 
     assert (decisions(store)["records"], "n0" in decisions(store)["passes"]) == ([], False)
-    assert [(each.check, each.verdict, each.found) for each in shown if each.host == "n0"] == [
+    assert [(verdict.check, verdict.verdict, verdict.found) for verdict in shown if verdict.host == "n0"] == [
         ("bench", "unknown", ""),
         ("bench_gemm", "unknown", "Slurm job 7"),
     ]
-    assert "jobs run on it (Slurm job 7): " in next(each.reason for each in shown if each.check == "bench_gemm")
-    assert {each.host: each.verdict for each in run.verdicts if each.check == "bench_gemm"} == {
+    assert "jobs run on it (Slurm job 7): " in next(verdict.reason for verdict in shown if verdict.check == "bench_gemm")
+    assert {verdict.host: verdict.verdict for verdict in run.verdicts if verdict.check == "bench_gemm"} == {
         "n0": "unknown", **dict.fromkeys(hosts[1:], "pass"),
     }  # fmt: skip
 
@@ -374,7 +378,7 @@ def test_a_host_with_a_damaged_file_is_lost(store: BenchStore, content: bytes) -
         store.add_round(host, [preflight("pass")], now=NOW - 20)
     (store.folder / "incoming" / "n1.json").write_bytes(content)
 
-    shown = {(each.check, each.host): each.verdict for each in finish(store, fleet("n1", "n2"))}
+    shown = {(verdict.check, verdict.host): verdict.verdict for verdict in finish(store, fleet("n1", "n2"))}
 
     assert (shown["bench", "n1"], shown["bench", "n2"]) == ("unknown", "pass")
 

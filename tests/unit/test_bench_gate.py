@@ -111,8 +111,8 @@ def test_nodes_without_anything_to_compare_with_join() -> None:
 def test_a_missing_verdict_keeps_a_node_out(missing: str) -> None:
     """A joining node needs a verdict of every needed step, and a skipped one does not count."""
     whole = _bench("gpu1")
-    skipped = [Verdict(each.check, "gpu1", "skipped") for each in whole if each.check.startswith(missing)]
-    rest = [each for each in whole if not each.check.startswith(missing)]
+    skipped = [Verdict(verdict.check, "gpu1", "skipped") for verdict in whole if verdict.check.startswith(missing)]
+    rest = [verdict for verdict in whole if not verdict.check.startswith(missing)]
 
     assert _one((JOINING,), rest).action == "hold"
     assert _one((JOINING,), rest + skipped).action == "hold"
@@ -124,7 +124,7 @@ def test_a_step_that_is_not_needed_may_be_missing() -> None:
     verdicts = [*_bench("gpu1"), *(Verdict(name, "gpu1", "pass", started=BENCHED) for name in ("bench_attention", "bench_launch_overhead"))]
     gate = decide([HostState("gpu1", (JOINING,))], verdicts, policy=POLICY, tier=POLICY.tiers["standard"], gpu_nodes=1, now=NOW)
 
-    assert [each.action for each in gate.decisions] == ["release"]
+    assert [decision.action for decision in gate.decisions] == ["release"]
 
 
 def test_only_a_newer_pass_releases() -> None:
@@ -180,7 +180,9 @@ def test_the_limit_of_quarantines(nodes: int, percent: float, most: int) -> None
 
 def _fleet(failing: int, size: int = 20) -> tuple[list[HostState], list[Verdict]]:
     states = [HostState(f"gpu{number}") for number in range(size)]
-    verdicts = [each for n, state in enumerate(states) for each in _bench(state.host, {"bench_gemm": "fail" if n < failing else "pass"})]
+    verdicts = [
+        verdict for n, state in enumerate(states) for verdict in _bench(state.host, {"bench_gemm": "fail" if n < failing else "pass"})
+    ]
     return states, verdicts
 
 
@@ -188,9 +190,9 @@ def test_the_breaker_holds_all_quarantines() -> None:
     """Beyond the limit no node is quarantined; the breaker has reason, time and hosts."""
     within, beyond = _gate(*_fleet(2)), _gate(*_fleet(3))
 
-    assert [each.action for each in within.decisions[:3]] == ["quarantine", "quarantine", "leave"]
+    assert [decision.action for decision in within.decisions[:3]] == ["quarantine", "quarantine", "leave"]
     assert (within.breaker, within.tripped) == (None, False)
-    assert {each.action for each in beyond.decisions} == {"hold", "leave"}
+    assert {decision.action for decision in beyond.decisions} == {"hold", "leave"}
     assert beyond.tripped
     assert beyond.breaker is not None
     assert beyond.breaker.hosts == ("gpu0", "gpu1", "gpu2")
@@ -213,7 +215,7 @@ def test_an_open_breaker_stays_open() -> None:
         [HostState("gpu1"), HostState("gpu2", (OURS,))], [*_bench("gpu1", {"bench_gemm": "fail"}), *_bench("gpu2")], breaker=opened
     )
 
-    assert [each.action for each in gate.decisions] == ["hold", "release"]
+    assert [decision.action for decision in gate.decisions] == ["hold", "release"]
     assert (gate.breaker, gate.tripped) == (opened, False)
 
 
@@ -221,7 +223,7 @@ def test_a_failing_new_node_stays_out_with_an_open_breaker() -> None:
     """It is neither quarantined nor released."""
     gate = _gate([HostState("gpu1", (JOINING,))], _bench("gpu1", {"bench_gemm": "fail"}), breaker=Breaker("the switch", 7.0, (), 10.0))
 
-    assert [each.action for each in gate.decisions] == ["hold"]
+    assert [decision.action for decision in gate.decisions] == ["hold"]
 
 
 def test_a_breaker_is_read_as_it_was_written() -> None:
@@ -248,12 +250,12 @@ def test_the_limit_and_other_owners_are_always_respected(data: st.DataObject) ->
     records = st.sampled_from([(), (JOINING,), (OURS,), (ADA,), (OURS, ADA)])
     states = [HostState(f"gpu{number}", data.draw(records)) for number in range(data.draw(st.integers(1, 12)))]
     words = st.sampled_from(OUTCOMES)
-    verdicts = [each for state in states for each in _bench(state.host, {name: data.draw(words) for name in CHECKS})]
+    verdicts = [verdict for state in states for verdict in _bench(state.host, {name: data.draw(words) for name in CHECKS})]
     gate = _gate(states, verdicts)
-    new = [each for each in gate.decisions if each.action == "quarantine"]
+    new = [decision for decision in gate.decisions if decision.action == "quarantine"]
     present = sum(OURS in state.records for state in states)
-    failing = {each.host for each in verdicts if each.verdict == "fail" and each.check != "preflight_swap"}
+    failing = {verdict.host for verdict in verdicts if verdict.verdict == "fail" and verdict.check != "preflight_swap"}
 
     assert not new or len(new) + present <= max_quarantined(max(10, len(states)), POLICY.limit_percent)
     assert all(gate.decisions[n].action == "leave" for n, state in enumerate(states) if ADA in state.records)
-    assert not failing & {each.host for each in gate.decisions if each.action == "release"}
+    assert not failing & {decision.host for decision in gate.decisions if decision.action == "release"}

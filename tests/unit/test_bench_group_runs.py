@@ -41,7 +41,7 @@ def answers(given: Mapping[str, dict[str, Any]]) -> dict[str, GroupAnswer]:
 
 def pairs_of(hosts: Hosts, count: int) -> list[GroupRunResult]:
     """Run every pair of this many hosts."""
-    return [evaluate_group_run(GroupRun(0, pair), answers(hosts.run(pair))) for each in round_robin(names(count)) for pair in each]
+    return [evaluate_group_run(GroupRun(0, pair), answers(hosts.run(pair))) for pairs in round_robin(names(count)) for pair in pairs]
 
 
 def evaluate(hosts: Hosts, count: int, floors: Floors = Floors()) -> dict[tuple[str, ...], Any]:  # noqa: B008 - it cannot change
@@ -114,22 +114,22 @@ def test_a_slow_host_makes_its_pairs_fail() -> None:
     """Compared with the other pairs, which pass."""
     verdicts = evaluate(Hosts(slow={"n2": 1.3}), 8)
 
-    assert {pair for pair, each in verdicts.items() if each.answer == "fail"} == {pair for pair in verdicts if "n2" in pair}
-    assert {each.answer for pair, each in verdicts.items() if "n2" not in pair} == {"pass"}
-    assert "pairs of MI300X" in next(each.reason for each in verdicts.values() if each.answer == "fail")
+    assert {pair for pair, verdict in verdicts.items() if verdict.answer == "fail"} == {pair for pair in verdicts if "n2" in pair}
+    assert {verdict.answer for pair, verdict in verdicts.items() if "n2" not in pair} == {"pass"}
+    assert "pairs of MI300X" in next(verdict.reason for verdict in verdicts.values() if verdict.answer == "fail")
 
 
 def test_few_pairs_are_not_compared() -> None:
     """Three pairs pass, but their speed is unknown."""
     verdicts = evaluate(Hosts(slow={"n2": 10.0}), 3)
 
-    assert {(each.answer, each.code) for each in verdicts.values()} == {("pass", "no_yardstick")}
+    assert {(verdict.answer, verdict.code) for verdict in verdicts.values()} == {("pass", "no_yardstick")}
     assert "3 pairs are comparable, and 5 are needed" in next(iter(verdicts.values())).reason
 
 
 def test_with_half_of_the_pairs_slow_all_are_unknown() -> None:
     """One slow host of four is in three of six pairs, so it is unknown which half is healthy."""
-    assert {each.answer for each in evaluate(Hosts(slow={"n2": 10.0}), 4).values() if each.answer != "pass"} == {"unknown"}
+    assert {verdict.answer for verdict in evaluate(Hosts(slow={"n2": 10.0}), 4).values() if verdict.answer != "pass"} == {"unknown"}
 
 
 def test_paths_of_different_kinds_are_not_compared() -> None:
@@ -155,8 +155,8 @@ def test_a_floor_is_enough_for_a_single_pair() -> None:
     good = evaluate(Hosts(), 2, _AnyFloor())
     bad = evaluate(Hosts(slow={"n1": 2.0}), 2, _AnyFloor())
 
-    assert [(each.answer, each.code) for each in good.values()] == [("pass", None)]
-    assert [(each.answer, "below the floor" in each.reason) for each in bad.values()] == [("fail", True)]
+    assert [(verdict.answer, verdict.code) for verdict in good.values()] == [("pass", None)]
+    assert [(verdict.answer, "below the floor" in verdict.reason) for verdict in bad.values()] == [("fail", True)]
 
 
 def test_groups_are_compared_with_the_median_of_pairs() -> None:

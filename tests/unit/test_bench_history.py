@@ -71,7 +71,7 @@ def test_all_complete_lines_of_a_cut_file_are_read(cut: int) -> None:
     finally:
         path.unlink()
 
-    records = [record for each in history.records.values() for record in each]
+    records = [record for device_records in history.records.values() for record in device_records]
     whole = data.count(b"\n")
     assert whole <= len(records) <= whole + 1
     assert len(records) + len(history.problems) == whole + bool(data.rsplit(b"\n", 1)[-1])

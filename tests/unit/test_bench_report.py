@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 
+from primus_bootstrap.bench.judging.samples import GroupKey, Sample
 from primus_bootstrap.bench.judging.verdicts import EvaluatedValue, worst_of
 from primus_bootstrap.bench.report.bench_report import BenchRun, HistoryPoint, read_run, run_from_json
 from primus_bootstrap.bench.report.build import device_histories, reported_values
@@ -41,11 +42,11 @@ def test_no_verdict_is_lost(run: BenchRun) -> None:
     sums = tuple(sum(row.counts[index] for row in host_rows(run)) for index in range(len(OUTCOMES)))
     shown = findings(run, OUTCOMES)
 
-    assert [(each["host"], each["check"], each["verdict"]) for each in run.to_json()["verdicts"]] == [
-        (each.host, each.check, each.verdict) for each in run.verdicts
+    assert [(found["host"], found["check"], found["verdict"]) for found in run.to_json()["verdicts"]] == [
+        (found.host, found.check, found.verdict) for found in run.verdicts
     ]
-    assert sums == tuple(Counter(each.verdict for each in all_verdicts(run))[word] for word in OUTCOMES)
-    assert Counter(id(each) for finding in shown for each in finding.places).total() == len(all_verdicts(run))
+    assert sums == tuple(Counter(found.verdict for found in all_verdicts(run))[word] for word in OUTCOMES)
+    assert Counter(id(found) for finding in shown for found in finding.places).total() == len(all_verdicts(run))
 
 
 def _without(name: str) -> Callable[[dict[str, Any]], Any]:
@@ -134,7 +135,7 @@ def test_the_worst_hosts_come_first_and_paths_last() -> None:
 
 def test_equal_causes_are_one_finding() -> None:
     """Reasons that differ only in their figures are one finding; another reason, fix or check is another."""
-    found = [(each.verdict, each.check, len(each.places), len(each.reasons)) for each in findings(full_run())]
+    found = [(finding.verdict, finding.check, len(finding.places), len(finding.reasons)) for finding in findings(full_run())]
 
     assert found == [
         ("fail", "bench_gemm", 2, 2),
@@ -169,8 +170,8 @@ GEMM = Series("gemm", "tflop_per_s", canonical({"m": 8192, "n": 8192, "k": 8192,
 
 
 def _value(serial: str) -> EvaluatedValue:
-    stack = ("2.13", "", "7.0", "")
-    return EvaluatedValue(GEMM, "TFLOP/s", "higher", "MI300X", stack, "node1", "3", serial, 612.5, 0.01, 20, 426.0, "pass")
+    key = GroupKey(GEMM, "TFLOP/s", "higher", "MI300X", ("2.13", "", "7.0", ""))
+    return EvaluatedValue(key, Sample("node1", "3", serial, 612.5, 6.4, 0.01, 20, 1, 0.0, 1.0), 426.0, "pass")
 
 
 def _record(time: float, verdict: Outcome, *values: PastValue) -> DeviceRecord:

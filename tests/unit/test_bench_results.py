@@ -130,7 +130,7 @@ def test_a_file_that_is_missing_or_empty_is_unknown(tmp_path: Path) -> None:
 
     missing, empty = (read_results(tmp_path / name, host="node1") for name in ("missing", "empty"))
 
-    assert [each.problems[0].verdict for each in (missing, empty)] == ["unknown", "unknown"]
+    assert [read.problems[0].verdict for read in (missing, empty)] == ["unknown", "unknown"]
     assert missing.problems[0].reason.endswith("cannot read it: No such file or directory")
     assert empty.problems[0].reason.endswith("it contains no result")
 

@@ -26,20 +26,20 @@ def new_records(evaluation: BenchEvaluation, fingerprints: Mapping[str, Fingerpr
     values: dict[tuple[str, str], list[EvaluatedValue]] = defaultdict(list)
     outcomes: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     for value in evaluation.values:
-        values[value.host, value.device].append(value)
+        values[value.sample.host, value.sample.device].append(value)
     for verdict in evaluation.verdicts:
         outcomes[verdict.host, verdict.device].append(verdict.verdict)
     return tuple(
         DeviceRecord(
-            serial=device_values[-1].serial,
+            serial=device_values[-1].sample.serial,
             host=host,
             device=device,
-            model=device_values[-1].model,
-            stack=device_values[-1].stack,
+            model=device_values[-1].key.model,
+            stack=device_values[-1].key.stack,
             time=time,
             verdict=worst_of(outcomes[host, device]),
             fingerprint=fingerprints.get(host, Fingerprint()),
-            values=tuple(PastValue(value.series, value.unit, value.value, value.error) for value in device_values),
+            values=tuple(PastValue(key.series, key.unit, sample.value, sample.error) for key, sample, _, _ in device_values),
         )
         for (host, device), device_values in values.items()
     )

@@ -15,14 +15,13 @@ from primus_bootstrap.core.verdicts import Outcome, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Literal
 
     from primus_bootstrap.bench.judging.criteria import Criterion
     from primus_bootstrap.bench.judging.floors import Floor, Floors
     from primus_bootstrap.bench.judging.reason_codes import Code
     from primus_bootstrap.bench.judging.samples import GroupKey, Sample, SampleSet
     from primus_bootstrap.bench.results.history import History
-    from primus_bootstrap.bench.results.reader import Result, Series
+    from primus_bootstrap.bench.results.reader import Result
 
 WORST_FIRST: tuple[Outcome, ...] = ("fail", "unknown", "pass", "skipped")
 
@@ -35,17 +34,8 @@ _FIX_COMPARISON = "bench more hosts of this model together, or bench this host u
 class EvaluatedValue(NamedTuple):
     """One value with its verdict; `floor` is None if there is none."""
 
-    series: Series
-    unit: str
-    better: Literal["higher", "lower"]
-    model: str
-    stack: tuple[str, ...]
-    host: str
-    device: str
-    serial: str
-    value: float
-    error: float
-    repeats: int
+    key: GroupKey
+    sample: Sample
     floor: float | None
     verdict: Outcome
 
@@ -151,23 +141,7 @@ class _Evaluation:
         first = len(self.requests)
         for sample in samples:
             outcome = self._add_sample(key, series, sample, [criterion(sample) for criterion in criteria])
-            self.values.append(
-                EvaluatedValue(
-                    series=key.series,
-                    unit=key.unit,
-                    better=key.better,
-                    model=key.model,
-                    stack=key.stack,
-                    host=sample.host,
-                    device=sample.device,
-                    serial=sample.serial,
-                    value=sample.value,
-                    error=sample.error,
-                    repeats=sample.repeats,
-                    floor=floor.value if floor else None,
-                    verdict=outcome,
-                )
-            )
+            self.values.append(EvaluatedValue(key, sample, floor.value if floor else None, outcome))
         undecided = any(request.error and request.repeats >= self._settings.minimum_repeats for request in self.requests[first:])
         if undecided and len({sample.host for sample in samples}) < self._settings.few_hosts:
             # With few peers, the noise of the others is part of the uncertainty about one.

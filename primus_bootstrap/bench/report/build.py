@@ -54,22 +54,22 @@ def reported_values(values: Iterable[EvaluatedValue]) -> tuple[ReportedValue, ..
     """Return evaluated values in the form of the report: series and versions as text."""
     return tuple(
         ReportedValue(
-            benchmark=value.series.benchmark,
-            series=value.series.text(),
-            unit=value.unit,
-            better=value.better,
-            model=value.model,
-            stack=", ".join(f"{name} {version}" for name, version in zip(STACK, value.stack, strict=True) if version),
-            host=value.host,
-            device=value.device,
-            serial=value.serial,
-            value=value.value,
-            error=value.error,
-            repeats=value.repeats,
-            floor=value.floor,
-            verdict=value.verdict,
+            benchmark=key.series.benchmark,
+            series=key.series.text(),
+            unit=key.unit,
+            better=key.better,
+            model=key.model,
+            stack=", ".join(f"{name} {version}" for name, version in zip(STACK, key.stack, strict=True) if version),
+            host=sample.host,
+            device=sample.device,
+            serial=sample.serial,
+            value=sample.value,
+            error=sample.error,
+            repeats=sample.repeats,
+            floor=floor,
+            verdict=verdict,
         )
-        for value in values
+        for key, sample, floor, verdict in values
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from primus_bootstrap.bench.judging.verdicts import WORST_FIRST, worst_of
 from primus_bootstrap.bench.report.drawings import distribution, number, sparkline
-from primus_bootstrap.bench.report.rows import all_verdicts, by_place, natural, subject
+from primus_bootstrap.bench.report.rows import all_verdicts, by_place, natural, place, subject
 from primus_bootstrap.core.verdicts import OUTCOMES
 
 if TYPE_CHECKING:
@@ -25,26 +25,11 @@ _MAX_NAMES = 8
 
 
 class Cell(NamedTuple):
-    """A host and a check in the heat map; `verdict` is None where the check did not run."""
+    """A host and a check in the heat map: the worst verdict of the host's devices."""
 
-    verdict: Outcome | None
-    number: str = ""
-    title: str = ""
-
-
-class HeatMapRow(NamedTuple):
-    """One host of the heat map."""
-
-    host: str
     verdict: Outcome
-    cells: tuple[Cell, ...]
-
-
-class HeatMap(NamedTuple):
-    """Hosts by checks, the worst hosts first."""
-
-    checks: tuple[str, ...]
-    rows: tuple[HeatMapRow, ...]
+    number: str
+    title: str
 
 
 class Figure(NamedTuple):
@@ -92,25 +77,18 @@ class _HostData:
     histories: Mapping[tuple[str, str], Sequence[DeviceHistory]]
 
 
-def heat_map(run: BenchRun, rows: Sequence[HostRow]) -> HeatMap:
-    """Return the heat map; a cell shows the worst verdict of the host's devices."""
-    checks = tuple(sorted({verdict.check for verdict in all_verdicts(run)}))
+def heat_map(run: BenchRun) -> dict[tuple[str, str], Cell]:
+    """Return the cells of the heat map by host and check; a check that did not run has none."""
     outcomes: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
-    for host, verdicts in by_place(run).items():
-        for verdict in verdicts:
-            outcomes[host, verdict.check].append(verdict.verdict)
-    return HeatMap(
-        checks,
-        tuple(HeatMapRow(row.host, row.verdict, tuple(_cell(outcomes.get((row.host, check), ())) for check in checks)) for row in rows),
-    )
+    for verdict in all_verdicts(run):
+        outcomes[place(verdict), verdict.check].append(verdict.verdict)
+    return {key: _cell(found) for key, found in outcomes.items()}
 
 
 def _cell(outcomes: Sequence[Outcome]) -> Cell:
-    if not outcomes:
-        return Cell(None)
     word, counts = worst_of(outcomes), Counter(outcomes)
     if len(outcomes) == 1:
-        return Cell(word, title=word)
+        return Cell(word, "", word)
     return Cell(word, str(counts[word]) if word in ("fail", "unknown") else "", f"{counts[word]} of {len(outcomes)} {word}")
 
 

@@ -16,6 +16,7 @@ from primus_bootstrap.bench.judging.verdicts import WORST_FIRST
 from primus_bootstrap.bench.quarantine.decisions import LEAVE
 from primus_bootstrap.bench.report.html_hosts import figures, heat_map, host_parts
 from primus_bootstrap.bench.report.rows import (
+    all_verdicts,
     findings,
     format_time,
     host_rows,
@@ -64,7 +65,9 @@ def html_text(run: BenchRun) -> str:
             findings=findings(run),
             changed_hosts=[decision for decision in decisions if decision.action != LEAVE],
             unchanged_hosts=[decision for decision in decisions if decision.action == LEAVE],
-            heat_map=heat_map(run, rows),
+            rows=rows,
+            checks=sorted({verdict.check for verdict in all_verdicts(run)}),
+            cells=heat_map(run),
             figures=figures(run.values),
             hosts=host_parts(run, rows),
             limited_passes=[finding for finding in findings(run, ("pass",)) if finding.reasons[0]],
