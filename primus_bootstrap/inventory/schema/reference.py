@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from primus_bootstrap.core.errors import PlanError
 from primus_bootstrap.core.suggestions import nearest
+from primus_bootstrap.inventory.kubespray_release import load_release
 from primus_bootstrap.inventory.schema.groups import load_groups, load_kubespray_variables
 from primus_bootstrap.inventory.schema.names import OWN_PREFIX
 from primus_bootstrap.inventory.schema.specs import load_options
@@ -61,7 +62,7 @@ def select_options(*, role: str = "", name: str = "") -> tuple[Option, ...]:
     if chosen:
         return chosen
     if name in load_kubespray_variables():
-        fix = "see https://github.com/kubernetes-sigs/kubespray/blob/v2.31.0/docs/ansible/vars.md"
+        fix = f"see https://github.com/kubernetes-sigs/kubespray/blob/{load_release().version}/docs/ansible/vars.md"
         raise PlanError(f"{name} is a variable of Kubespray", fix=fix)
     near = nearest(name, [option.name for option in options])
     fix = f"did you mean {near}?" if near else "list all variables: primus-bootstrap schema"
