@@ -24,31 +24,31 @@ OFTEN_AT_FIRST, SELDOM = 20, 25  # looks, of some 20 ms each
 
 
 def names_in(data: bytes, values: dict[str, bytes]) -> list[str]:
-    """Return the names of the values that stand in some bytes."""
+    """Return the names of the values in some bytes."""
     return [name for name, value in values.items() if value in data]
 
 
 def contents(path: str) -> bytes:
-    """Return the first bytes of a file; nothing where it cannot be read or has gone."""
+    """Return the first bytes of a file, or nothing if it is not readable."""
     with contextlib.suppress(OSError), open(path, "rb") as stream:  # noqa: PTH123 (a quarter of the time of Path, in a loop)
         return stream.read(MOST_BYTES)
     return b""
 
 
 def name_of(pid: str) -> str:
-    """Return the name of the program that a process runs."""
+    """Return the name of a process's program."""
     return contents(f"/proc/{pid}/comm").decode(errors="replace").strip()
 
 
 def owner(pid: str) -> int | None:
-    """Return the number of the account that a process runs as, None where it has ended."""
+    """Return the user ID of a process, or None after its end."""
     with contextlib.suppress(OSError):
         return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 (as above)
     return None
 
 
 def units_of(pid: str) -> set[str]:
-    """Return the units of systemd that a process runs in."""
+    """Return the systemd units of a process."""
     return set(re.findall(r"[^/\s]+\.service", contents(f"/proc/{pid}/cgroup").decode(errors="replace")))
 
 
@@ -62,7 +62,7 @@ def holds_for(pid: str, holders: dict[str, int], name: str, user: int | None, un
 
 
 def watch(values: dict[str, bytes], stop: str, holders: dict[str, int]) -> dict[str, Any]:
-    """Look at all processes again and again; return what showed a value, and how many looks there were."""
+    """Search all processes repeatedly; return the findings and the number of searches."""
     found: set[str] = set()
     looks = 0
     ages: dict[str, int] = {}
@@ -82,7 +82,7 @@ def watch(values: dict[str, bytes], stop: str, holders: dict[str, int]) -> dict[
 
 
 def search_files(values: dict[str, bytes], roots: list[str], since: str, left_out: list[str]) -> dict[str, Any]:
-    """Read every file that changed after `since`; return which hold a value, and how many files were read."""
+    """Search every file that changed after `since`; return the findings and the number of files."""
     earliest = os.stat(since).st_mtime if since else 0.0  # noqa: PTH116 (as above)
     found, count = [], 0
     for root in roots:
@@ -99,13 +99,13 @@ def search_files(values: dict[str, bytes], roots: list[str], since: str, left_ou
 
 
 def search_journal(values: dict[str, bytes]) -> list[str]:
-    """Return the names of the values that stand in any field of the journal."""
+    """Return the names of the values in fields of the journal."""
     done = subprocess.run(["journalctl", "--no-pager", "--output=export"], capture_output=True, check=False)
     return [f"journal: {value}" for value in names_in(done.stdout, values)]
 
 
 def main() -> None:
-    """Read what to look for, look, and print what was found."""
+    """Read the request, search, and print the findings."""
     wanted = json.loads(sys.stdin.readline())
     values = {name: value.encode() for name, value in wanted["values"].items()}
     if wanted["mode"] == "watch":

@@ -1,4 +1,4 @@
-"""Jobs of two accounts: nothing runs as anybody but the owner of a job's folder, and no secret of the watchers' reaches an account."""
+"""Test jobs of two accounts: processes run only as the owner of the job's folder, and accounts cannot read the watchers' secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECRETS = "/etc/primus/workload /etc/primus-watch /var/lib/primus-watch /run/pri
 
 @pytest.fixture(scope="module")
 def waiting(people: People) -> Iterator[dict[str, str]]:
-    """Give ada and bob one job each that waits on a host."""
+    """One waiting job each of ada and bob."""
     jobs = {name: people.submit(name, f"exec sleep {number}") for name, number in (("ada", "36001"), ("bob", "36002"))}
     for name, number in (("ada", "36001"), ("bob", "36002")):
         assert wait_for(lambda number=number: any(pids(people.lab, node, slept(number)) for node in COMPUTE), timeout_s=180, every_s=1), (  # type: ignore[misc]
@@ -39,7 +39,7 @@ def waiting(people: People) -> Iterator[dict[str, str]]:
 
 
 def key_of(people: People, job: str) -> str:
-    """Return the key of a job's folder, as its owner knows it."""
+    """Return the key of a job's folder as its owner."""
     return people.lab.sh(SERVICE, f"cat {JOBS}/{job}/key")
 
 
@@ -49,8 +49,8 @@ def request(job: str, key: str, verb: str = "status", **more: Any) -> dict[str, 
 
 
 @pytest.mark.fault
-def test_a_job_folder_belongs_to_its_user_alone(people: People, waiting: dict[str, str]) -> None:
-    """Attack 4: another account neither reads, moves nor replaces it, whoever submits the job; its processes are its owner's."""
+def test_job_folder_belongs_to_its_user(people: People, waiting: dict[str, str]) -> None:
+    """Attack 4: another account cannot read, move or replace it; the job's processes belong to its owner."""
     folder = f"{JOBS}/{waiting['bob']}"
     people.refused(
         "ada", SERVICE, f"ls {folder}", f"cat {folder}/key", f"mv {folder} {folder}-x", f"rm -rf {folder}", f"ln -s /etc {JOBS}/evil-0a1b2c"
@@ -62,8 +62,8 @@ def test_a_job_folder_belongs_to_its_user_alone(people: People, waiting: dict[st
 
 
 @pytest.mark.fault
-def test_the_broker_serves_the_owner_of_a_job_only(people: People, waiting: dict[str, str]) -> None:
-    """Attack 4 and 5: ada asks for bob's job, with its right key: refused, logged with her number, and no host is asked."""
+def test_broker_serves_only_the_owner_of_a_job(people: People, waiting: dict[str, str]) -> None:
+    """Attacks 4 and 5: a request of ada for bob's job, with its right key, is refused and logged, and no host is contacted."""
     since = time.time()
     answer = people.ask_broker("ada", "node2", request(waiting["bob"], key_of(people, waiting["bob"]), "stop", force=True))
     own = people.ask_broker("ada", "node2", request(waiting["ada"], key_of(people, waiting["ada"])))
@@ -89,8 +89,8 @@ FORGED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.fault(cheap=True)
 @pytest.mark.parametrize(("forged", "node", "said"), FORGED)
-def test_the_broker_refuses_what_is_forged(applied_cluster: RunningLab, forged: dict[str, Any], node: str, said: str) -> None:
-    """Attempts that held: hosts, verbs and jobs that nobody may name, and words that would be options of ssh."""
+def test_broker_refuses_forged_requests(applied_cluster: RunningLab, forged: dict[str, Any], node: str, said: str) -> None:
+    """Attempts that failed: unknown hosts, verbs and jobs, and words that would be options of ssh."""
     answer = People(applied_cluster).ask_broker("ada", node, forged)
 
     assert answer["ok"] is False, answer
@@ -98,8 +98,8 @@ def test_the_broker_refuses_what_is_forged(applied_cluster: RunningLab, forged: 
 
 
 @pytest.mark.fault(cheap=True)
-def test_an_account_reads_no_secret_of_the_watchers(applied_cluster: RunningLab) -> None:
-    """Attack 5: neither key nor kubeconfig can be opened, nor memory and environment of the broker, which runs as an account of its own."""
+def test_account_reads_no_secret_of_the_watchers(applied_cluster: RunningLab) -> None:
+    """Attack 5: key, kubeconfig, memory and environment of the broker are not readable."""
     look = f"grep -rlE 'PRIVATE KEY|client-key-data|token:' {SECRETS} 2> /dev/null"
     there = applied_cluster.sh(SERVICE, f"{look} || true")
     pid = applied_cluster.sh(SERVICE, "systemctl show --property=MainPID --value primus-watch-broker.service")
@@ -114,8 +114,8 @@ def test_an_account_reads_no_secret_of_the_watchers(applied_cluster: RunningLab)
 
 
 @pytest.mark.fault
-def test_settings_of_connections_in_a_job_have_no_effect(people: People, waiting: dict[str, str]) -> None:
-    """Attack 5: an edited job.json names a kubeconfig with a tokenFile; nothing is read with any right but the account's own."""
+def test_connection_settings_in_a_job_have_no_effect(people: People, waiting: dict[str, str]) -> None:
+    """Attack 5: a kubeconfig in job.json with a tokenFile is read only with the account's rights."""
     folder = f"{JOBS}/{waiting['ada']}"
     kubeconfig = "/jfs/home/ada/kubeconfig"
     secret = people.lab.sh(SERVICE, f"grep -rlE 'PRIVATE KEY' {SECRETS} | head -n 1")
@@ -149,8 +149,8 @@ json.dump(job, open("{folder}/job.json", "w"))
 
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["key", "job.json"])
-def test_a_file_that_flips_never_makes_the_helper_another_account(people: People, waiting: dict[str, str], name: str) -> None:
-    """Attack 3: while ada flips her job's file between her own and a link to bob's, root's helper answers for ada or refuses. 60 tries."""
+def test_replaced_file_does_not_change_the_account(people: People, waiting: dict[str, str], name: str) -> None:
+    """Attack 3: while ada swaps her job's file with a link to bob's 60 times, root's helper acts as ada or refuses."""
     folder, bob = f"{JOBS}/{waiting['ada']}", waiting["bob"]
     since = time.time()
     flip = f"""
@@ -200,8 +200,8 @@ finally:
         ({"verb": "start", "rank": 99}, "not a node of the job"),
     ],
 )
-def test_the_helper_refuses_what_is_forged(people: People, waiting: dict[str, str], changes: dict[str, Any], said: str) -> None:
-    """Attempts that held: the broker's key opens nothing for a job that is not as it says; refusals are logged."""
+def test_helper_refuses_forged_requests(people: People, waiting: dict[str, str], changes: dict[str, Any], said: str) -> None:
+    """Attempts that failed: the broker's key works only for matching jobs; refusals are logged."""
     since = time.time()
     answer = people.ask_helper("node3", {**request(waiting["ada"], key_of(people, waiting["ada"])), **changes})
 
@@ -212,8 +212,8 @@ def test_the_helper_refuses_what_is_forged(people: People, waiting: dict[str, st
 
 @pytest.mark.fault
 @pytest.mark.parametrize("user", ["bob", "root", "primus"])
-def test_a_job_that_names_another_account_does_not_run(people: People, waiting: dict[str, str], user: str) -> None:
-    """Attempts that held: an edited `user` in job.json does not change as whom it runs."""
+def test_job_with_another_user_does_not_run(people: People, waiting: dict[str, str], user: str) -> None:
+    """Attempts that failed: an edited `user` in job.json does not change the account."""
     folder = f"{JOBS}/{waiting['ada']}"
     edit = f'sed -i.kept \'s/"user": *"ada"/"user": "{user}"/\' {folder}/job.json'
     people.allowed("ada", SERVICE, edit)
@@ -227,7 +227,7 @@ def test_a_job_that_names_another_account_does_not_run(people: People, waiting: 
 @pytest.mark.fault
 @pytest.mark.parametrize("account", ["primus", "root", "daemon"])
 def test_only_named_accounts_have_jobs(people: People, account: str) -> None:
-    """Attack 3: a folder of the administrator's or of a system account starts nothing, whatever lies in it, and submit refuses it."""
+    """Attack 3: a folder of the administrator or a system account starts nothing, and submit refuses it."""
     job = "forged-0a1b2c"
     people.lab.sh(SERVICE, f"rm -rf {JOBS}/{job}; cp -r {JOBS}/$(ls {JOBS} | head -n 1) {JOBS}/{job}")
     people.lab.sh(
@@ -247,8 +247,8 @@ def test_only_named_accounts_have_jobs(people: People, account: str) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("name", ["job.json", "state.json", "events.jsonl"])
-def test_a_pipe_in_a_job_folder_holds_nobody(people: People, waiting: dict[str, str], name: str) -> None:
-    """Attack 8: `list` ends in time and shows the others, a job can be submitted, and no process of root's waits for the pipe."""
+def test_pipe_in_a_job_folder_does_not_block(people: People, waiting: dict[str, str], name: str) -> None:
+    """Attack 8: `list` ends in time with the other jobs, a job can be submitted, and no root process waits."""
     folder = f"{JOBS}/{waiting['ada']}"
     people.lab.execute(SERVICE, "systemctl", "stop", f"primus-watch@{waiting['ada']}.service")
     people.allowed("ada", SERVICE, f"mv {folder}/{name} {folder}/{name}.kept; mkfifo {folder}/{name}")
@@ -269,8 +269,8 @@ def test_a_pipe_in_a_job_folder_holds_nobody(people: People, waiting: dict[str, 
 
 
 @pytest.mark.fault(cheap=True)
-def test_an_account_makes_no_job_folder_of_its_own(applied_cluster: RunningLab) -> None:
-    """Attack 8: only root makes folders of jobs; what an account would put there cannot be made."""
+def test_account_cannot_create_job_folders(applied_cluster: RunningLab) -> None:
+    """Attack 8: only root creates folders of jobs."""
     done = applied_cluster.person(SERVICE, f"mkdir {JOBS}/evil-abcdef && mkfifo {JOBS}/evil-abcdef/job.json")
 
     assert done.returncode != 0

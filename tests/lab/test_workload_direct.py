@@ -1,4 +1,4 @@
-"""Training jobs that watchers start over SSH: what breaks costs a part of a minute, and not the run; the losses stay the same."""
+"""Test training jobs that watchers start over SSH, with faults of hosts, ranks, disks and watchers; the losses stay the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.fault, pytest.mark.timeout(3600)]
 RECOVERY_S = 60.0
 
 
-def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
-    """Training goes on with the spare, from the last checkpoint: same losses, and the host is left out with its verdict."""
+def test_power_failure_of_a_host(training: Training, undisturbed: dict[int, float], capsys: pytest.CaptureFixture[str]) -> None:
+    """Training continues on the spare from the last checkpoint with the same losses; the host is excluded with a verdict."""
     job = training.submit("direct")
     training.wait_for_step(job, 12)
     victim = training.hosts(job)[1]
@@ -40,8 +40,8 @@ def test_the_power_of_a_host_is_cut(training: Training, undisturbed: dict[int, f
     assert state["restarts"] == 1
 
 
-def test_a_spare_takes_the_place_of_a_host_in_quarantine(training: Training) -> None:
-    """It is said at once; the job begins with the spare, and keeps off the host although it is released by then."""
+def test_spare_replaces_a_quarantined_host(training: Training) -> None:
+    """The job starts with the spare and keeps it after the release of the host."""
     found, said = training.submit_beside("direct", 3, "node3")
     state = training.finish(found["id"])
 
@@ -50,8 +50,8 @@ def test_a_spare_takes_the_place_of_a_host_in_quarantine(training: Training) -> 
     assert (state["attempt"], [one["host"] for one in state["excluded"]]) == (1, ["node3"])
 
 
-def test_a_host_that_comes_back_does_not_go_on_with_an_old_attempt(training: Training, undisturbed: dict[int, float]) -> None:
-    """A host off its network ends its part by itself; back again, nothing of the old attempt writes, and the losses stay the same."""
+def test_returning_host_ends_its_old_attempt(training: Training, undisturbed: dict[int, float]) -> None:
+    """A disconnected host ends its ranks; after its return the old attempt writes nothing."""
     job = training.submit("direct")
     training.wait_for_step(job, 12)
     victim = training.hosts(job)[1]
@@ -65,8 +65,8 @@ def test_a_host_that_comes_back_does_not_go_on_with_an_old_attempt(training: Tra
     assert training.losses(job) == undisturbed
 
 
-def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) -> None:
-    """The trainer's watchdog ends it; rank and cause are kept, its host is left out, and the next attempt goes on at a checkpoint."""
+def test_hanging_rank(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer's watchdog ends it; rank and cause are recorded, its host is excluded, and the next attempt continues."""
     job = training.submit("direct", HANGS, settings=HANG_DRILL)
     training.wait_for_step(job, 6)
     hung = training.hosts(job)[1]
@@ -81,8 +81,8 @@ def test_a_rank_that_hangs(training: Training, undisturbed: dict[int, float]) ->
     assert training.losses(job) == undisturbed
 
 
-def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, float]) -> None:
-    """The trainer ends with 76 before the weights are touched; the next attempt goes on from the checkpoint."""
+def test_nan_in_one_rank(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer ends with 76 before it updates the weights; the next attempt continues at the checkpoint."""
     job = training.submit("direct", settings="drill: {kind: nan, step: 12, rank: 1}")
     state = training.finish(job)
 
@@ -90,8 +90,8 @@ def test_a_rank_that_writes_nan_once(training: Training, undisturbed: dict[int, 
     assert training.losses(job) == undisturbed
 
 
-def test_a_failure_that_comes_again_at_the_same_step_ends_the_job_with_its_cause(training: Training) -> None:
-    """What is the job's own fault is not tried until the budget is spent, and no host is blamed for it."""
+def test_repeated_failure_at_the_same_step_ends_the_job(training: Training) -> None:
+    """A failure of the job itself does not use up the retry budget, and no host is blamed."""
     job = training.submit("direct", settings="drill: {kind: nan, step: 12, rank: 1, once: false}")
     state = training.wait_for_phase(job, "failed", "done")
 
@@ -102,8 +102,8 @@ def test_a_failure_that_comes_again_at_the_same_step_ends_the_job_with_its_cause
     assert training.cli("status", job, "--follow").returncode == 4
 
 
-def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
-    """The budget ends it, and nothing else does: three restarts, and the reason says so."""
+def test_job_without_progress_is_ended(training: Training) -> None:
+    """The retry budget of three ends the job, with the reason."""
     job = training.submit("direct", "workload_backoff_s=[0, 1, 1]", settings="drill: {kind: crash, step: 1, rank: 0, once: false}")
     state = training.wait_for_phase(job, "failed", "done")
 
@@ -112,8 +112,8 @@ def test_a_job_that_never_progresses_is_given_up(training: Training) -> None:
     assert "3 restarts without progress" in state["reason"], state["reason"]
 
 
-def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
-    """The trainer ends with 74 and the job with the disk as its reason, since no host has a larger one."""
+def test_full_disk_for_checkpoints(training: Training) -> None:
+    """The trainer ends with 74, and the job with the disk as its reason."""
     for node in ("node2", SPARE):
         training.lab.sh(node, "mkdir -p /mnt/small && mount -t tmpfs -o size=512k,mode=1777 tmpfs /mnt/small")
     values = ("workload_nodes=1", "workload_hosts=[node2]", "workload_checkpoint_folder=/mnt/small/ckpt", "workload_backoff_s=[0, 1, 1]")
@@ -127,8 +127,8 @@ def test_a_full_disk_under_the_checkpoints(training: Training) -> None:
     assert "disk" in state["reason"].lower() or "space" in state["reason"].lower(), state["reason"]
 
 
-def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, undisturbed: dict[int, float]) -> None:
-    """The trainer stops with a checkpoint and 75, and goes on at once."""
+def test_sigterm_to_one_rank_does_not_use_the_retry_budget(training: Training, undisturbed: dict[int, float]) -> None:
+    """The trainer writes a checkpoint, ends with 75, and continues at once."""
     job = training.submit("direct")
     training.wait_for_step(job, 12)
     training.kill_ranks(training.hosts(job)[0], signal="TERM")
@@ -140,8 +140,8 @@ def test_sigterm_to_one_rank_costs_no_restart_of_the_budget(training: Training, 
     assert training.losses(job) == undisturbed
 
 
-def test_a_damaged_newest_checkpoint_is_passed_over(training: Training, undisturbed: dict[int, float]) -> None:
-    """Cancelled, damaged, resumed: the checkpoint before is used, and the losses are the same."""
+def test_damaged_checkpoint_is_skipped(training: Training, undisturbed: dict[int, float]) -> None:
+    """A resumed job uses the previous checkpoint, with the same losses."""
     job = training.submit("direct")
     training.wait_for_step(job, 17)
     assert training.cli("cancel", job).returncode == 0
@@ -156,8 +156,8 @@ def test_a_damaged_newest_checkpoint_is_passed_over(training: Training, undistur
     assert training.losses(job) == undisturbed
 
 
-def test_the_watcher_is_killed_again_and_again(training: Training, undisturbed: dict[int, float]) -> None:
-    """It comes back, finds what runs, and starts nothing twice."""
+def test_killed_watcher_starts_nothing_twice(training: Training, undisturbed: dict[int, float]) -> None:
+    """After each restart it finds the running attempt."""
     job = training.submit("direct")
     for step in (3, 10, 20):
         training.wait_for_step(job, step)
@@ -171,7 +171,7 @@ def test_the_watcher_is_killed_again_and_again(training: Training, undisturbed: 
 
 
 def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -> None:
-    """Every time there was progress, so the budget of three is never spent; the losses are those of a run without a break."""
+    """With progress between the kills, the retry budget of three is not used up, and the losses stay the same."""
     job = training.submit("direct", "workload_backoff_s=[0]", settings="drill: {kind: slow, step: 1, rank: 0, slow_s: 2}")
     # Steps of two seconds: on a busy machine seconds pass between a look and the kill, and sixty steps have to last for ten of them.
     for kill in range(10):
@@ -186,8 +186,8 @@ def test_ten_kills_in_a_row(training: Training, undisturbed: dict[int, float]) -
     assert training.losses(job) == undisturbed
 
 
-def test_the_same_submission_twice_is_one_job(training: Training) -> None:
-    """The id makes it safe to repeat; another content under it is refused."""
+def test_submission_with_the_same_id_is_one_job(training: Training) -> None:
+    """A repeated submission is safe; different content with the same ID is refused."""
     first = training.submit("direct", "workload_id=debug-dense-00aa11")
     again = training.submit("direct", "workload_id=debug-dense-00aa11")
     other = training.cli("submit", "debug-dense", "--id", first, "-e", "workload_target=direct", "-e", "workload_grace_s=31")

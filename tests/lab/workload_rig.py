@@ -1,4 +1,4 @@
-"""What tests do with training jobs on a lab: submit them, look at them on the service host, and compare what they learnt."""
+"""Submit training jobs on a lab, read their state on the service host, and compare their losses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WATCH = ("/usr/bin/python3", "-I", "/usr/local/bin/primus-cli", "watch")
 
 @dataclass(frozen=True)
 class Training:
-    """Jobs on one lab; times are of this machine's clock, which the lab's hosts share."""
+    """Jobs on one lab. All times are this machine's clock."""
 
     lab: RunningLab
 
@@ -48,7 +48,7 @@ class Training:
         return str(found["id"])
 
     def submit_beside(self, target: str, nodes: int, held: str) -> tuple[dict[str, Any], str]:
-        """Submit a short job while a host is in quarantine; return what the verb said for programs and for people."""
+        """Submit a short job while a host is in quarantine; return the verb's JSON output and its messages."""
         record = {"schema": "primus.quarantine/1", "host": held, "owner": "ada", "reason": "a fan is broken", "time": time.time()}
         path = "/var/lib/primus/quarantine.json"
         self.lab.sh(held, f"mkdir -p /var/lib/primus && printf %s {shlex.quote(json.dumps(record))} > {path}")
@@ -60,18 +60,18 @@ class Training:
         return json.loads(done.stdout), done.stderr
 
     def cli(self, verb: str, *words: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run a verb of `workload` on the lab's hosts.yaml."""
+        """Run a verb of `workload` with the lab's hosts.yaml."""
         return run_cli("workload", verb, str(self.lab.hosts_file), *words, timeout_s=timeout_s)
 
     def show(self, job: str) -> dict[str, Any]:
-        """Return a job's state, asked on the service host itself; empty before there is one."""
+        """Return a job's state from the service host; empty before there is one."""
         done = self.lab.execute(SERVICE, *_WATCH, "show", "--folder", f"{JOBS}/{job}", "--json")
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found["state"] or {}
 
     def lines(self, job: str, name: str) -> list[dict[str, Any]]:
-        """Return a file of JSON lines of the job's folder."""
+        """Return the entries of a JSON lines file in the job's folder."""
         done = self.lab.execute(SERVICE, "cat", f"{JOBS}/{job}/{name}")
         found = []
         for line in done.stdout.splitlines():
@@ -82,44 +82,44 @@ class Training:
         return found
 
     def events(self, job: str, *kinds: str) -> list[dict[str, Any]]:
-        """Return the events of these kinds, in order."""
+        """Return the events of these kinds in order."""
         return [event for event in self.lines(job, "events.jsonl") if event["kind"] in kinds]
 
     def losses(self, job: str) -> dict[int, float]:
-        """Return the loss of every step; where a step was done twice, what it was the last time."""
+        """Return the loss of every step, the last one for repeated steps."""
         return {line["step"]: line["loss"] for line in self.lines(job, "run/steps.jsonl") if "loss" in line}
 
     def wait_for_step(self, job: str, step: int, *, timeout_s: float = 300) -> None:
-        """Wait until a step was done."""
+        """Wait until a step is complete."""
         assert wait_for(lambda: max(self.losses(job), default=0) >= step, timeout_s=timeout_s, every_s=0.5), self.show(job)
 
     def wait_for_phase(self, job: str, *phases: str, timeout_s: float = 900) -> dict[str, Any]:
-        """Wait until the job is in one of these phases, and return its state then."""
+        """Wait until the job is in one of these phases, and return its state."""
         assert wait_for(lambda: self.show(job).get("phase") in phases, timeout_s=timeout_s, every_s=1), self.show(job)
         return self.show(job)
 
     def resume(self, job: str) -> None:
-        """Ask for a job to go on, and wait until its watcher has taken that up: before, it still bears the phase of its end."""
+        """Resume a job, and wait until its watcher has started."""
         assert self.cli("resume", job).returncode == 0
         assert wait_for(lambda: self.show(job).get("phase") not in ENDED, timeout_s=60, every_s=0.5), self.show(job)
 
     def finish(self, job: str, *, timeout_s: float = 900) -> dict[str, Any]:
-        """Wait for a job's end and demand that it is done."""
+        """Wait for a job's end and check that it is done."""
         state = self.wait_for_phase(job, *ENDED, timeout_s=timeout_s)
         assert state["phase"] == "done", state
         return state
 
     def hosts(self, job: str) -> list[str]:
-        """Return the hosts of the attempt that runs."""
+        """Return the hosts of the running attempt."""
         return [host["name"] for host in self.show(job)["hosts"]]
 
     def suspects(self, job: str, attempt: int) -> list[int]:
-        """Return the ranks that the diagnosis of an attempt points at."""
+        """Return the ranks that the diagnosis of an attempt names."""
         found = json.loads(self.lab.sh(SERVICE, f"cat {JOBS}/{job}/attempts/{attempt}/diagnosis.json"))
         return [one["rank"] for one in found["suspects"]]
 
     def recovery(self, job: str, killed_at: float) -> tuple[float, float]:
-        """Return how long after a kill it was noticed, and how long after it a next step was done; both in seconds."""
+        """Return the times from a kill to its detection and to the next step, in seconds."""
         noticed = [event["time"] for event in self.events(job, "node_lost", "attempt_ended") if event["time"] > killed_at]
         stepped = [event["time"] for event in self.events(job, "first_step") if event["time"] > killed_at]
         assert noticed, self.events(job)
@@ -127,13 +127,13 @@ class Training:
         return min(noticed) - killed_at, min(stepped) - killed_at
 
     def cut_power(self, node: str) -> float:
-        """End every process of a host at once, and return when."""
+        """Kill every process of a host, and return the time."""
         killed_at = time.time()
         self.lab.fault("kill", node)
         return killed_at
 
     def wait_for_progress(self, job: str, attempt: int) -> None:
-        """Wait until an attempt has done a step: its ranks are there, and their loss costs nothing of the budget."""
+        """Wait until an attempt has completed a step, so that its loss does not use the retry budget."""
 
         def moved() -> bool:
             state = self.show(job)
@@ -147,7 +147,7 @@ class Training:
         assert done.returncode == 0, f"no rank on {node}: {self.lab.execute(node, 'ps', '-fu', 'ada').stdout}{self.cli('list').stdout}"
 
     def cancel_all(self) -> None:
-        """End every job that is left, and wait for it."""
+        """Cancel every job and wait for its end."""
         found = json.loads(self.cli("list", "--json").stdout)["jobs"]
         for job in found:
             self.cli("cancel", job["id"])

@@ -1,4 +1,4 @@
-"""The programs of the role kube_health as modules, which find each other as on a host."""
+"""Load the programs of the role kube_health as modules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = ("api_request", "decide", "node_marks", "report_health", "judge_health"
 
 @contextmanager
 def health_programs() -> Iterator[Callable[[str], Any]]:
-    """Hand out what loads a program by its name; all are forgotten afterwards."""
+    """Yield a function that loads a program by name; all are unloaded afterwards."""
     sys.path[:0] = [str(_FILES), str(_GATE)]
     try:
         yield importlib.import_module

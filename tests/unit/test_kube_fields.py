@@ -1,4 +1,4 @@
-"""What an object of Kubernetes says, field by field: dropped and changed fields, differences without secrets, conditions."""
+"""Test the comparison of Kubernetes objects: dropped and changed fields, differences without secrets, conditions."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ansible.module_utils.kube_fields import (  # noqa: E402 - loaded above, as 
 SECRET = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "n"}}
 
 
-def test_a_dropped_field_is_named_at_its_top() -> None:
-    """What the server did not keep is told by its path, once, with its key in a list."""
+def test_dropped_field_is_reported_with_its_path() -> None:
+    """A field that the server did not store is reported once, with the key of its list item."""
     asked = {
         "spec": {"suspend": True, "template": {"containers": [{"name": "a", "image": "x"}, {"name": "b", "resizePolicy": [{"r": 1}]}]}}
     }
@@ -32,21 +32,21 @@ def test_a_dropped_field_is_named_at_its_top() -> None:
     assert [one.path for one in lost_fields(asked, found)] == ["spec.suspend", "spec.template.containers[name=b].resizePolicy"]
 
 
-def test_what_another_wrote_over_is_no_dropped_field() -> None:
-    """A field that holds another value is told apart from one that is not there."""
+def test_changed_field_is_not_a_dropped_field() -> None:
+    """A field with another value is reported separately."""
     losses = list(lost_fields({"spec": {"replicas": 2}}, {"spec": {"replicas": 5}}))
 
     assert [(one.path, one.asked, one.found, one.dropped) for one in losses] == [("spec.replicas", 2, 5, False)]
 
 
 @pytest.mark.parametrize("empty", [None, "", 0, False, [], {}])
-def test_an_empty_field_may_be_left_out(empty: Any) -> None:
-    """Servers leave out what means the same as absence."""
+def test_empty_field_may_be_missing(empty: Any) -> None:
+    """Servers omit empty fields."""
     assert list(lost_fields({"spec": {"x": empty}}, {"spec": {}})) == []
 
 
 def test_a_list_of_plain_values_is_compared_in_order() -> None:
-    """An argument that is missing at the end is dropped, one in between is another."""
+    """A missing last argument is dropped, one in between is changed."""
     assert [(one.path, one.dropped) for one in lost_fields({"args": ["a", "b", "c"]}, {"args": ["a", "x"]})] == [
         ("args[1]", False),
         ("args[2]", True),
@@ -65,18 +65,18 @@ def test_a_list_of_plain_values_is_compared_in_order() -> None:
         (True, True, True),
     ],
 )
-def test_values_are_compared_as_the_api_means_them(one: Any, other: Any, *, same: bool) -> None:
-    """Quantities in another unit, and numbers as text, are the same; a truth value is no number."""
+def test_equal_values_in_other_forms_are_equal(one: Any, other: Any, *, same: bool) -> None:
+    """Quantities in another unit and numbers as strings are equal; a boolean is no number."""
     assert same_value(one, other) is same
 
 
-def test_a_secrets_text_is_what_the_server_keeps_as_data() -> None:
-    """The stringData of a Secret is compared as the base64 in data that the server answers with."""
+def test_string_data_equals_its_base64() -> None:
+    """stringData of a Secret is compared with the base64 in data."""
     assert written({**SECRET, "stringData": {"k": "value"}})["data"] == {"k": "dmFsdWU="}
 
 
-def test_a_difference_shows_no_secret_and_hides_nothing_else() -> None:
-    """Of a Secret only that a value changes can be seen; a plain value stands there in full."""
+def test_difference_hides_only_secrets() -> None:
+    """For a Secret the difference shows only that a value changed; other values are complete."""
     secret = difference({**SECRET, "data": {"k": "b2xk"}}, {**SECRET, "data": {"k": "bmV3"}})
     plain = difference(
         {"kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "old"}},
@@ -90,15 +90,15 @@ def test_a_difference_shows_no_secret_and_hides_nothing_else() -> None:
     assert "+  k: new" in plain
 
 
-def test_what_only_the_server_counts_is_no_difference() -> None:
-    """Status, versions and owners of fields change all the time without meaning anything."""
+def test_server_managed_fields_are_no_difference() -> None:
+    """Status, versions and managed fields are ignored."""
     live = {"kind": "X", "metadata": {"name": "c", "resourceVersion": "7", "managedFields": []}, "spec": {"a": 1}, "status": {"b": 2}}
 
     assert difference(live, {"kind": "X", "metadata": {"name": "c"}, "spec": {"a": 1}}) == ""
 
 
 def deployment(**status: int) -> dict[str, Any]:
-    """Return a Deployment of two pods whose controller says this."""
+    """Return a Deployment of two pods with this status."""
     return {"kind": "Deployment", "metadata": {"name": "d", "generation": 3}, "spec": {"replicas": 2}, "status": status}
 
 
@@ -113,14 +113,14 @@ def deployment(**status: int) -> dict[str, Any]:
         (None, False),
     ],
 )
-def test_a_workload_is_rolled_out_when_the_last_change_runs_everywhere(obj: dict[str, Any] | None, *, fits: bool) -> None:
-    """Pods of an earlier state, and a status that has not seen the change, do not count."""
+def test_rollout_is_complete_when_all_pods_are_current(obj: dict[str, Any] | None, *, fits: bool) -> None:
+    """Pods of an earlier revision and an outdated status do not count."""
     assert holds(obj, {"condition": "rollout"})[0] is fits
 
 
 @pytest.mark.parametrize(("away", "new", "fits"), [(0, 2, False), (1, 2, True), (1, 1, False)])
-def test_a_pod_on_a_node_that_is_down_keeps_no_daemonset_waiting(away: int, new: int, *, fits: bool) -> None:
-    """It is wanted there and cannot be ready; those on the other nodes must be, and of the last change."""
+def test_daemonset_does_not_wait_for_dead_nodes(away: int, new: int, *, fits: bool) -> None:
+    """Pods on the other nodes must be ready and current."""
     status = {"observedGeneration": 1, "desiredNumberScheduled": 3, "numberReady": 2, "updatedNumberScheduled": new}
     obj = {"kind": "DaemonSet", "metadata": {"generation": 1}, "status": status}
 
@@ -128,14 +128,14 @@ def test_a_pod_on_a_node_that_is_down_keeps_no_daemonset_waiting(away: int, new:
 
 
 def test_a_condition_of_an_earlier_generation_does_not_count() -> None:
-    """A condition that was written before the last change is waited for again."""
+    """A condition from before the last change is ignored."""
     obj = {"metadata": {"generation": 2}, "status": {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}}
 
     assert holds(obj, {"condition": "Ready"}) == (False, "Ready speaks of generation 1, and the object is at 2")
 
 
 def test_a_field_can_be_waited_for() -> None:
-    """A path with dots that must have a value, or just be there."""
+    """A path with dots must have a value, or exist."""
     claim = {"status": {"phase": "Bound"}}
 
     assert holds(claim, {"field": "status.phase", "value": "Bound"})[0]
@@ -144,6 +144,6 @@ def test_a_field_can_be_waited_for() -> None:
     assert holds(claim, {"field": "status.other"}) == (False, "status.other is None")
 
 
-def test_an_object_is_called_by_kind_namespace_and_name() -> None:
-    """Messages name an object so that kubectl finds it."""
+def test_title_has_kind_namespace_and_name() -> None:
+    """Messages name an object like kubectl."""
     assert title(SECRET) == "Secret n/s"

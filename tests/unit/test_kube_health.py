@@ -1,4 +1,4 @@
-"""What a node reports of its health, and which Nodes go out of service for it, come back, and are left alone."""
+"""Test the health reports of nodes, and which Nodes are marked, recover, or stay."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NOW = 1_000_000.0
 
 
 class Reading:
-    """What the health gate read."""
+    """The result of the health gate."""
 
     def __init__(self, verdict: str, reason: str = "", written: float = NOW - 10) -> None:
-        """Keep it."""
+        """Store the Lease."""
         self.verdict, self.reason, self.written = verdict, reason, written
 
 
 @pytest.fixture(autouse=True)
 def programs() -> Iterator[None]:
-    """The role's programs find each other as on a host, and are forgotten afterwards."""
+    """The role's programs as modules, which are unloaded afterwards."""
     with health_programs():
         yield
 
@@ -48,18 +48,18 @@ def reporting(name: str, verdict: str, *, written: float = NOW - 10) -> dict[str
 
 
 def decide(nodes: list[dict[str, Any]], *, limit: float = 10, breaker: Mapping[str, Any] | None = None) -> Any:
-    """Decide now."""
+    """Return the decision for the current time."""
     return load("decide").decide(nodes, NOW, limit, 900.0, breaker or {})
 
 
 def out(found: dict[str, Any], *, since: float, owner: str = "primus-health") -> dict[str, Any]:
-    """Return a Node that is out of service for its health."""
+    """Return a Node with a health mark."""
     record = {"host": "x", "owner": owner, "reason": "disk: full", "time": since}
     return dict(merged(found, load("node_marks").mark_patch(found, "health", record)))
 
 
-def test_what_fails_goes_and_its_record_has_the_reports_own_time() -> None:
-    """The mark says why, and when by the node's own clock; who passes, and who has no health checks, stays."""
+def test_failing_node_is_marked() -> None:
+    """The record has the reason and the node's time; a passing Node, and one without health checks, stays."""
     plan = decide([reporting("gpu1", "fail"), reporting("gpu2", "pass"), node("plain")], limit=50)
 
     assert plan.mark == {"gpu1": {"host": "gpu1", "owner": "primus-health", "reason": "disk: full", "time": NOW - 10}}
@@ -75,8 +75,8 @@ def test_what_fails_goes_and_its_record_has_the_reports_own_time() -> None:
         (("fail", NOW + 100), "of the future"),
     ],
 )
-def test_what_is_unknown_or_stale_is_left_alone_and_reported(found: tuple[str, float], says: str) -> None:
-    """It is neither taken out nor put back, whatever it said when it was fresh."""
+def test_unknown_or_stale_health_changes_nothing(found: tuple[str, float], says: str) -> None:
+    """It is reported, and the Node is neither marked nor recovered."""
     verdict, written = found
     plan = decide([reporting("gpu1", verdict, written=written), out(reporting("gpu2", verdict, written=written), since=1.0)])
 
@@ -85,8 +85,8 @@ def test_what_is_unknown_or_stale_is_left_alone_and_reported(found: tuple[str, f
     assert says in plan.unknown["gpu1"]
 
 
-def test_a_newer_pass_brings_back_and_an_older_one_does_not() -> None:
-    """The report must have been written after the failing one; a mark of another owner is not ours to lift."""
+def test_only_a_newer_pass_recovers_a_node() -> None:
+    """The report must be newer than the failure; a mark of another owner stays."""
     newer = out(reporting("gpu1", "pass"), since=NOW - 11)
     older = out(reporting("gpu2", "pass"), since=NOW - 10)
     theirs = out(reporting("gpu3", "pass"), since=1.0, owner="ada")
@@ -94,15 +94,15 @@ def test_a_newer_pass_brings_back_and_an_older_one_does_not() -> None:
     assert decide([newer, older, theirs]).release == ["gpu1"]
 
 
-def test_a_marked_node_that_reports_no_more_is_unknown() -> None:
-    """It was installed anew, or its report was taken off: the mark stays until somebody knows."""
+def test_marked_node_without_a_report_is_unknown() -> None:
+    """The mark stays, for example after a reinstallation."""
     plan = decide([out(node("gpu1"), since=1.0)])
 
     assert (plan.release, plan.unknown) == ([], {"gpu1": "it is out of service for its health, and reports no more"})
 
 
-def test_a_burst_trips_the_breaker_and_none_goes() -> None:
-    """5 of 100 at a limit of 4 %: something that they share. Those that pass still come back, and those without reports do not count."""
+def test_burst_opens_the_breaker() -> None:
+    """5 of 100 failures exceed 4 %: no Node is marked. Passing Nodes recover, and Nodes without reports do not count."""
     ill = [reporting(f"ill{number}", "fail") for number in range(5)]
     well = [reporting(f"well{number}", "pass") for number in range(94)]
     back = out(reporting("back", "pass"), since=1.0)
@@ -115,8 +115,8 @@ def test_a_burst_trips_the_breaker_and_none_goes() -> None:
     assert len(decide([*ill, *well, back], limit=5).mark) == 5
 
 
-def test_those_that_are_out_already_count() -> None:
-    """One by one the limit is reached as well."""
+def test_marked_nodes_count_for_the_limit() -> None:
+    """The limit also applies to failures one by one."""
     nodes = [*(out(reporting(f"out{number}", "fail"), since=1.0) for number in range(4)), reporting("fifth", "fail")]
     well = [reporting(f"well{number}", "pass") for number in range(95)]
 
@@ -124,21 +124,21 @@ def test_those_that_are_out_already_count() -> None:
     assert list(decide([*nodes, *well], limit=5).mark) == ["fifth"]
 
 
-def test_a_breaker_that_stands_holds_until_a_person_takes_it_away() -> None:
-    """Also one Node alone is not taken out while it stands; it does not trip twice."""
+def test_open_breaker_stays_until_it_is_reset() -> None:
+    """While it is open, no Node is marked, and it does not open again."""
     plan = decide([reporting("gpu1", "fail"), *(reporting(f"w{n}", "pass") for n in range(50))], breaker={"reason": "before"})
 
     assert (plan.mark, plan.tripped, plan.breaker) == ({}, False, {"reason": "before"})
 
 
-def test_one_node_may_always_go_but_for_a_limit_of_zero() -> None:
-    """Of two Nodes 10 % would be none; 0 means that nobody is ever taken out."""
+def test_limit_allows_at_least_one_node() -> None:
+    """10 % of two Nodes allow one; 0 allows none."""
     assert list(decide([reporting("gpu1", "fail"), reporting("gpu2", "pass")]).mark) == ["gpu1"]
     assert decide([reporting("gpu1", "fail")], limit=0).mark == {}
 
 
-def test_a_node_says_a_change_at_once_and_the_same_only_now_and_then() -> None:
-    """What was told 100 s ago is not told again; another reason, or 240 s, is. The time of the last change stays."""
+def test_report_is_repeated_after_240_s() -> None:
+    """A changed reason is reported at once, the same one after 240 s; the transition time stays."""
     report = load("report_health")
     first = report.condition(Reading("fail", "disk: full"), {}, NOW)
     before = {**first, "told": NOW}
@@ -152,8 +152,8 @@ def test_a_node_says_a_change_at_once_and_the_same_only_now_and_then() -> None:
     assert report.condition(Reading("pass"), before, NOW + 100)["lastTransitionTime"] == report.stamp(NOW + 100)
 
 
-def test_an_unknown_health_is_told_as_unknown() -> None:
-    """A file that is missing or stale has no time of its own that counts: the report is of now."""
+def test_unknown_health_is_reported_with_the_current_time() -> None:
+    """The time of a missing or stale file is not used."""
     told = load("report_health").condition(Reading("unknown", "there is no health.json", 0.0), {}, NOW)
 
     assert (told["status"], told["lastHeartbeatTime"], told["message"]) == (
@@ -163,8 +163,8 @@ def test_an_unknown_health_is_told_as_unknown() -> None:
     )
 
 
-def test_a_kubelets_kubeconfig_is_read_without_yaml(tmp_path: Path) -> None:
-    """As kubeadm writes it; a file that names no server is refused, not taken for one."""
+def test_kubeconfig_is_parsed_without_yaml(tmp_path: Path) -> None:
+    """The format is kubeadm's; a file without a server is refused."""
     conf = tmp_path / "kubelet.conf"
     conf.write_text(
         "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: QUJD\n    server: https://10.0.0.1:6443\n  name: x\n"
@@ -185,12 +185,12 @@ def test_a_kubelets_kubeconfig_is_read_without_yaml(tmp_path: Path) -> None:
 
 
 class Leases:
-    """A server that keeps one Lease."""
+    """A server with one Lease."""
 
     found: ClassVar[dict[str, Any]] = {}
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "") -> dict[str, Any]:
-        """Read, make or change it."""
+        """Read, create or change the Lease."""
         del path, kind
         if method == "GET" and not self.found:
             raise load("judge_health").RequestError("not found", 404)
@@ -199,8 +199,8 @@ class Leases:
         return self.found
 
 
-def test_one_control_plane_judges_at_a_time() -> None:
-    """Who holds the Lease renews it; another waits until it has not been renewed for three looks."""
+def test_one_control_plane_decides_at_a_time() -> None:
+    """The holder renews the Lease; another waits until it was not renewed for three looks."""
     takes_turn = load("judge_health").takes_turn
 
     assert takes_turn(Leases(), "cp1", NOW, 180.0)
@@ -220,8 +220,8 @@ def test_one_control_plane_judges_at_a_time() -> None:
         (json.dumps({"written": NOW, "judges": True, "breaker": {"reason": "5 of 100"}, "out": [], "unknown": {}}), "fail"),
     ],
 )
-def test_the_proof_knows_unknown_from_good(tmp_path: Path, last: str, verdict: str) -> None:
-    """No look, a damaged or an old one is unknown; a breaker is a failure with the command that resets it."""
+def test_verification_reports_unknown(tmp_path: Path, last: str, verdict: str) -> None:
+    """A missing, damaged or old decision is unknown; an open breaker fails with the command that resets it."""
     (tmp_path / "last").write_text(last)
     found = load("judge_health").shown(tmp_path / "last", {"holder": "cp1", "interval_s": 60}, NOW)
 

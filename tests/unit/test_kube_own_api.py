@@ -1,4 +1,4 @@
-"""Which API server a control plane asks, and where hosts that join are sent: the role `kubespray` by plain Ansible, kubectl from files."""
+"""Test the role `kubespray`: the API server that a control plane uses, and the server address for new hosts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.kueue_rig import plugin
         ("10.0.0.1:6443", [], ""),
     ],
 )
-def test_an_endpoint_that_is_not_the_firsts_is_put_right(endpoint: str, addresses: list[str], wanted: str) -> None:
-    """A name is a load balancer's and stays, and where nobody knows an address nothing is written."""
+def test_wrong_endpoint_is_corrected(endpoint: str, addresses: list[str], wanted: str) -> None:
+    """The name of a load balancer stays, and without a known address nothing is written."""
     one = {"metadata": {"namespace": "kube-system", "name": "kubeadm-config"}, "data": {"ClusterConfiguration": ""}}
     one["data"]["ClusterConfiguration"] = yaml.safe_dump({"controlPlaneEndpoint": endpoint} if endpoint else {"kind": "x"})
     found = plugin("kubespray", "kubespray").kubespray_origin([one], addresses)
@@ -39,6 +39,6 @@ def test_an_endpoint_that_is_not_the_firsts_is_put_right(endpoint: str, addresse
         ("fd00::2", "https://[fd00::2]:6443"),
     ],
 )
-def test_the_own_api_server_is_where_it_listens(bound: str, server: str) -> None:
-    """On loopback where it listens everywhere, else at its one address."""
+def test_own_api_server_is_at_its_bind_address(bound: str, server: str) -> None:
+    """It is loopback if the server binds to all addresses, or else its address."""
     assert plugin("kubespray", "kubespray").kubespray_own_api(bound, 6443) == server

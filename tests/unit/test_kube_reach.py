@@ -1,4 +1,4 @@
-"""Whether an API server can be used: what a kubeconfig that cannot work is refused with."""
+"""Test the errors of kube_reach for an unusable kubeconfig."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ reach = load_role_module("kube_common", "kube_reach")
 
 
 def certificate(days: int) -> tuple[str, str]:
-    """Return certificate and key, as a kubeconfig has them, that run out in so many days."""
+    """Return a certificate and key for a kubeconfig that expire in so many days."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "admin")])
     now = dt.datetime.now(dt.UTC)
@@ -35,7 +35,7 @@ def certificate(days: int) -> tuple[str, str]:
 
 
 def kubeconfig(folder: Path, *, days: int) -> str:
-    """Write a kubeconfig for a port of this machine on which nobody listens; return its path."""
+    """Write a kubeconfig with a closed port of this machine; return its path."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -53,15 +53,15 @@ def kubeconfig(folder: Path, *, days: int) -> str:
     return str(path)
 
 
-def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
-    """The path stands in the message, and what to correct."""
+def test_missing_kubeconfig_is_refused(tmp_path: Path) -> None:
+    """The error has the path and a fix."""
     with pytest.raises(reach.ReachError, match=r"no kubeconfig at .*nothing: No such file.*Fix: correct kubernetes_kubeconfig"):
         reach.look(str(tmp_path / "nothing"), "")
 
 
 @pytest.mark.parametrize("text", ["", "not: a kubeconfig", "{ broken", "clusters: []\ncontexts: []\n"])
-def test_another_file_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
-    """A file that holds something else is refused without a traceback."""
+def test_other_file_is_refused(tmp_path: Path, text: str) -> None:
+    """A file that is not a kubeconfig raises ReachError."""
     (tmp_path / "file").write_text(text, encoding="utf-8")
     with pytest.raises(reach.ReachError, match="is no kubeconfig"):
         reach.look(str(tmp_path / "file"), "")
@@ -70,6 +70,6 @@ def test_another_file_is_no_kubeconfig(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("found", "least", "old"), [((1, 20), "1.25", True), ((1, 30), "1.30", False), ((1, 9), "1.10", True), ((1, 20), "", False)]
 )
-def test_a_version_is_compared_by_number(found: tuple[int, int], least: str, *, old: bool) -> None:
-    """1.9 is older than 1.10, and without a wish any server does."""
+def test_versions_are_compared_as_numbers(found: tuple[int, int], least: str, *, old: bool) -> None:
+    """1.9 is older than 1.10, and without a minimum any version passes."""
     assert reach.too_old(found, least) is old

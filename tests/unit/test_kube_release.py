@@ -1,4 +1,4 @@
-"""What would change of a Helm release, and what one that was left half done needs."""
+"""Test the difference of a Helm release, and the repair of an interrupted one."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ MAP = "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {0}}}\ndata: {{a: {1}}
         (["superseded", "uninstalling"], ("rollback", 1)),
     ],
 )
-def test_a_release_that_was_left_half_done_is_put_back(states: list[str], needed: tuple[str, int]) -> None:
-    """To its last good revision, or away where it never had one; a release that is well is left alone."""
+def test_interrupted_release_is_repaired(states: list[str], needed: tuple[str, int]) -> None:
+    """It is rolled back to its last good revision, or uninstalled without one; a good release is unchanged."""
     history = [{"revision": number, "status": state} for number, state in enumerate(states, 1)]
 
     assert release.cure(history) == needed
 
 
-def test_a_difference_names_what_comes_changes_and_goes() -> None:
-    """Objects are compared one by one, whatever their order in the manifest."""
+def test_difference_has_added_changed_and_removed_objects() -> None:
+    """Objects are compared in any order of the manifest."""
     live = "---\n".join([MAP.format("stays", 1), MAP.format("changes", 1), MAP.format("goes", 1)])
     wanted = "---\n".join([MAP.format("comes", 1), MAP.format("changes", 2), MAP.format("stays", 1)])
     names, text = release.changes(live, wanted, "n")
@@ -47,20 +47,20 @@ def test_a_difference_names_what_comes_changes_and_goes() -> None:
     assert "-  a: 1\n+  a: 2" in text
 
 
-def test_a_first_install_is_shown_by_names() -> None:
-    """A large chart is a hundred thousand lines; who installs it wants to see what comes, not all of it."""
+def test_first_install_shows_names_only() -> None:
+    """The manifest of a large chart has too many lines."""
     assert release.changes("", MAP.format("one", 1), "n") == (["+ ConfigMap one"], "+ ConfigMap one")
 
 
-def test_hooks_are_no_part_of_a_release() -> None:
-    """A Job that Helm runs in between is not in the release's manifest, and is no difference."""
+def test_hooks_are_no_difference() -> None:
+    """A hook's Job is not in the release's manifest."""
     hook = "kind: Job\nmetadata: {name: j, annotations: {helm.sh/hook: pre-install}}\n"
 
     assert release.changes(MAP.format("one", 1), MAP.format("one", 1) + "---\n" + hook, "n") == ([], "")
 
 
 def test_definitions_of_a_chart_and_its_subcharts_are_found(tmp_path: Path) -> None:
-    """Helm installs what lies in crds/ once; all of it is found, and nothing from templates."""
+    """Files in crds/ are found, also in subcharts; templates are not."""
     definition = "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: {}}}\n"
     for place, name in (("crds", "a"), ("charts/sub/crds", "b"), ("templates/crds", "never")):
         (tmp_path / place).mkdir(parents=True)
@@ -69,11 +69,11 @@ def test_definitions_of_a_chart_and_its_subcharts_are_found(tmp_path: Path) -> N
     assert [one["metadata"]["name"] for one in objects.chart_definitions(tmp_path)] == ["b", "a"]
 
 
-def test_a_list_is_its_items() -> None:
-    """A file that holds a List is applied item by item."""
+def test_list_is_expanded() -> None:
+    """A List is applied item by item."""
     assert [one["kind"] for one in objects.documents("kind: List\nitems: [{kind: A}]\n---\nkind: B\n---\n")] == ["A", "B"]
 
 
-def test_yaml_is_read_as_kubernetes_reads_it() -> None:
-    """A bare `=` is a text, and a comment may stand right behind the dashes."""
+def test_yaml_is_parsed_like_by_kubernetes() -> None:
+    """A single `=` is a string, and a comment may follow the dashes directly."""
     assert objects.documents("kind: A\nenum: [=, '=~']\n---# more\nkind: B\n") == [{"kind": "A", "enum": ["=", "=~"]}, {"kind": "B"}]

@@ -1,4 +1,4 @@
-"""Whom a rollout waits for: a DaemonSet's pods on nodes that are down are wanted by its status, and nobody can start them."""
+"""Test that a rollout does not wait for pods of a DaemonSet on dead nodes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ WANTED = [{"api_version": "apps/v1", "kind": "DaemonSet", "namespace": "n", "nam
 
 
 class Made(Cluster):  # type: ignore[misc] # loaded by path, so that its type is not known
-    """A cluster of three nodes with a pod of the DaemonSet each; those named in `down` are not ready, and neither are their pods."""
+    """A cluster of three nodes with a pod of the DaemonSet each; nodes in `down` are not ready."""
 
     def __init__(self, *down: str, unready: tuple[str, ...] = (), silent: bool = False) -> None:
-        """Keep them; `unready` nodes are well, and their pods are not. With `silent` the server does not tell of nodes."""
+        """Store the names. Nodes in `unready` are ready, but their pods are not. With `silent` the server lists no nodes."""
         self.silent = silent
         self.nodes: dict[str, dict[str, Any]] = {name: node(name) for name in ("gpu1", "gpu2", "gpu3")}
         for name in down:
@@ -56,8 +56,8 @@ class Made(Cluster):  # type: ignore[misc] # loaded by path, so that its type is
     ],
     ids=["all well", "a node is down", "a pod does not start", "both", "nobody tells of nodes"],
 )
-def test_a_rollout_waits_for_nodes_that_are_well(cluster: Made, missing: list[str]) -> None:
-    """A node that is down keeps no chart waiting; a pod that does not start on a good one does, and so does what nobody could be asked."""
+def test_rollout_waits_only_for_ready_nodes(cluster: Made, missing: list[str]) -> None:
+    """It does not wait for a dead node; it waits for a pod on a ready node, and if the nodes are unknown."""
     found = wait_for(cluster, WANTED, 0)
 
     assert [text in said for text, said in zip(missing, found, strict=True)] == [True] * len(missing)
